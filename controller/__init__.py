@@ -1,0 +1,1 @@
+"""The controller: decides everything, computes nothing. Imports neither torch, transformers nor vllm."""

@@ -1,0 +1,64 @@
+"""What can happen to the core. Together with their times, events are the whole history of a run.
+
+Invariant: an event is plain data that the journal writes before the core sees it.
+"""
+
+from dataclasses import dataclass
+
+from protocol.ids import PeerId
+from protocol.messages import Message, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run begins: time to ask for workers and prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A worker's message, new and in order. Its frames are already in the payload store."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFaulted:
+    """A peer broke the protocol, or its queue overflowed; it is to be closed."""
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A local worker process ended (the controller started it)."""
+
+    name: str
+    role: Role
+    exit_code: int  # negative: the signal that killed it
+    last_words: str  # tail of its log, for the error text
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsRead:
+    """Rows of the next prompts are in the store: groups first_group .. first_group + count - 1."""
+
+    first_group: int
+    count: int
+    is_end: bool  # no more will come
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The operator wants the run to end after what is being trained now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The deadline that `Core.next_deadline` named has come."""
+
+
+Event = Started | Received | PeerFaulted | WorkerExited | PromptsRead | StopRequested | Tick

@@ -1,0 +1,1 @@
+"""What controller and workers say to each other: ids, messages, bytes, sessions, sockets, shared settings."""

@@ -1,0 +1,29 @@
+"""The whole exception tree of the project.
+
+Invariant: every message says what happened (with values), what was expected, and what to do.
+A peer's fault never crosses the core as an exception: the edge turns a RemoteError into an event.
+"""
+
+
+class StaleFlowError(Exception):
+    """Base of everything that the project raises on purpose."""
+
+
+class ConfigError(StaleFlowError):
+    """The user's configuration or command line cannot work. Exit code 2."""
+
+
+class RunError(StaleFlowError):
+    """The run ended without success; the text names the first cause. Exit code 1."""
+
+
+class RemoteError(StaleFlowError):
+    """A peer broke the protocol: malformed, oversize, unknown or contradictory message."""
+
+
+class LocalError(StaleFlowError):
+    """Our own caller misused an interface: a programming error on this side of the wire."""
+
+
+class WeightsError(StaleFlowError):
+    """A policy version cannot be read: retired, truncated, or its checksum differs from the published one."""

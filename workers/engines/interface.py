@@ -1,0 +1,96 @@
+"""What a rollout engine must do; the rollout worker knows nothing else of it.
+
+Invariants that every engine keeps (the conformance kit checks them):
+- `step` never blocks longer than one decode step of its batch; all calls come from one thread.
+- A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in force.
+- The logprob is that of the distribution sampled from: after temperature, top-k and top-p.
+- The noise of a response token is a function of (seed, its position in the response) alone, so an interrupted and
+  resumed response goes on as if nothing had happened when the weights are the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from protocol.settings import WorkerSettings
+
+Key = tuple[int, int, int]
+"""(group, member, attempt): names one generation in an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One trajectory to generate, or to go on with."""
+
+    key: Key
+    prompt_tokens: Sequence[int]
+    response_tokens: Sequence[
+        int
+    ]  # generated before, possibly elsewhere; not sampled again, not reported again
+    max_new_tokens: int  # >= 1
+    seed: int
+
+
+class Sampled(NamedTuple):
+    """One token of one generation, out of one engine step."""
+
+    key: Key
+    token: int
+    logprob: float
+    ending: Literal["", "stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Load and totals since start; units as in protocol.messages.InstanceStatus."""
+
+    running: int
+    waiting: int
+    resident_tokens: int
+    decode_steps: int
+    decode_tokens: int
+    decode_s: float
+    prefill_tokens: int
+    prefill_s: float
+
+
+class Engine(Protocol):
+    """One replica of the policy that generates."""
+
+    capacity: int  # generations that it runs at once
+    kv_tokens: int  # tokens that its KV cache holds
+    policy_version: int
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the context)."""
+        ...
+
+    def abort(self, keys: Sequence[Key]) -> None:
+        """Forget these generations at once; unknown keys are ignored (they may just have ended)."""
+        ...
+
+    def step(self) -> list[Sampled]:
+        """Admit what fits, prefill it, and sample one token for every running generation; [] when idle."""
+        ...
+
+    def load_weights(self, policy_version: int, tensors: Mapping[str, "torch.Tensor"]) -> None:
+        """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
+
+        Raises: ValueError on a missing, surplus or misshapen tensor, and then nothing has been changed.
+        """
+        ...
+
+    def load(self) -> EngineLoad:
+        """Load now, and totals."""
+        ...
+
+    def is_busy(self) -> bool:
+        """Whether a step would do anything."""
+        ...
+
+
+EngineFactory = Callable[["WorkerSettings", str], Engine]
+"""`make(settings, model_directory)`: the attribute that `rollout.engine` names."""
