@@ -74,15 +74,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """First word of a worker: who it is and how much it can carry."""
+    """First word of a worker: who it is."""
 
     tag: ClassVar[int] = 1
     role: Role
     name: Name
     pid: Count
     host: Name
-    capacity: Count  # trajectories that it can run at once; 0 for roles without a batch
-    kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,14 @@ class Beat(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ready(Message):
-    """The worker has loaded what its role needs and holds `policy_version` (0 for a reward worker)."""
+    """The worker has loaded what its role needs and says how much it can carry."""
 
     tag: ClassVar[int] = 3
-    policy_version: Version
+    policy_version: (
+        Version  # version 0 is the model that the run began with; rollout instances pull before they sample
+    )
+    capacity: Count  # trajectories that it can run at once; 0 for roles without a batch
+    kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
 
 
 @dataclass(frozen=True, slots=True)
