@@ -1,0 +1,80 @@
+"""Import paths that users write: `package.module:name` or `path/to/file.py:name`.
+
+Invariants: standard library only; every failure, the user's own import-time exception included, is a
+ConfigError in words; a file is run once per process however often it is named.
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from protocol.errors import ConfigError
+
+
+def load_object(spec: str) -> Any:
+    """The object that an import path names.
+
+    A file is looked up in the working directory, then in the directories of sys.path; its own directory is
+    put on sys.path, so that it can import its neighbours.
+    Raises: ConfigError if the path is malformed, the module cannot be imported, or it has no such name.
+    """
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name.isidentifier():
+        raise ConfigError(
+            f"The import path {spec!r} is not of the form `module:name` or `file.py:name`; write for example "
+            "`rewards.py:score`."
+        )
+    try:
+        module = _load_file(spec, place) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise ConfigError(
+            f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. Mend the module, install what it "
+            "needs, or check the spelling; modules are looked up beside the configuration and on PYTHONPATH."
+        ) from error
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        near = difflib.get_close_matches(name, [n for n in vars(module) if not n.startswith("_")], n=1)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for.{hint}") from None
+
+
+def _load_file(spec: str, place: str) -> ModuleType:
+    folders = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
+    path = next((folder / place for folder in folders if (folder / place).is_file()), None)
+    if path is None:
+        raise ConfigError(
+            f"There is no file {place!r}, which {spec!r} names; looked in {Path.cwd()} and on sys.path. Give "
+            "a path relative to the working directory or the configuration, or an absolute one."
+        )
+    path = path.resolve()
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # before it runs: dataclasses look their own module up
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _in_words(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
