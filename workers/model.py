@@ -1,0 +1,105 @@
+"""Loads a Hugging Face causal language model, and swaps its weights in place.
+
+Invariants: nothing is downloaded; a loaded model is in evaluation mode, on one device, and every weight was
+read from disk; a swap happens completely or not at all.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from protocol.errors import ConfigError
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that a `device` setting means; `auto` takes the first GPU if there is one, else the CPU.
+
+    Raises: ConfigError if it does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"Device {name!r} is unknown; expected auto, cpu, cuda or cuda:N.") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"Device {name!r} was asked for, but torch sees {torch.cuda.device_count()} GPUs here. "
+            "Set `device: auto` or `cpu`, or install a CUDA build of torch."
+        )
+    return device
+
+
+def load_causal_lm(
+    directory: str | Path,
+    *,
+    dtype: str | torch.dtype,
+    device: str | torch.device,
+    attention: str | None = None,
+) -> PreTrainedModel:
+    """The model in `directory`, in evaluation mode. `attention` names one of transformers', None its default.
+
+    Raises: ConfigError if the directory is missing, holds no causal LM, or lacks weights.
+    """
+    directory = Path(directory)
+    if not (directory / "config.json").is_file():
+        raise ConfigError(
+            f"There is no model at {directory}: expected a directory with config.json and weights. "
+            "Point `model.path` at one, or set `model.factory` to make one."
+        )
+    transformers_logging.disable_progress_bar()
+    torch_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    options = {} if attention is None else {"attn_implementation": attention}
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            dtype=torch_dtype,
+            local_files_only=True,
+            output_loading_info=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ConfigError(
+            f"The model at {directory} cannot be loaded as a causal language model: {error} "
+            "Expected what AutoModelForCausalLM reads: config.json and safetensors of one architecture."
+        ) from error
+    # transformers fills absent weights with random numbers and only logs it
+    if absent := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"The model at {directory} lacks {len(absent)} weights of a {type(model).__name__}, first "
+            f"{absent[0]}. Is it a causal language model, and was it saved completely?"
+        )
+    return model.to(torch.device(device)).eval()
+
+
+def replace_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy `tensors`, named as in the model's state_dict, over its weights; dtype and device are converted.
+
+    Of tied weights one name is enough, and buffers may be left out.
+    Raises: ValueError on a missing, surplus, contradictory or misshapen tensor, and changes nothing.
+    """
+    state = model.state_dict()
+    if surplus := sorted(tensors.keys() - state.keys()):
+        raise ValueError(f"{len(surplus)} tensors are not weights of this model, first {surplus[0]}.")
+    for name, tensor in tensors.items():
+        if tensor.shape != state[name].shape or not tensor.is_floating_point():
+            raise ValueError(
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; expected floating point of shape "
+                f"{tuple(state[name].shape)}."
+            )
+    given: dict[int, str] = {}
+    for name in tensors:
+        first = given.setdefault(state[name].data_ptr(), name)
+        if first != name and not torch.equal(tensors[first], tensors[name]):
+            raise ValueError(f"{first} and {name} are tied in this model, but differ in what was given.")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    if absent := sorted(name for name in parameters if state[name].data_ptr() not in given):
+        raise ValueError(f"{len(absent)} of {len(parameters)} weights are missing, first {absent[0]}.")
+    with torch.no_grad():
+        for name in given.values():
+            state[name].copy_(tensors[name])
