@@ -1,0 +1,178 @@
+"""A worker's line to the controller: attach, talk, beat, leave.
+
+Invariants: beats leave from the event loop that does the work, so a hung worker falls silent; a controller
+that is silent for the lease ends the link, but a stall of our own is not held against it; after the link is
+closed, everything raises LinkClosed with the reason. The inbox is bounded by what the controller lets be
+outstanding.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from protocol.errors import ConfigError, StaleFlowError
+from protocol.messages import Attach, Beat, Close, Message, Welcome
+from protocol.settings import WorkerSettings, load_settings
+from protocol.transport import Connection, Frames
+
+LINGER_MS = 500  # for the last acknowledgement to reach the wire
+
+
+class LinkClosed(StaleFlowError):
+    """The conversation is over. After a fault the worker must not attach again."""
+
+    def __init__(self, reason: str, is_fault: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_fault = is_fault
+
+
+class Link:
+    """One attached worker's end. Made by `attach`."""
+
+    settings: WorkerSettings
+
+    def __init__(self, endpoint: str) -> None:
+        self.arrived = asyncio.Event()
+        """Set while something waits in the inbox, once the link is closed, and by `wake`."""
+        self._inbox: deque[tuple[Message, Frames]] = deque()
+        self._closed: LinkClosed | None = None
+        self._connection = Connection(endpoint, on_message=self._take, on_fault=self._blame)
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat_s = self._lease_s = 0.0
+        self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
+
+    @classmethod
+    async def attach(cls, address: str, attach: Attach, *, limit_s: float = 60.0) -> "Link":
+        """A link that was welcomed. `address` is an endpoint, or a run directory that holds a file `address`.
+
+        Raises: ConfigError if nobody answers or the controller refuses; LinkClosed if its run is over.
+        """
+        link = cls(find_endpoint(address))
+        try:
+            link._connection.start()
+            link.send(attach)
+            async with asyncio.timeout(limit_s):
+                message, _ = await link.receive()
+            if not isinstance(message, Welcome):
+                raise ConfigError(
+                    f"The controller at {address} answered Attach with {type(message).__name__}; expected "
+                    "Welcome. Install the same release on both sides."
+                )
+            link._begin(message)
+        except BaseException as error:
+            await link.aclose()
+            if isinstance(error, TimeoutError):
+                raise ConfigError(
+                    f"No controller answered at {address} within {limit_s:g} s. Is the run alive? Give the "
+                    "address that it printed, or its run directory."
+                ) from None
+            if isinstance(error, LinkClosed) and error.is_fault:
+                raise ConfigError(
+                    f"The controller at {address} refused this worker: {error.reason}"
+                ) from None
+            raise
+        return link
+
+    def send(self, message: Message, *frames: bytes) -> None:
+        """Send in order. Raises: LocalError if a frame is too large or the controller has stopped reading."""
+        self._connection.send(message, frames)
+
+    async def receive(self) -> tuple[Message, Frames]:
+        """The next message. Raises: LinkClosed."""
+        while (item := self.receive_nowait()) is None:
+            await self.arrived.wait()
+        return item
+
+    def receive_nowait(self) -> tuple[Message, Frames] | None:
+        """The next message, or None, which also clears `arrived`. Raises: LinkClosed."""
+        if self._inbox:
+            return self._inbox.popleft()
+        if self._closed is not None:
+            raise self._closed
+        self.arrived.clear()
+        return None
+
+    def wake(self) -> None:
+        """Let whoever waits for `arrived` look around."""
+        self.arrived.set()
+
+    async def flush(self, limit_s: float) -> bool:
+        """Whether the controller acknowledged everything sent within `limit_s` seconds."""
+        self.send(Beat())  # its answer carries the acknowledgement
+        return await self._connection.flush(limit_s)
+
+    async def aclose(self) -> None:
+        """Stop beating and free the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close(LinkClosed("This worker has closed its link.", False))
+        self._connection.close(linger_ms=LINGER_MS)
+
+    def _begin(self, welcome: Welcome) -> None:
+        try:
+            self.settings = load_settings(welcome.settings)
+        except ValidationError as error:
+            raise ConfigError(
+                f"The controller's settings do not fit this worker: {error.errors()[0]['msg']} at "
+                f"{error.errors()[0]['loc']}. Install the same release on both sides."
+            ) from None
+        self._beat_s, self._lease_s = welcome.beat_s, welcome.lease_s
+        loop = asyncio.get_running_loop()
+        self._beaten_at = loop.time()
+        self._timer = loop.call_later(self._beat_s, self._beat)
+
+    def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late_s = now - self._beaten_at - self._beat_s
+        if late_s > self._beat_s:
+            self._heard_at += late_s  # we were stopped ourselves; what was said meanwhile waits to be read
+        self._beaten_at = now
+        silent_s = now - self._heard_at
+        if silent_s > self._lease_s:
+            self._close(
+                LinkClosed(
+                    f"The controller has been silent for {silent_s:.1f} s; expected a sign of life every "
+                    f"{self._beat_s:g} s. It is gone or unreachable: attach this worker to a live one.",
+                    True,
+                )
+            )
+            return
+        self._connection.send(Beat())
+        self._timer = loop.call_later(self._beat_s, self._beat)
+
+    def _take(self, message: Message, frames: Frames) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if isinstance(message, Close):
+            self._connection.send(Beat())  # carries the acknowledgement that lets the controller end
+            self._close(LinkClosed(message.reason, message.is_fault))
+        elif not isinstance(message, Beat):
+            self._inbox.append((message, frames))
+            self.arrived.set()
+
+    def _blame(self, reason: str) -> None:
+        self._close(LinkClosed(f"The controller broke the protocol: {reason}", True))
+
+    def _close(self, closed: LinkClosed) -> None:
+        if self._closed is None:
+            self._closed = closed
+        self.arrived.set()
+
+
+def find_endpoint(address: str) -> str:
+    """The endpoint itself, or the one that a run directory names. Raises: ConfigError."""
+    if "://" in address:
+        return address
+    file = Path(address) / "address"
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        what = "does not exist" if error.errno == errno.ENOENT else f"cannot be read: {error}"
+        raise ConfigError(
+            f"{address!r} is neither an endpoint nor a run directory: {file} {what}. Give an address such as "
+            "tcp://127.0.0.1:29500, or the directory of a run that is alive."
+        ) from None

@@ -1,0 +1,21 @@
+"""Ties a process to the life of the one that started it, so that none is orphaned by a SIGKILL of its
+parent."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent's starting thread ends. Linux only; elsewhere,
+    nothing."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it died before the kernel knew
+        os._exit(1)

@@ -1,0 +1,180 @@
+"""The reward worker: turns prompts into token ids, and responses into rewards.
+
+Invariants: every Encode and every Score gets exactly one answer; the user's function runs in processes of its
+own; tokenizing runs in a thread, one call at a time; torch is not needed.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import ConfigError
+from protocol.messages import (
+    Encode,
+    GroupScored,
+    Message,
+    PromptsEncoded,
+    Ready,
+    Score,
+    ScoreFailed,
+)
+from protocol.settings import WorkerSettings
+from workers.link import Link
+from workers.reward_pool import RewardPool, ScoringFailed
+
+logger = logging.getLogger(__name__)
+
+MAX_ROW_CHARS = 500  # of a row that is shown to a person
+MAX_REASON_CHARS = 16_000
+
+
+class RewardWorker:
+    """A tokenizer and a pool of reward processes behind a link."""
+
+    _tokenizer: Any
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._tokenizing = asyncio.Lock()
+        self._pool = RewardPool(
+            settings.reward.function,
+            processes=settings.reward.processes,
+            timeout_s=settings.reward.timeout_s,
+            import_paths=settings.import_paths,
+        )
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Return from `run` at once: a score in hand is asked of another worker."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained. Raises: LinkClosed, ConfigError if the tokenizer or the function is no
+        good."""
+        self._link = link
+        if not self._settings.reward.function:
+            raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._pool.start(), name="reward pool")
+                self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
+            link.send(Ready(0, 0, 0))
+            async with asyncio.TaskGroup() as tasks:
+                pending: set[asyncio.Task[None]] = set()
+                while not self._is_draining:
+                    while (item := link.receive_nowait()) is not None:
+                        task = tasks.create_task(self._handle(*item), name=type(item[0]).__name__)
+                        pending.add(task)
+                        task.add_done_callback(pending.discard)
+                    await link.arrived.wait()
+                for task in pending:
+                    task.cancel()
+        finally:
+            await self._pool.aclose()
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Encode():
+                async with self._tokenizing:
+                    answer = await asyncio.to_thread(self._encode, message.groups, frames)
+                self._link.send(*answer)
+            case Score():
+                await self._score(message, frames)
+            case _:
+                logger.warning("A reward worker has no use for %s; ignored.", type(message).__name__)
+
+    def _encode(self, groups: tuple[int, ...], frames: tuple[bytes, ...]) -> tuple[Any, ...]:
+        encoded: list[tuple[int, int]] = []
+        refused: list[tuple[int, str]] = []
+        buffers: list[bytes] = []
+        for group, frame in zip(groups, frames, strict=True):
+            try:
+                ids = encode_prompt(self._tokenizer, frame, limit=self._settings.rollout.max_prompt_tokens)
+            except Exception as error:  # tokenizers and chat templates raise whatever they like
+                refused.append((group, f"{error} Row: {_shorten(frame.decode(errors='replace'))}"))
+            else:
+                encoded.append((group, len(ids)))
+                buffers.append(np.asarray(ids, dtype="<i4").tobytes())
+        return PromptsEncoded(tuple(encoded), tuple(refused)), *buffers
+
+    async def _score(self, score: Score, frames: tuple[bytes, ...]) -> None:
+        row, prompt, *responses = frames
+        prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
+        try:
+            async with self._tokenizing:
+                text, *completions = await asyncio.to_thread(self._decode, [prompt_ids, *completion_ids])
+            request = (
+                score.group,
+                row,
+                json.loads(row).get("prompt", text),
+                prompt_ids,
+                completions,
+                completion_ids,
+                [item.ending for item in score.items],
+            )
+            rewards = await self._pool.score(request)
+        except ScoringFailed as error:
+            reason = str(error)
+            if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
+                reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
+            shown = _shorten(row.decode(errors="replace"))
+            self._link.send(ScoreFailed(score.group, score.attempt, reason, shown))
+        else:
+            self._link.send(GroupScored(score.group, score.attempt, tuple(rewards)))
+
+    def _decode(self, sequences: list[list[int]]) -> list[str]:
+        return [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+
+
+def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
+    """The token ids of a row: its `prompt_ids`, or its `prompt`, a string or a list of chat messages.
+
+    Raises: ValueError in words if there is no prompt, or one of more than `limit` tokens; whatever the chat
+    template raises.
+    """
+    row = json.loads(row_json)
+    ids, prompt = row.get("prompt_ids"), row.get("prompt")
+    if ids is not None:
+        if not isinstance(ids, list) or not all(type(n) is int and 0 <= n < 2**31 for n in ids):
+            raise ValueError("`prompt_ids` is not a list of token ids (integers from 0).")
+    elif isinstance(prompt, str):
+        ids = tokenizer(prompt)["input_ids"] if prompt else []
+    elif isinstance(prompt, list):
+        ids = prompt and tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+    else:
+        raise ValueError(
+            f"`prompt` is {type(prompt).__name__}; expected a string or a list of chat messages. Map the "
+            "column that holds it in `data.columns`."
+        )
+    if not ids:
+        raise ValueError("The prompt is empty; expected at least one token.")
+    if len(ids) > limit:
+        raise ValueError(
+            f"The prompt has {len(ids)} tokens; `rollout.max_prompt_tokens` allows {limit}. "
+            "Raise it or drop the row."
+        )
+    return ids
+
+
+def load_tokenizer(directory: str) -> Any:
+    """The tokenizer of a model directory. Raises: ConfigError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"The model directory {directory!r} has no tokenizer that transformers can load: {error}. "
+            "Expected tokenizer.json and tokenizer_config.json; check `model.path`."
+        ) from None
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_ROW_CHARS else f"{text[:MAX_ROW_CHARS]}... ({len(text)} characters)"

@@ -1,0 +1,199 @@
+"""Makes one callable out of every shape of reward function that people already have.
+
+Invariants: pure; what a function gets is chosen by the names of its parameters alone; every value that it
+returns is checked, so a scorer returns one finite float per member or raises. docs/rewards.md shows each
+shape.
+"""
+
+import asyncio
+import inspect
+import math
+import numbers
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import ConfigError
+
+GROUP_NAMES = "prompts, completions, prompt_ids, completion_ids, endings, group"
+MEMBER_NAMES = "prompt, completion, prompt_ids, completion_ids, ending, group"
+SHAPES = (
+    "f(completions, prompts, **columns) for a whole group, f(prompt, completion, **columns) for one "
+    "response, or compute_score(data_source, solution_str, ground_truth, extra_info); see docs/rewards.md"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """A group to score; the lists have one entry per member."""
+
+    group: int
+    row: Mapping[str, Any]  # the data row, all columns
+    prompt: Any  # a string or a list of chat messages, as the row has it
+    prompt_ids: list[int]
+    completions: list[str]
+    completion_ids: list[list[int]]
+    endings: list[str]  # "stop" or "length"
+
+
+Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    required: tuple[str, ...]
+    names: frozenset[str]
+    takes_any: bool  # it declares **anything
+
+
+def adapt(function: Any) -> Scorer:
+    """A coroutine function that scores a group with the user's function, sync or async.
+
+    The scorer raises ConfigError if the function wants a column that the row has not, or returns what is not
+    a finite number per member; what the function itself raises goes through.
+    Raises: ConfigError if the signature is none of those understood.
+    """
+    signature = _read_signature(function)
+    if "completions" in signature.names:
+        return lambda request: _score_group(function, signature, request)
+    if "solution_str" in signature.names:
+        return lambda request: _score_members(function, signature, request, offer=_offer_solution)
+    if signature.names & {"completion", "completion_ids"}:
+        return lambda request: _score_members(function, signature, request, offer=_offer_member)
+    raise ConfigError(
+        f"The reward function takes ({', '.join(sorted(signature.names))}), and none of these is a response. "
+        f"Expected one of: {SHAPES}."
+    )
+
+
+def _read_signature(function: Any) -> _Signature:
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigError(
+            f"The reward function is {type(function).__name__} {function!r:.80}; expected a function or "
+            "another callable object. Name the function itself."
+        )
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"The reward function's signature cannot be read: {error}. Wrap it in a `def`."
+        ) from None
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if positional:
+        raise ConfigError(
+            f"The reward function's parameter `{positional[0]}` is positional-only, but arguments are passed "
+            f"by name. Expected: {SHAPES}."
+        )
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return _Signature(
+        tuple(p.name for p in named if p.default is p.empty),
+        frozenset(p.name for p in named),
+        any(p.kind is p.VAR_KEYWORD for p in parameters),
+    )
+
+
+async def _score_group(
+    function: Callable[..., Any], signature: _Signature, request: ScoreRequest
+) -> list[float]:
+    """Source: TRL's reward functions: parallel lists, every column of the data repeated per completion."""
+    count = len(request.completions)
+    offered = {name: [value] * count for name, value in request.row.items()} | {
+        "prompts": [request.prompt] * count,
+        "completions": request.completions,
+        "prompt_ids": [request.prompt_ids] * count,
+        "completion_ids": request.completion_ids,
+        "endings": request.endings,
+        "group": request.group,
+    }
+    result = function(**_choose(offered, signature, request))
+    if inspect.isawaitable(result):
+        result = await result
+    values = result.tolist() if hasattr(result, "tolist") else result
+    if not isinstance(values, list | tuple):
+        raise ConfigError(
+            f"The reward function returned {_show(result)}; expected a list of {count} numbers, "
+            "one per completion."
+        )
+    if len(values) != count:
+        raise ConfigError(
+            f"The reward function returned {len(values)} values {_show(result)}; expected {count}, "
+            "one per completion."
+        )
+    return [_check(value, member) for member, value in enumerate(values)]
+
+
+async def _score_members(
+    function: Callable[..., Any],
+    signature: _Signature,
+    request: ScoreRequest,
+    *,
+    offer: Callable[[ScoreRequest, int], dict[str, Any]],
+) -> list[float]:
+    """One call per member; the calls of an async function run side by side."""
+    members = range(len(request.completions))
+    arguments = [_choose(offer(request, member), signature, request) for member in members]
+    results = [function(**chosen) for chosen in arguments]
+    if any(inspect.isawaitable(result) for result in results):
+        results = await asyncio.gather(*results, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+    return [_check(value, member) for member, value in enumerate(results)]
+
+
+def _offer_member(request: ScoreRequest, member: int) -> dict[str, Any]:
+    """Source: AReaL's reward functions, and the named arguments of verifiers' rubrics."""
+    return {
+        **request.row,
+        "prompt": request.prompt,
+        "completion": request.completions[member],
+        "prompt_ids": request.prompt_ids,
+        "completion_ids": request.completion_ids[member],
+        "ending": request.endings[member],
+        "group": request.group,
+    }
+
+
+def _offer_solution(request: ScoreRequest, member: int) -> dict[str, Any]:
+    """Source: verl's compute_score; the truth is looked for where verl's data and plain data keep it."""
+    offered = {"data_source": "", "extra_info": None} | _offer_member(request, member)
+    offered["solution_str"] = request.completions[member]
+    nested = request.row.get("reward_model")
+    if "ground_truth" not in offered:
+        if isinstance(nested, Mapping) and "ground_truth" in nested:
+            offered["ground_truth"] = nested["ground_truth"]
+        elif "answer" in offered:
+            offered["ground_truth"] = offered["answer"]
+    return offered
+
+
+def _choose(offered: dict[str, Any], signature: _Signature, request: ScoreRequest) -> dict[str, Any]:
+    missing = [name for name in signature.required if name not in offered]
+    if missing:
+        given = GROUP_NAMES if "completions" in signature.names else MEMBER_NAMES
+        raise ConfigError(
+            f"The reward function asks for `{missing[0]}`, but the row has only the columns "
+            f"{', '.join(request.row) or '(none)'}, beside {given}. Rename the parameter, give it a default, "
+            "or map the column in `data.columns`."
+        )
+    if signature.takes_any:
+        return offered
+    return {name: value for name, value in offered.items() if name in signature.names}
+
+
+def _check(value: Any, member: int) -> float:
+    number = value.get("score") if isinstance(value, Mapping) else value
+    if isinstance(number, bool | numbers.Real):
+        try:
+            reward = float(number)
+        except OverflowError:
+            reward = math.inf
+        if math.isfinite(reward):
+            return reward
+    raise ConfigError(
+        f"The reward function returned {_show(value)} for member {member}; expected a finite number."
+    )
+
+
+def _show(value: Any) -> str:
+    return f"{value!r:.120} of type {type(value).__name__}"

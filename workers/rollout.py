@@ -1,0 +1,209 @@
+"""The rollout worker: an engine between messages in and tokens out.
+
+Invariants:
+- Every token that the engine sampled is reported exactly once, or given up by an Abort; the endings of one
+  engine step leave in one message at the end of that step.
+- A delta never mixes policy versions: everything is reported before weights are swapped.
+- An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
+- The engine is driven from the event loop's own thread: a hung engine stops the beats.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from protocol.errors import WeightsError
+from protocol.importing import load_object
+from protocol.messages import (
+    Abort,
+    Delta,
+    Ending,
+    Generated,
+    GenerationFailed,
+    InstanceStatus,
+    Interrupt,
+    Message,
+    Pull,
+    Pulled,
+    PullFailed,
+    Ready,
+    Route,
+)
+from protocol.settings import WorkerSettings
+from workers.engines.interface import Engine, Generation, Key, Sampled
+from workers.link import Link
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one generation has sampled and not reported."""
+
+    reported: int = 0
+    policy_version: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class RolloutWorker:
+    """One engine instance behind a link."""
+
+    _engine: Engine
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._attempts: dict[Key, _Attempt] = {}
+        self._status_sequence = 0
+        self._reported_at = self._status_at = 0.0
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Hand back everything and return from `run`, after the engine step in hand."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained. Raises: LinkClosed, ConfigError if the engine cannot be made."""
+        self._link = link
+        self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
+        engine = self._engine
+        link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
+        while True:
+            while (item := link.receive_nowait()) is not None:
+                await self._handle(*item)
+            if self._is_draining:
+                self._hand_back(list(self._attempts))
+                return
+            if engine.is_busy():
+                self._step()
+                await asyncio.sleep(0)  # one turn of the loop: beats and messages
+            else:
+                await link.arrived.wait()
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Route():
+                self._add(message, frames)
+            case Interrupt(attempts):
+                self._hand_back([key for key in attempts if key in self._attempts])
+            case Abort(attempts):
+                self._engine.abort(attempts)
+                for key in attempts:
+                    self._attempts.pop(key, None)
+            case Pull():
+                await self._pull(message)
+            case _:
+                logger.warning("A rollout worker has no use for %s; ignored.", type(message).__name__)
+
+    def _add(self, route: Route, frames: tuple[bytes, ...]) -> None:
+        key = (route.group, route.member, route.attempt)
+        try:
+            prompt, response = (np.frombuffer(frame, dtype="<i4").tolist() for frame in frames)
+            self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed))
+        except ValueError as error:
+            self._link.send(GenerationFailed(*key, str(error)))
+            return
+        self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
+
+    def _step(self) -> None:
+        endings = self._absorb(self._engine.step())
+        if endings:
+            self._report(endings)
+        now = time.monotonic()
+        if now - self._reported_at >= self._settings.rollout.progress_s:
+            self._report_progress()
+            self._reported_at = now
+        if now - self._status_at >= self._settings.rollout.status_s or not self._engine.is_busy():
+            self._report_status()
+            self._status_at = now
+
+    def _absorb(self, sampled: list[Sampled]) -> list[tuple[Key, Ending]]:
+        endings: list[tuple[Key, Ending]] = []
+        version = self._engine.policy_version
+        for key, token, logprob, ending in sampled:
+            attempt = self._attempts[key]
+            attempt.policy_version = version
+            attempt.tokens.append(token)
+            attempt.logprobs.append(logprob)
+            if ending:
+                endings.append((key, ending))
+        return endings
+
+    def _hand_back(self, keys: list[Key]) -> None:
+        self._engine.abort(keys)
+        self._report([(key, "interrupt") for key in keys])
+
+    def _report_progress(self) -> None:
+        self._report([(key, "") for key, attempt in self._attempts.items() if attempt.tokens])
+
+    def _report(self, endings: Iterable[tuple[Key, Ending]]) -> None:
+        """Send what these attempts have sampled since the last report; those that ended are forgotten."""
+        deltas: list[Delta] = []
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        for key, ending in endings:
+            attempt = self._attempts[key]
+            count = len(attempt.tokens)
+            deltas.append(Delta(*key, attempt.reported, count, attempt.policy_version, ending))
+            tokens += attempt.tokens
+            logprobs += attempt.logprobs
+            if ending:
+                del self._attempts[key]
+            else:
+                self._attempts[key] = _Attempt(attempt.reported + count, attempt.policy_version)
+        if deltas:
+            self._link.send(
+                Generated(tuple(deltas)),
+                np.asarray(tokens, dtype="<i4").tobytes(),
+                np.asarray(logprobs, dtype="<f4").tobytes(),
+            )
+
+    def _report_status(self) -> None:
+        load = self._engine.load()
+        self._status_sequence += 1
+        self._link.send(
+            InstanceStatus(
+                self._status_sequence,
+                self._engine.policy_version,
+                load.running,
+                load.waiting,
+                load.resident_tokens,
+                load.decode_steps,
+                load.decode_tokens,
+                load.decode_s,
+                load.prefill_tokens,
+                load.prefill_s,
+            )
+        )
+
+    async def _pull(self, pull: Pull) -> None:
+        from workers.weights import read  # imports torch, which an engine of the user's may not need
+
+        started = time.monotonic()
+        try:
+            tensors = await asyncio.to_thread(read, pull.location, pull.digest)
+            self._report_progress()  # under the version that sampled it
+            self._engine.load_weights(pull.policy_version, tensors)
+        except (WeightsError, ValueError) as error:
+            self._link.send(PullFailed(pull.policy_version, str(error)))
+            return
+        for attempt in self._attempts.values():
+            attempt.policy_version = pull.policy_version
+        self._link.send(Pulled(pull.policy_version, pull.digest, time.monotonic() - started))
+
+
+def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
+    """The engine that `rollout.engine` names. Raises: ConfigError."""
+    if settings.rollout.engine == "torch":
+        from workers.engines.torch import make_engine as make
+    else:
+        make = load_object(settings.rollout.engine)
+    return make(settings, model_directory)
