@@ -1,0 +1,277 @@
+"""The one decision point of a run: `step(now, event) -> commands`, pure and deterministic.
+
+Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
+same
+commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step is
+fixed: absorb the event, expire leases, consume (frees headroom), synchronize (changes who may be routed to),
+dispatch, hand out text work, read ahead, retire, and see whether the run is over.
+"""
+
+from controller.commands import Command, Finish
+from controller.config import Config
+from controller.coordination import Coordination
+from controller.events import (
+    Event,
+    PeerFaulted,
+    PromptsRead,
+    Received,
+    Started,
+    StopRequested,
+    Tick,
+    WorkerExited,
+)
+from controller.membership import MAY_SAY, Membership
+from controller.registry import Instance, TextWorker, Worker
+from controller.scoring import Scoring
+from controller.snapshot import ClusterSnapshot, WorkerSnapshot
+from controller.state import RunState
+from controller.training import Training
+from protocol import messages
+from protocol.messages import Attach, Close, Message
+from protocol.settings import WorkerSettings
+
+OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
+
+
+class Core:
+    """A run as a state machine. Hosts: the shell (asyncio, sockets) and the simulation (virtual time)."""
+
+    def __init__(self, config: Config, *, run_dir: str = "", import_paths: tuple[str, ...] = ()) -> None:
+        self.state = RunState(config)
+        self.coordination = Coordination(self.state)
+        self.scoring = Scoring(self.state, self.coordination)
+        self.training = Training(self.state)
+        settings = WorkerSettings(
+            run_dir=run_dir,
+            seed=config.run.seed,
+            steps=config.run.steps,
+            model=config.model,
+            rollout=config.rollout,
+            reward=config.reward,
+            trainer=config.trainer,
+            import_paths=import_paths,
+        )
+        self.membership = Membership(
+            self.state, self.coordination, self.scoring, self.training, settings.model_dump_json()
+        )
+
+    def step(self, now: float, event: Event) -> list[Command]:
+        """What to do because of this event. `now`: seconds since the run began, never decreasing."""
+        state = self.state
+        if state.finished:
+            return []
+        assert now >= state.now, f"time went back from {state.now} to {now}"
+        trainer = state.registry.trainer()
+        busy = None if trainer is None else self.training.is_busy
+        state.accounts.advance(now, trainer_busy=busy, instances=tuple(state.registry.instances()))
+        self._forgive(now)
+        state.now = now
+        self._absorb(event)
+        self.membership.expire()
+        if state.ending is None:
+            self.training.consume()
+            self.coordination.synchronize()
+            self.coordination.dispatch()
+            self.scoring.assign()
+            self.scoring.read_ahead()
+            self.training.retire()
+            self._notice_end_of_data()
+        if state.ending is not None:
+            self._wind_up()
+        return state.take_commands()
+
+    def next_deadline(self) -> float | None:
+        """When a Tick is due if nothing else happens before; None if nothing is awaited."""
+        return None if self.state.finished else min(self.membership.deadlines(), default=None)
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The whole run now, frozen."""
+        state = self.state
+        groups: dict[str, int] = {}
+        for group in state.groups.values():
+            groups[group.state] = groups.get(group.state, 0) + 1
+        newest = state.versions.newest
+        return ClusterSnapshot(
+            now_s=state.now,
+            train_version=state.ledger.train_version,
+            steps=state.steps,
+            published_version=newest.policy_version if newest else -1,
+            due_counts=state.ledger.due_counts(),
+            groups=groups,
+            queued=len(state.queue),
+            waiting_for=self._waiting_for(),
+            tokens=state.accounts.tokens(),
+            workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
+        )
+
+    def summary(self) -> dict[str, object]:
+        """Totals for summary.json."""
+        return {
+            "is_success": self.state.ending_is_success and self.state.ending is not None,
+            "reason": self.state.ending or "",
+            **self.state.accounts.summary(self.state.now),
+        }
+
+    def check(self) -> None:
+        """Every invariant that spans modules, as assertions; the ledger checks its own."""
+        state = self.state
+        state.ledger.check()
+        tokens = state.accounts.tokens()
+        in_flight = sum(group.response_tokens for group in state.groups.values())
+        assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
+        spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost
+        assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
+        running = {id: i.peer for i in state.registry.instances() for id in i.running}
+        for group in state.groups.values():
+            in_ledger = group.state in ("generating", "scoring", "occupied")
+            assert not in_ledger or state.ledger.deadline(group.id) >= state.ledger.train_version
+            for member in group.members:
+                assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
+                versions = [segment.policy_version for segment in member.segments]
+                assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
+                assert member.response_tokens == sum(segment.count for segment in member.segments)
+        for instance in state.registry.instances():
+            resident = sum(
+                state.groups[id.group].members[id.member].resident_tokens for id in instance.running
+            )
+            assert instance.resident_tokens == resident, (
+                f"{instance.name}: {instance.resident_tokens} != {resident}"
+            )
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _absorb(self, event: Event) -> None:
+        match event:
+            case Received(peer, message):
+                self._received(peer, message)
+            case Started():
+                self.membership.start()
+            case PeerFaulted():
+                self.membership.faulted(event)
+            case WorkerExited():
+                self.membership.exited(event)
+            case PromptsRead():
+                self.scoring.on_prompts(event)
+            case StopRequested(reason):
+                self.state.end(reason, is_success=True)
+            case Tick():
+                pass
+
+    def _received(self, peer: str, message: Message) -> None:
+        if isinstance(message, Attach):
+            self.membership.attach(peer, message)
+            return
+        worker = self.state.registry.workers.get(peer)
+        if worker is None:
+            self.membership.stranger(peer, message)
+            return
+        worker.last_heard = self.state.now
+        if not isinstance(message, MAY_SAY[worker.role]):
+            reason = f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
+            self.membership.faulted(PeerFaulted(peer, reason))
+            return
+        self._understood(worker, message)
+
+    def _understood(self, worker: Worker, message: Message) -> None:
+        match message:
+            case messages.Ready():
+                self.membership.ready(worker, message)
+            case messages.Detach(reason):
+                self.membership.detach(worker, reason)
+            case messages.WorkerFailed():
+                self.membership.failed(worker, message)
+            case _ if isinstance(worker, Instance):
+                self._from_instance(worker, message)
+            case _ if isinstance(worker, TextWorker):
+                self._from_text_worker(worker, message)
+            case messages.TrainStepFinished():
+                self.training.on_finished(worker, message)
+            case messages.PolicyPublished():
+                self.training.on_published(message)
+            case messages.CheckpointSaved():
+                self.training.on_saved(message)
+
+    def _from_instance(self, instance: Instance, message: Message) -> None:
+        match message:
+            case messages.Generated():
+                self.membership.useful(instance)
+                for group in self.coordination.on_generated(instance, message):
+                    self.scoring.complete(group)
+            case messages.InstanceStatus():
+                self.coordination.on_status(instance, message)
+            case messages.Pulled():
+                self.coordination.on_pulled(instance, message)
+            case messages.PullFailed():
+                self.coordination.on_pull_failed(instance, message)
+            case messages.GenerationFailed():
+                self.coordination.on_failed(instance, message)
+
+    def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
+        match message:
+            case messages.PromptsEncoded():
+                self.scoring.on_encoded(worker, message)
+            case messages.GroupScored():
+                self.membership.useful(worker)
+                self.scoring.on_scored(worker, message)
+            case messages.ScoreFailed():
+                self.scoring.on_score_failed(worker, message)
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _notice_end_of_data(self) -> None:
+        state = self.state
+        if not self.scoring.data_has_ended or self.training.is_busy or state.queue:
+            return
+        if all(group.state == "occupied" for group in state.groups.values()):
+            left = f"; {len(state.groups)} groups were left over, too few for a batch" if state.groups else ""
+            state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
+
+    def _wind_up(self) -> None:
+        """Let the trainer finish and save, then close everybody. A failed run ends at once."""
+        state, trainer = self.state, self.state.registry.trainer()
+        for group in [g for g in state.groups.values() if g.id not in self.training.batch]:
+            self.coordination.abort(group, "aborted")
+        if state.ending_is_success and trainer is not None:
+            if not self.training.is_busy and self.training.saved_version < state.steps > 0:
+                self.training.save(trainer)
+            if self.training.is_busy:
+                return
+        state.finished = True
+        for peer in state.registry.workers:
+            state.send(peer, Close("The run is over.", is_fault=False))
+        assert state.ending is not None
+        state.emit(Finish(state.ending_is_success, state.ending))
+
+    # -- small things --------------------------------------------------------------------------------------
+
+    def _forgive(self, now: float) -> None:
+        """The controller was stopped or starved: nobody's silence in that time counts."""
+        overdue_s = now - (self.next_deadline() or now)
+        if overdue_s > OVERDUE_S:
+            self.state.registry.shift(overdue_s)
+
+    def _waiting_for(self) -> str:
+        """What the next train step waits for, in words."""
+        state = self.state
+        if state.registry.trainer() is None:
+            return "the trainer to be ready"
+        if self.training.batch:
+            return f"the trainer to finish version {state.steps + 1}"
+        if not any(instance.is_routable for instance in state.registry.instances()):
+            return "a rollout worker that is ready and has weights"
+        if not any(True for _ in state.registry.text_workers()):
+            return "a reward worker"
+        blockers = state.ledger.blockers()
+        missing = state.ledger.batch_groups - state.ledger.occupied
+        if missing > 0:
+            return f"{missing} more groups"
+        return f"groups due now: {', '.join(map(str, blockers[:5]))}"
+
+    def _worker_snapshot(self, worker: Worker) -> WorkerSnapshot:
+        version, running, resident = -1, 0, 0
+        if isinstance(worker, Instance):
+            version, running, resident = worker.policy_version, len(worker.running), worker.resident_tokens
+        elif isinstance(worker, TextWorker):
+            running = worker.pending
+        silent_s = self.state.now - worker.last_heard
+        return WorkerSnapshot(worker.name, worker.role, worker.ready, version, running, resident, silent_s)

@@ -1,0 +1,216 @@
+"""Workers come and go: attach, ready, detach, lose, and start local ones again.
+
+Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
+worker is
+lost after its lease, and what it had goes elsewhere; the time in which the controller itself did not run
+is held against nobody; a local worker that cannot start ends the run only when nobody else can do its work.
+"""
+
+from controller.commands import Forget, Spawn
+from controller.coordination import Coordination
+from controller.events import PeerFaulted, WorkerExited
+from controller.registry import Instance, LocalWorker, TextWorker, Worker
+from controller.scoring import Scoring
+from controller.state import RunState
+from controller.training import Training
+from protocol import messages
+from protocol.ids import PeerId
+from protocol.messages import Attach, Close, Generated, Message, Ready, Role, Welcome, WorkerFailed
+
+RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
+MAX_RESPAWN_DELAY_S = 10.0
+
+COMMON: tuple[type[Message], ...] = (messages.Beat, Ready, messages.Detach, WorkerFailed)
+MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
+    "rollout": (
+        *COMMON,
+        Generated,
+        messages.GenerationFailed,
+        messages.InstanceStatus,
+        messages.Pulled,
+        messages.PullFailed,
+    ),
+    "reward": (*COMMON, messages.PromptsEncoded, messages.GroupScored, messages.ScoreFailed),
+    "trainer": (
+        *COMMON,
+        messages.TrainStepFinished,
+        messages.PolicyPublished,
+        messages.CheckpointSaved,
+    ),
+}
+
+
+class Membership:
+    """Who takes part in the run."""
+
+    def __init__(
+        self, state: RunState, coordination: Coordination, scoring: Scoring, training: Training, settings: str
+    ) -> None:
+        self.state = state
+        self.coordination, self.scoring, self.training = coordination, scoring, training
+        self.settings = settings
+
+    def start(self) -> None:
+        """Ask for the local workers of the configuration."""
+        config = self.state.config
+        names: list[tuple[str, Role]] = [("trainer", "trainer")]
+        names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
+        names += [(f"rollout-{i}", "rollout") for i in range(config.rollout.instances)]
+        for name, role in names:
+            self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
+            self._spawn(name, 0.0)
+        if config.rollout.instances == 0:
+            text = "rollout.instances is 0: the run waits until a worker attaches (launch.py attach RUN)."
+            self.state.warn_once("no rollout", text)
+
+    def attach(self, peer: PeerId, message: Attach) -> None:
+        """A new process says who it is."""
+        registry = self.state.registry
+        if peer in registry.workers:
+            return
+        if message.role == "trainer" and any(w.role == "trainer" for w in registry.workers.values()):
+            reason = "A trainer is attached already; one run has one. Use trainer.ranks for more processes."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
+        worker = registry.attach(peer, message, self.state.now)
+        if sum(other.name == worker.name for other in registry.workers.values()) > 1:
+            worker.name = f"{worker.name}#{registry.attached_ever}"
+        controller = self.state.config.controller
+        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings))
+
+    def ready(self, worker: Worker, message: Ready) -> None:
+        """The worker can be given work."""
+        worker.ready = True
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            local.deadline = None
+        if isinstance(worker, Instance):
+            self.coordination.on_ready(worker, message)
+        elif worker.role == "trainer":
+            self.training.on_ready()
+
+    def useful(self, worker: Worker) -> None:
+        """The worker did its work: failures before this do not count any more."""
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            local.failures = 0
+
+    def stranger(self, peer: PeerId, message: Message) -> None:
+        """Words of a peer that is not attached (any more): counted, and it is told to go."""
+        if isinstance(message, Generated):
+            self.state.accounts.take(sum(delta.count for delta in message.deltas), is_expected=False)
+        self.state.accounts.counts["messages/late"] += 1
+        reason = "This worker is not attached (any more); it was silent beyond its lease, or the run is over."
+        self.state.send(peer, Close(reason, is_fault=False))
+
+    def faulted(self, event: PeerFaulted) -> None:
+        """A peer broke the protocol: it is closed, and what it had goes elsewhere."""
+        worker = self.state.registry.workers.get(event.peer)
+        name = worker.name if worker else "a peer that never attached"
+        self.state.accounts.counts["peers/faulted"] += 1
+        self.state.warn_once(f"fault {event.peer}", f"{name} was closed: {event.reason}")
+        self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
+        self._lose(event.peer)
+
+    def failed(self, worker: Worker, message: WorkerFailed) -> None:
+        """The worker says that it cannot do its job."""
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            local.last_reason = message.reason
+        else:
+            self.state.warn_once(f"failed {worker.peer}", f"{worker.name} gave up: {message.reason}")
+        never_ready = not worker.ready
+        self._lose(worker.peer)
+        if local is not None and never_ready:
+            local.failures = self.state.config.controller.respawns + 1
+
+    def detach(self, worker: Worker, reason: str) -> None:
+        """The worker leaves in good order."""
+        self.state.warn_once(f"detached {worker.peer}", f"{worker.name} left the run: {reason}")
+        self._lose(worker.peer)
+
+    def exited(self, event: WorkerExited) -> None:
+        """A local process ended: start it again, unless it cannot work."""
+        local = self.state.registry.local.get(event.name)
+        worker = self.state.registry.named(event.name)
+        if worker is not None:
+            self._lose(worker.peer)
+        if local is None or self.state.ending is not None:
+            return
+        how = (
+            f"was killed by signal {-event.exit_code}"
+            if event.exit_code < 0
+            else f"ended with code {event.exit_code}"
+        )
+        words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
+        local.failures += 1
+        local.deadline = None
+        if event.role == "trainer":
+            self.state.end(
+                f"The trainer {how}, and the run cannot go on without it. {words}", is_success=False
+            )
+        elif local.failures <= self.state.config.controller.respawns:
+            self.state.accounts.counts["workers/respawned"] += 1
+            self.state.warn_once(
+                f"exit {event.name} {local.failures}", f"{event.name} {how}; it is started again."
+            )
+            again = local.failures - 1
+            delay_s = min(RESPAWN_DELAY_S * 2**again, MAX_RESPAWN_DELAY_S) if again else 0.0
+            self._spawn(event.name, delay_s)
+        else:
+            self._give_up(local, words)
+
+    def expire(self) -> None:
+        """Lose whoever was silent for longer than the lease, or did not get ready in time."""
+        lease_s = self.state.config.controller.lease_s
+        for worker in list(self.state.registry.workers.values()):
+            if self.state.now >= worker.last_heard + lease_s:  # as `deadlines` adds it, to the last bit
+                silent_s = self.state.now - worker.last_heard
+                text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
+                self.state.warn_once(f"lease {worker.peer}", text)
+                self.state.accounts.counts["workers/lost"] += 1
+                self._lose(worker.peer)
+        for local in self.state.registry.local.values():
+            if local.deadline is not None and self.state.now >= local.deadline:
+                local.deadline = None
+                limit_s = self.state.config.controller.attach_timeout_s
+                local.last_reason = (
+                    f"{local.name} was not ready {limit_s:g} s after its start; see its log, or raise "
+                    "controller.attach_timeout_s."
+                )
+                worker = self.state.registry.named(local.name)
+                self.state.emit(Forget(worker.peer if worker else "", local.name))
+
+    def deadlines(self) -> list[float]:
+        """When `expire` must be called at the latest."""
+        lease_s = self.state.config.controller.lease_s
+        silent = [worker.last_heard + lease_s for worker in self.state.registry.workers.values()]
+        return silent + [w.deadline for w in self.state.registry.local.values() if w.deadline is not None]
+
+    def _spawn(self, name: str, delay_s: float) -> None:
+        local = self.state.registry.local[name]
+        local.last_reason = ""
+        local.deadline = self.state.now + delay_s + self.state.config.controller.attach_timeout_s
+        self.state.emit(Spawn(name, local.role, delay_s))
+
+    def _give_up(self, local: LocalWorker, words: str) -> None:
+        """The worker is not started again; the run ends if its role is now empty."""
+        del self.state.registry.local[local.name]
+        others = [w for w in self.state.registry.workers.values() if w.role == local.role]
+        expected = [w for w in self.state.registry.local.values() if w.role == local.role]
+        if others or expected:
+            self.state.warn_once(f"gave up {local.name}", f"{local.name} is not started again: {words}")
+        else:
+            self.state.end(f"No {local.role} worker is left. {words}", is_success=False)
+
+    def _lose(self, peer: PeerId) -> None:
+        worker = self.state.registry.remove(peer)
+        if isinstance(worker, Instance):
+            self.coordination.on_lost(worker)
+        elif isinstance(worker, TextWorker):
+            self.scoring.on_lost(worker)
+        elif (
+            worker is not None and self.state.ending is None and worker.name not in self.state.registry.local
+        ):
+            self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
+        self.state.emit(Forget(peer, worker.name if worker else ""))

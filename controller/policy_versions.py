@@ -1,0 +1,51 @@
+"""Published policy versions: where each lies, who still needs it, which may be freed.
+
+Invariants: a version is visible from its publication to its retirement and never changes between; versions
+are published in order; the newest is never retired; nobody is told to pull a version that is not visible.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One visible version."""
+
+    policy_version: int
+    location: str
+    digest: str
+
+
+class PolicyVersions:
+    """The versions that can be pulled now."""
+
+    def __init__(self) -> None:
+        self._visible: dict[int, Published] = {}
+
+    @property
+    def newest(self) -> Published | None:
+        """The version that instances should move to; None before the first publication."""
+        return self._visible[max(self._visible)] if self._visible else None
+
+    def publish(self, version: Published) -> bool:
+        """Make a version visible; False if it is not newer than the newest (a repeated or late word)."""
+        newest = self.newest
+        if newest is not None and version.policy_version <= newest.policy_version:
+            return False
+        self._visible[version.policy_version] = version
+        return True
+
+    def retire(self, being_pulled: set[int]) -> list[int]:
+        """Take out every version but the newest that nobody is pulling; returns them, oldest first."""
+        if not self._visible:
+            return []
+        newest = max(self._visible)
+        retired = sorted(v for v in self._visible if v != newest and v not in being_pulled)
+        for version in retired:
+            del self._visible[version]
+        return retired
+
+    @property
+    def visible(self) -> tuple[int, ...]:
+        """All versions that can be pulled, oldest first."""
+        return tuple(sorted(self._visible))

@@ -1,0 +1,166 @@
+"""The text side of the core: prompts to tokens, complete groups to rewards and advantages.
+
+Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is
+with at most
+one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
+member; a reward function that never works ends the run, one that rarely fails costs a retry.
+"""
+
+from controller.commands import DropPayload, ReadPrompts
+from controller.coordination import Coordination
+from controller.events import PromptsRead
+from controller.groups import Group
+from controller.registry import TextWorker
+from controller.state import RunState
+from protocol.messages import Encode, GroupScored, PromptsEncoded, Score, ScoreFailed, ScoreItem
+from strategies.advantages import ADVANTAGES
+from strategies.filtering import FILTERS
+from strategies.select import select
+
+ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
+MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
+
+
+class Scoring:
+    """Feeds reward workers and takes what they say."""
+
+    def __init__(self, state: RunState, coordination: Coordination) -> None:
+        self.state = state
+        self.coordination = coordination
+        self.advantages = ADVANTAGES[state.config.trainer.algorithm]
+        self.keep = select(state.config.staleness.filter, FILTERS)
+        self.data_has_ended = False
+        self._reading = 0  # prompts asked for and not read yet
+        self._to_encode: list[int] = []
+        self._to_score: list[int] = []
+        self._refused_in_a_row = 0
+        self._failures_in_a_row = 0
+        self._first_failure = ""
+
+    # -- prompts -------------------------------------------------------------------------------------------
+
+    def read_ahead(self) -> None:
+        """Keep enough encoded prompts waiting that a batch never waits for the data."""
+        wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
+        there = self._reading + len(self._to_encode) + len(self.coordination.waiting)
+        there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
+        if not self.data_has_ended and not self._reading and there <= wanted // 2:
+            self._reading = wanted - there
+            self.state.emit(ReadPrompts(self._reading))
+
+    def on_prompts(self, event: PromptsRead) -> None:
+        """Rows are in the store: give them a group each."""
+        self._reading = 0
+        self.data_has_ended = event.is_end
+        for group in range(event.first_group, event.first_group + event.count):
+            self.state.groups[group] = Group(group)
+            self._to_encode.append(group)
+
+    def on_encoded(self, worker: TextWorker, message: PromptsEncoded) -> None:
+        """Prompts are ready to start, or cannot be used."""
+        for group_id, tokens in message.encoded:
+            if group_id in worker.encoding:
+                worker.encoding.discard(group_id)
+                group = self.state.groups[group_id]
+                group.prompt_tokens, group.state = tokens, "waiting"
+                self._refused_in_a_row = 0
+        for group_id, reason in message.refused:
+            if group_id in worker.encoding:
+                worker.encoding.discard(group_id)
+                self._refuse(group_id, reason)
+        self._release_in_order()
+
+    def _refuse(self, group_id: int, reason: str) -> None:
+        del self.state.groups[group_id]
+        self.state.emit(DropPayload((group_id,)))
+        self.state.accounts.counts["prompts/refused"] += 1
+        self.state.warn_once(
+            "refused", f"Prompt {group_id} was left out: {reason} Others like it are only counted."
+        )
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
+            text = f"{self._refused_in_a_row} prompts in a row were refused, the last because: {reason}"
+            self.state.end(text, is_success=False)
+
+    def _release_in_order(self) -> None:
+        """Let encoded groups start in the order of prompts, whichever worker was faster."""
+        newest = self.coordination.waiting[-1] if self.coordination.waiting else -1
+        for group in sorted(g for g in self.state.groups if g > newest):
+            if self.state.groups[group].state == "encoding":
+                return
+            if self.state.groups[group].state == "waiting":
+                self.coordination.waiting.append(group)
+
+    # -- rewards -------------------------------------------------------------------------------------------
+
+    def complete(self, group: Group) -> None:
+        """All members are finished: the group is to be scored."""
+        group.state = "scoring"
+        self._to_score.append(group.id)
+
+    def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
+        """Rewards become advantages, and the group may be trained, unless it carries no signal."""
+        group = self._answered(worker, message.group, message.attempt)
+        if group is None:
+            return
+        self._failures_in_a_row = 0
+        group.rewards = message.rewards
+        if not self.keep(group.rewards):
+            self.coordination.abort(group, "filtered")
+            return
+        group.advantages = tuple(self.advantages(group.rewards))
+        group.state = "occupied"
+        self.state.ledger.occupy(group.id)
+
+    def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:
+        """Score the group again, or set its prompt aside; a function that never works ends the run."""
+        group = self._answered(worker, message.group, message.attempt)
+        if group is None:
+            return
+        reward = self.state.config.reward
+        text = f"The reward failed on prompt {group.id}: {message.reason}\nThe row was: {message.row}"
+        self.state.accounts.counts["reward_failures"] += 1
+        self.state.warn_once("reward", text)
+        self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= reward.max_consecutive_failures:
+            count = f"{self._failures_in_a_row} calls of the reward failed in a row"
+            self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
+            return
+        group.score_failures += 1
+        if group.score_failures > reward.retries:
+            self.coordination.abort(group, "aborted")
+        else:
+            self._to_score.append(group.id)
+
+    def _answered(self, worker: TextWorker, group_id: int, attempt: int) -> Group | None:
+        """The group that this answer is for; None if it was meanwhile asked for elsewhere or given up."""
+        group = self.state.groups.get(group_id)
+        if group is None or group_id not in worker.scoring or group.score_attempt != attempt:
+            return None
+        worker.scoring.discard(group_id)
+        return group
+
+    # -- reward workers ------------------------------------------------------------------------------------
+
+    def on_lost(self, worker: TextWorker) -> None:
+        """What it was working on is asked for again elsewhere."""
+        self._to_encode = sorted({*self._to_encode, *worker.encoding})
+        self._to_score = sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
+        worker.encoding, worker.scoring = set(), set()
+
+    def assign(self) -> None:
+        """Hand out what is to be encoded and scored, to the worker with the least on its hands."""
+        while self._to_encode and (worker := self._least_loaded()) is not None:
+            chunk, self._to_encode = self._to_encode[:ENCODE_AT_ONCE], self._to_encode[ENCODE_AT_ONCE:]
+            worker.encoding.update(chunk)
+            self.state.send(worker.peer, Encode(tuple(chunk)))
+        while self._to_score and (worker := self._least_loaded()) is not None:
+            group = self.state.groups[self._to_score.pop(0)]
+            group.score_attempt += 1
+            worker.scoring.add(group.id)
+            items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.members)
+            self.state.send(worker.peer, Score(group.id, group.score_attempt, items))
+
+    def _least_loaded(self) -> TextWorker | None:
+        return min(self.state.registry.text_workers(), key=lambda worker: worker.pending, default=None)

@@ -1,0 +1,44 @@
+"""Frozen pictures of the whole run, for people, tests and metrics."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSnapshot:
+    """One attached worker."""
+
+    name: str
+    role: str
+    ready: bool
+    policy_version: int  # -1 where it has no meaning
+    running: int  # trajectories, or groups being scored
+    resident_tokens: int
+    silent_s: float  # since it was last heard
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLedger:
+    """Where every generated token went: generated = trained + aborted + filtered + lost + in_flight."""
+
+    generated: int
+    trained: int
+    aborted: int  # of groups that were given up
+    filtered: int  # of groups without signal
+    lost: int  # reported by an attempt that had been given up
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """The run now."""
+
+    now_s: float
+    train_version: int  # version that the next batch will update
+    steps: int  # train steps finished
+    published_version: int  # newest visible version; -1 before the first
+    due_counts: dict[int, int]  # unconsumed groups by deadline
+    groups: dict[str, int]  # groups by state
+    queued: int  # trajectories of started groups that wait for an instance
+    waiting_for: str  # what the next train step waits for, in words
+    tokens: TokenLedger
+    workers: tuple[WorkerSnapshot, ...]

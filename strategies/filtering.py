@@ -1,0 +1,21 @@
+"""Which scored groups are worth training on: `keep(rewards) -> bool`. A dropped group is replaced by one
+fresh prompt."""
+
+from collections.abc import Callable, Sequence
+
+Filter = Callable[[Sequence[float]], bool]
+
+
+def keep_all(rewards: Sequence[float]) -> bool:
+    """Every group, also those without signal."""
+    del rewards
+    return True
+
+
+def has_variance(rewards: Sequence[float]) -> bool:
+    """Groups whose rewards differ; equal rewards give zero advantages (DAPO, arXiv 2503.14476: dynamic
+    sampling)."""
+    return max(rewards) > min(rewards)
+
+
+FILTERS: dict[str, Filter] = {"none": keep_all, "zero_variance": has_variance}
