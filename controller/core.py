@@ -248,7 +248,7 @@ class Core:
         """The controller was stopped or starved: nobody's silence in that time counts."""
         overdue_s = now - (self.next_deadline() or now)
         if overdue_s > OVERDUE_S:
-            self.state.registry.shift(overdue_s)
+            self.state.registry.forgive(now, overdue_s)
 
     def _waiting_for(self) -> str:
         """What the next train step waits for, in words."""

@@ -107,10 +107,10 @@ class Registry:
         """Versions that somebody is loading now."""
         return {instance.pulling for instance in self.instances() if instance.pulling is not None}
 
-    def shift(self, gap_s: float) -> None:
-        """Forgive everybody `gap_s` seconds of silence: the controller itself was not running then."""
+    def forgive(self, now: float, gap_s: float) -> None:
+        """Give everybody a new lease: the controller itself did not run for `gap_s` seconds."""
         for worker in self.workers.values():
-            worker.last_heard += gap_s
+            worker.last_heard = now
         for local in self.local.values():
             if local.deadline is not None:
                 local.deadline += gap_s

@@ -1,0 +1,234 @@
+"""The core, event by event: rules that whole runs would hide."""
+
+import pytest
+
+from controller.commands import Finish, Forget, Send, Spawn, Warn
+from controller.config import Config
+from controller.core import Core
+from controller.events import PeerFaulted, PromptsRead, Received, Started, StopRequested, Tick, WorkerExited
+from protocol import messages
+from protocol.messages import Attach, Beat, Delta, Generated
+
+
+class Run:
+    """A core with one of each worker attached, and a clock that moves by hand."""
+
+    def __init__(self, *, instances=1, version=0, **sections) -> None:
+        self.config = Config.model_validate(
+            {
+                "run": {"steps": 2},
+                "rollout": {
+                    "instances": instances,
+                    "group_size": 2,
+                    "max_response_tokens": 10,
+                    "max_running": 4,
+                },
+                "trainer": {"batch_groups": 2},
+                "staleness": {"max_staleness": 1, "mu": 0.0},
+                **sections,
+            }
+        )
+        self.core = Core(self.config)
+        self.now = 0.0
+        self.commands: list = []
+        self.do(Started())
+        for name, role in (("trainer", "trainer"), ("reward-0", "reward")):
+            self.attach(name, role)
+        for i in range(instances):
+            self.attach(f"rollout-{i}", "rollout")
+        self.say("trainer", messages.PolicyPublished(version, "v", "digest", 1, 0.1))
+
+    def do(self, event, at=None):
+        self.now = self.now + 0.01 if at is None else at
+        self.commands = self.core.step(self.now, event)
+        self.core.check()
+        return self.commands
+
+    def attach(self, name, role):
+        self.say(name, Attach(role, name, 1, "here"))
+        self.say(name, messages.Ready(0, 4 if role == "rollout" else 0, 1000 if role == "rollout" else 0))
+
+    def say(self, peer, message, at=None):
+        return self.do(Received(peer, message), at)
+
+    def sent(self, kind):
+        return [c.message for c in self.commands if isinstance(c, Send) and isinstance(c.message, kind)]
+
+    def start_groups(self, count=2):
+        """Prompts are read and encoded, the first instance has version 0; returns the routes."""
+        self.do(PromptsRead(0, count, True))
+        self.say("reward-0", messages.PromptsEncoded(tuple((g, 3) for g in range(count)), ()))
+        self.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+        return self.sent(messages.Route)
+
+    def generate(self, route, count, ending="stop", *, start=0, version=0, peer="rollout-0"):
+        delta = Delta(route.group, route.member, route.attempt, start, count, version, ending)
+        return self.say(peer, Generated((delta,)))
+
+
+def test_prompts_become_routes_with_reservations_and_seeds_of_their_own():
+    run = Run()
+    routes = run.start_groups()
+    assert [(r.group, r.member, r.attempt) for r in routes] == [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]
+    assert len({r.seed for r in routes}) == 4
+    assert run.core.state.ledger.reserved == 2
+
+
+def test_a_batch_goes_from_routes_to_the_trainer_and_makes_a_version():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 4)
+        for score in run.sent(messages.Score):
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
+    (train,) = run.sent(messages.Train)
+    assert train.train_version == 0
+    assert [item.group for item in train.items] == [0, 0, 1, 1]
+    assert train.items[0].advantage < 0 < train.items[1].advantage
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, (("loss", 0.25),)))
+    line = next(c.metrics for c in run.commands if type(c).__name__ == "ReportStep")
+    assert line["reward/mean"] == 0.5
+    assert line["loss"] == 0.25
+    assert line["staleness/max"] == 0
+    assert line["tokens/trained"] == 16
+
+
+def test_an_interrupted_trajectory_goes_on_with_its_tokens_and_what_is_left_of_its_budget():
+    run = Run()
+    first = run.start_groups()[0]
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest1", 1, 0.1))
+    (interrupt,) = run.sent(messages.Interrupt)
+    assert len(interrupt.attempts) == 4
+    assert run.sent(messages.Pull)[0].policy_version == 1
+    run.generate(first, 4, "interrupt")
+    assert not run.sent(messages.Route)  # Pull before Route
+    run.say("rollout-0", messages.Pulled(1, "digest1", 0.1))
+    (again,) = run.sent(messages.Route)
+    assert (again.group, again.member, again.attempt) == (0, 0, 2)
+    assert again.max_new_tokens == 6
+    assert again.segments == ((1, 0, 4),)
+    assert again.seed == first.seed
+    run.generate(again, 2, version=1)
+    assert run.core.state.groups[0].members[0].segments == [(1, 0, 4), (2, 1, 2)]
+
+
+def test_a_lost_worker_is_fenced_and_its_trajectories_go_on_elsewhere():
+    run = Run(instances=2)
+    route = run.start_groups(1)[0]
+    run.say("rollout-1", messages.Pulled(0, "digest", 0.1))
+    run.generate(route, 3, "")
+    run.do(WorkerExited("rollout-0", "rollout", -9, ""))
+    assert [c.name for c in run.commands if isinstance(c, Spawn)] == ["rollout-0"]
+    again = next(r for r in run.sent(messages.Route) if (r.group, r.member) == (0, 0))
+    assert again.segments == ((1, 0, 3),)
+    run.generate(route, 2, start=3)  # the dead one speaks: counted as lost, changes nothing
+    assert run.sent(messages.Close)
+    assert run.core.state.accounts.lost == 2
+    assert run.core.state.groups[0].members[0].response_tokens == 3
+
+
+def test_a_silent_worker_is_lost_after_its_lease_and_not_before():
+    run = Run(instances=2)
+    run.start_groups(1)
+    silent_since = run.core.state.registry.workers["rollout-0"].last_heard
+    for peer in ("trainer", "reward-0", "rollout-1"):
+        run.say(peer, Beat(), at=silent_since + 9.9)
+    assert "rollout-0" in run.core.state.registry.workers
+    run.do(Tick(), at=run.core.next_deadline())
+    assert "rollout-0" not in run.core.state.registry.workers
+    assert Forget("rollout-0", "rollout-0") in run.commands
+
+
+def test_time_in_which_the_controller_stood_still_is_held_against_nobody():
+    run = Run()
+    run.start_groups()
+    run.do(Tick(), at=run.now + 3600)
+    assert len(run.core.state.registry.workers) == 3
+
+
+def test_a_reward_that_always_fails_ends_the_run_with_the_first_traceback():
+    run = Run(reward={"max_consecutive_failures": 3, "retries": 5})
+    for route in run.start_groups():
+        run.generate(route, 4)
+    for i in range(3):
+        for group in (0, 1):
+            attempt = run.core.state.groups[group].score_attempt if group in run.core.state.groups else 0
+            run.say(
+                "reward-0", messages.ScoreFailed(group, attempt, f"ZeroDivisionError number {i}{group}", "{}")
+            )
+    assert run.core.state.finished
+    assert "ZeroDivisionError number 00" in run.core.summary()["reason"]
+
+
+def test_a_reward_that_fails_once_is_asked_again():
+    run = Run()
+    for route in run.start_groups()[:2]:
+        run.generate(route, 4)
+    (score,) = run.sent(messages.Score)
+    run.say("reward-0", messages.ScoreFailed(0, score.attempt, "a hiccup", "{}"))
+    (again,) = run.sent(messages.Score)
+    assert again.attempt == score.attempt + 1
+    run.say(
+        "reward-0", messages.GroupScored(0, score.attempt, (0.0, 0.0))
+    )  # the late answer of the first try
+    assert run.core.state.groups[0].state == "scoring"
+    run.say("reward-0", messages.GroupScored(0, again.attempt, (0.0, 1.0)))
+    assert run.core.state.groups[0].state == "occupied"
+
+
+def test_a_worker_that_says_what_its_role_may_not_is_closed():
+    run = Run()
+    run.say("rollout-0", messages.TrainStepFinished(1, 0.1, ()))
+    assert run.sent(messages.Close)[0].is_fault
+    assert any(isinstance(c, Warn) and "may not say" in c.text for c in run.commands)
+
+
+def test_a_peer_that_breaks_the_protocol_is_closed_and_its_work_is_queued_again():
+    run = Run()
+    run.start_groups()
+    run.do(PeerFaulted("rollout-0", "garbage"))
+    assert len(run.core.state.queue) == 4
+
+
+def test_a_second_trainer_is_refused():
+    run = Run()
+    run.say("another", Attach("trainer", "another", 2, "there"))
+    assert run.sent(messages.Close)[0].is_fault
+
+
+def test_refused_prompts_are_skipped_and_the_order_of_the_rest_is_kept():
+    run = Run()
+    run.do(PromptsRead(0, 4, True))
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    run.say("reward-0", messages.PromptsEncoded(((1, 3), (3, 3)), ((0, "too long"), (2, "empty"))))
+    assert [r.group for r in run.sent(messages.Route)] == [1, 1, 3, 3]
+
+
+def test_stopping_waits_for_the_step_that_runs_and_for_its_checkpoint():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 4)
+        for score in run.sent(messages.Score):
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
+    run.do(StopRequested("enough"))
+    assert not run.core.state.finished
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint)[0].policy_version == 1
+    run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+    assert run.commands[-1] == Finish(True, "enough")
+
+
+@pytest.mark.parametrize("role", ["rollout", "reward"])
+def test_a_worker_that_cannot_start_ends_the_run_when_it_is_the_last_of_its_role(role):
+    run = Run()
+    run.do(WorkerExited(f"{role}-0", role, 1, ""))
+    run.say("again", Attach(role, f"{role}-0", 9, "here"))
+    run.say("again", messages.WorkerFailed("The engine has no wheels."))
+    run.do(WorkerExited(f"{role}-0", role, 1, ""))
+    assert run.core.state.finished
+    assert "no wheels" in run.core.summary()["reason"]
+
+
+def test_the_loss_of_the_trainer_ends_the_run_with_its_last_words():
+    run = Run()
+    run.do(WorkerExited("trainer", "trainer", 1, "CUDA is on fire"))
+    assert "CUDA is on fire" in run.core.summary()["reason"]
