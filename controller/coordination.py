@@ -1,11 +1,9 @@
 """The rollout side of the core: admit, route, interrupt, pull, and take what comes back.
 
 Invariants: a group starts only with a reservation in the ledger; a trajectory runs only at or above the
-version of its
-newest token, and never below the version that its group was admitted under without the ledger's leave; an
-instance
-that pulls gets no route until it has said Pulled; what an instance returns is taken only from the attempt
-that runs there now.
+version of its newest token, and never below the version that its group was admitted under without the
+ledger's leave; an instance that pulls gets no route until it has said Pulled; what an instance returns is
+taken only from the attempt that runs there now.
 Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pull, Abort.
 """
 
@@ -177,8 +175,8 @@ class Coordination:
             self.state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest))
 
     def dispatch(self) -> None:
-        """Route what waits: begun work by deadline, then fresh groups as far as the ledger and the cap
-        allow."""
+        """Route what waits: begun work by deadline, then fresh groups as far as the ledger and the cap allow.
+        """
         instances = self._routable()
         views = [self._view(i, instance) for i, instance in enumerate(instances)]
         while instances and (work := self._next()) is not None:
@@ -238,8 +236,8 @@ class Coordination:
         return index
 
     def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
-        """Version rules: no token older than the one before it, and no start that the ledger has no room
-        for."""
+        """Version rules: no token older than the one before it, and no start that the ledger has no room for.
+        """
         if is_fresh:
             return self.state.ledger.can_reserve(policy_version)
         if trajectory.newest_version >= 0:

@@ -1,10 +1,9 @@
 """The one decision point of a run: `step(now, event) -> commands`, pure and deterministic.
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
-same
-commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step is
-fixed: absorb the event, expire leases, consume (frees headroom), synchronize (changes who may be routed to),
-dispatch, hand out text work, read ahead, retire, and see whether the run is over.
+same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
+is fixed: absorb the event, expire leases, consume (frees headroom), synchronize (changes who may be routed
+to), dispatch, hand out text work, read ahead, retire, and see whether the run is over.
 """
 
 from controller.commands import Command, Finish

@@ -1,9 +1,8 @@
 """Groups and their trajectories: one prompt, its responses, and where each of them stands.
 
 Invariants: a trajectory is in exactly one of the states queued, running, finished; its attempt grows with
-every route,
-so that words of an abandoned attempt are recognised; its segments never change, only grow, and their
-policy versions never decrease; a group is scored only when all of its trajectories are finished.
+every route, so that words of an abandoned attempt are recognised; its segments never change, only grow, and
+their policy versions never decrease; a group is scored only when all of its trajectories are finished.
 """
 
 from dataclasses import dataclass, field
@@ -40,8 +39,8 @@ class Trajectory:
         return self.segments[-1].policy_version if self.segments else -1
 
     def expects(self, delta: Delta, peer: PeerId) -> bool:
-        """Whether a delta continues what this trajectory is doing now; anything else is late and is
-        dropped."""
+        """Whether a delta continues what this trajectory is doing now; anything else is late and is dropped.
+        """
         return (
             self.state == "running"
             and self.peer == peer

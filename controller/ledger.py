@@ -1,15 +1,15 @@
 """The staleness ledger: which group may start, and which batch may be trained, so that no bound is ever
 broken.
 
-A reservation is a *deadline*, not a slot: a group that starts under version v must be consumed by the
-batch of `v + max_staleness` at the latest. Invariants (STALEFLOW.md B.3, stated for deadlines):
+A reservation is a *deadline*, not a slot: a group that starts under version v must be consumed by the batch
+of `v + max_staleness` at the latest. Invariants (STALEFLOW.md B.3, stated for deadlines):
 - L1 Window: every unconsumed group's deadline lies in [train_version, train_version + max_staleness].
 - L2 Hall: for every u >= train_version, at most `batch_groups * (u - train_version + 1)` unconsumed groups
   are due by u.
 - L3 A group is in the ledger at most once, reserved or occupied.
-- L4 Batches are consumed in order of train_version, always of exactly `batch_groups` groups.
-L2 is Hall's condition for a perfect matching of groups to slots, so a slot assignment exists at all times
-whatever the order of completion: it replaces slots, and the movement of reservations between them.
+- L4 Batches are consumed in order of train_version, always of exactly `batch_groups` groups. L2 is Hall's
+  condition for a perfect matching of groups to slots, so a slot assignment exists at all times whatever the
+  order of completion: it replaces slots, and the movement of reservations between them.
 
 Source: StaleFlow (arXiv 2601.12784), reserve / occupy / consume; restated by deadlines.
 """
@@ -91,11 +91,11 @@ class Ledger:
         self._due[(self._reserved if group in self._reserved else self._occupied).pop(group)] -= 1
 
     def ready_batch(self) -> list[int] | None:
-        """The groups to train now, oldest deadline first, or None while that would break a promise or is
-        too few.
+        """The groups to train now, oldest deadline first, or None while that would break a promise or is too
+        few.
 
-        Taking the earliest deadlines leaves the most room for the rest, so if this choice fails every
-        other does.
+        Taking the earliest deadlines leaves the most room for the rest, so if this choice fails every other
+        does.
         """
         if len(self._occupied) < self.batch_groups:
             return None

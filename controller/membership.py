@@ -1,9 +1,9 @@
 """Workers come and go: attach, ready, detach, lose, and start local ones again.
 
 Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
-worker is
-lost after its lease, and what it had goes elsewhere; the time in which the controller itself did not run
-is held against nobody; a local worker that cannot start ends the run only when nobody else can do its work.
+worker is lost after its lease, and what it had goes elsewhere; the time in which the controller itself did
+not run is held against nobody; a local worker that cannot start ends the run only when nobody else can do its
+work.
 """
 
 from controller.commands import Forget, Spawn

@@ -1,9 +1,8 @@
 """Accounts of the run: where tokens and time went, and the line that each train step adds to metrics.jsonl.
 
 Invariants: generated = trained + aborted + filtered + lost + in_flight, at every event; idle shares are of
-the time
-since the last line; staleness is train_version minus the version of a trajectory's oldest token, never an
-estimate.
+the time since the last line; staleness is train_version minus the version of a trajectory's oldest token,
+never an estimate.
 """
 
 from collections import Counter
@@ -80,8 +79,8 @@ class Accounts:
         self._now: float | None = None
 
     def advance(self, now: float, *, trainer_busy: bool | None, instances: Sequence[Instance]) -> None:
-        """Account the time since the last event, in the state that held during it (None: there is no
-        trainer yet)."""
+        """Account the time since the last event, in the state that held during it (None: there is no trainer
+        yet)."""
         if self._now is not None and now > self._now:
             elapsed = now - self._now
             ready = [instance for instance in instances if instance.ready]

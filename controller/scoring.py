@@ -1,8 +1,7 @@
 """The text side of the core: prompts to tokens, complete groups to rewards and advantages.
 
-Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is
-with at most
-one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
+Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
+at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
 member; a reward function that never works ends the run, one that rarely fails costs a retry.
 """
 

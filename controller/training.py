@@ -1,7 +1,7 @@
 """The training side of the core: when a batch goes to the trainer, and what follows from a step.
 
-Invariants: the trainer has at most one batch; a batch is consumed in the order of versions; no trajectory
-in it is older than the bound, which is asserted here where it counts; versions become visible in order.
+Invariants: the trainer has at most one batch; a batch is consumed in the order of versions; no trajectory in
+it is older than the bound, which is asserted here where it counts; versions become visible in order.
 """
 
 from controller.commands import DropPayload, ReportStep

@@ -1,8 +1,8 @@
 """Messages to bytes and back: positional msgpack with a closed schema.
 
-Invariants: no maps, no extension types, no pickles; an unknown tag, a wrong type, a missing or surplus field, a
-number out of range or trailing bytes raise RemoteError and nothing else. Frame 1 of a packet is
-`[tag, protocol, sequence, ack, fields]`; raw buffers follow and are checked against the message's counts.
+Invariants: no maps, no extension types, no pickles; an unknown tag, a wrong type, a missing or surplus field,
+a number out of range or trailing bytes raise RemoteError and nothing else. Frame 1 of a packet is `[tag,
+protocol, sequence, ack, fields]`; raw buffers follow and are checked against the message's counts.
 """
 
 from dataclasses import fields

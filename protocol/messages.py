@@ -85,7 +85,8 @@ class Attach(Message):
 
 @dataclass(frozen=True, slots=True)
 class Beat(Message):
-    """Sign of life from the thread that does the work; also carries the acknowledgement when nothing else does."""
+    """Sign of life from the thread that does the work; also carries the acknowledgement when nothing else
+    does."""
 
     tag: ClassVar[int] = 2
 
@@ -120,7 +121,8 @@ class WorkerFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class PromptsEncoded(Message):
-    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for each other."""
+    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for each other.
+    """
 
     tag: ClassVar[int] = 6
     encoded: tuple[tuple[Count, Count], ...]  # (group, prompt tokens)
@@ -141,7 +143,8 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Generated(Message):
-    """Progress and endings. Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs (float32)."""
+    """Progress and endings. Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs
+    (float32)."""
 
     tag: ClassVar[int] = 7
     deltas: tuple[Delta, ...]
@@ -251,7 +254,8 @@ class CheckpointSaved(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Answer to Attach: the rhythm of beats and the settings of the run (JSON of protocol.settings.WorkerSettings)."""
+    """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
+    protocol.settings.WorkerSettings)."""
 
     tag: ClassVar[int] = 32
     beat_s: Real
@@ -323,7 +327,8 @@ class ScoreItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score(Message):
-    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member."""
+    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member.
+    """
 
     tag: ClassVar[int] = 38
     group: Count
@@ -357,8 +362,8 @@ class TrainItem(NamedTuple):
 class Train(Message):
     """One batch for the version `train_version`, oldest group first.
 
-    Frame 0: prompt tokens, once per *trajectory*, in the order of items; frame 1: response tokens;
-    frame 2: rollout logprobs. All concatenated without padding.
+    Frame 0: prompt tokens, once per *trajectory*, in the order of items; frame 1: response tokens; frame 2:
+    rollout logprobs. All concatenated without padding.
     """
 
     tag: ClassVar[int] = 39

@@ -1,8 +1,7 @@
 """One ordered, acknowledged conversation with a peer, as pure state: go-back-N over an unreliable datagram.
 
-Invariants: what `receive` lets through is exactly what the other side sent, once each and in order,
-whatever was
-duplicated, reordered or lost between; a message is kept until the peer has acknowledged it. Sequence 0 is
+Invariants: what `receive` lets through is exactly what the other side sent, once each and in order, whatever
+was duplicated, reordered or lost between; a message is kept until the peer has acknowledged it. Sequence 0 is
 outside the order: it carries only an acknowledgement (Beat).
 """
 

@@ -1,7 +1,8 @@
 """The sections of the configuration that travel to workers, so that a remote worker needs no file of its own.
 
-Invariants: every model is frozen, strict and refuses unknown keys; a field's docstring gives its unit, its range, why
-its default is what it is, and what changing it does. `controller.config` adds the sections that stay at home.
+Invariants: every model is frozen, strict and refuses unknown keys; a field's docstring gives its unit, its
+range, why its default is what it is, and what changing it does. `controller.config` adds the sections that
+stay at home.
 """
 
 from typing import Any, Literal
@@ -22,17 +23,19 @@ class ModelSettings(Section):
     """Directory with config.json, weights and tokenizer. Relative paths are looked up in the run directory if
     `factory` is set, else in the working directory."""
     factory: str | None = None
-    """Import path `module:function` or `file.py:function` of `make(directory, *, seed, progress)`, called once in a
-    process of its own when `path` does not exist yet, so that a run needs no download."""
+    """Import path `module:function` or `file.py:function` of `make(directory, *, seed, progress)`, called
+    once in a process of its own when `path` does not exist yet, so that a run needs no download."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the rollout engine's weights and of the published versions."""
 
 
 class SamplingSettings(Section):
-    """The distribution that responses are drawn from; rollout_logprobs are those of this very distribution."""
+    """The distribution that responses are drawn from; rollout_logprobs are those of this very distribution.
+    """
 
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
-    """Divides the logits; 0 is greedy. 1 keeps the policy's own distribution, which the correction assumes."""
+    """Divides the logits; 0 is greedy. 1 keeps the policy's own distribution, which the correction assumes.
+    """
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of tokens with at least this probability; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
@@ -43,7 +46,8 @@ class RolloutSettings(Section):
     """Generation."""
 
     engine: str = "torch"
-    """`torch`, or an import path `module:Class` of an engine with the interface of workers/engines/interface.py."""
+    """`torch`, or an import path `module:Class` of an engine with the interface of
+    workers/engines/interface.py."""
     instances: int = Field(default=2, ge=0)
     """Local rollout workers that the run starts by itself. 0: only workers that attach from outside."""
     group_size: int = Field(default=8, ge=1, le=4096)
@@ -57,13 +61,15 @@ class RolloutSettings(Section):
     sampling: SamplingSettings = SamplingSettings()
     """Temperature, top-p, top-k."""
     progress_s: float = Field(default=0.5, gt=0)
-    """Seconds between two reports of unfinished responses. What a lost worker had not reported is generated again."""
+    """Seconds between two reports of unfinished responses. What a lost worker had not reported is generated
+    again."""
     status_s: float = Field(default=0.1, gt=0)
     """Seconds between two load reports of a busy instance; an instance that runs dry reports at once."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads per instance. More processes with one thread each beat fewer with several on small models."""
+    """CPU threads per instance. More processes with one thread each beat fewer with several on small models.
+    """
 
 
 class RewardSettings(Section):
@@ -79,7 +85,8 @@ class RewardSettings(Section):
     timeout_s: float = Field(default=30.0, gt=0)
     """A call that takes longer is killed with its process and counts as failed."""
     retries: int = Field(default=2, ge=0)
-    """Times that a failed group is scored again before its prompt is set aside and replaced by a fresh one."""
+    """Times that a failed group is scored again before its prompt is set aside and replaced by a fresh one.
+    """
     max_consecutive_failures: int = Field(default=8, ge=1)
     """Failures in a row, with no success between, that end the run: the function is broken, not unlucky."""
 
@@ -87,7 +94,7 @@ class RewardSettings(Section):
 class TrainerSettings(Section):
     """Optimization."""
 
-    algorithm: Literal["grpo", "dr_grpo", "rloo", "reinforce_baseline"] = "grpo"
+    algorithm: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
     """How rewards of a group become advantages."""
     batch_groups: int = Field(default=32, ge=1)
     """Groups that one policy version is trained on (the paper's buffer size)."""
@@ -110,11 +117,13 @@ class TrainerSettings(Section):
     loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
     """Mean over all response tokens of the batch, or over responses of their token means."""
     proximal: Literal["recompute", "rollout"] = "recompute"
-    """Centre of the trust region: logprobs recomputed just before the update (decoupled PPO), or the engine's."""
+    """Centre of the trust region: logprobs recomputed just before the update (decoupled PPO), or the
+    engine's."""
     importance_cap: float = Field(default=2.0, ge=1)
     """Truncation of the weight exp(proximal_logprobs - rollout_logprobs), per token."""
     max_tokens_per_microbatch: int = Field(default=4096, ge=1)
-    """Token budget of one packed forward pass: bounded by memory. A single longer sequence gets one of its own."""
+    """Token budget of one packed forward pass: bounded by memory. A single longer sequence gets one of its
+    own."""
     ranks: int = Field(default=1, ge=1)
     """Local trainer processes, sharded by FSDP2."""
     device: str = "auto"
@@ -142,7 +151,8 @@ class WorkerSettings(Section):
 
 
 def load_settings(text: str) -> WorkerSettings:
-    """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another release."""
+    """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another release.
+    """
     return WorkerSettings.model_validate_json(text, strict=False)
 
 

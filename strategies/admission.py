@@ -1,7 +1,7 @@
 """How many groups may be in the system: the cap, apart from the deadline.
 
-The ledger alone keeps the bound; admission chooses how much of its room to use. Source: SIMULATION.md
-section 5.
+The ledger alone keeps the bound; admission chooses how much of its room to use. Source: SIMULATION.md section
+5.
 """
 
 from typing import Literal

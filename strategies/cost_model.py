@@ -1,8 +1,8 @@
 """How long a decode step takes, and so what one more trajectory is worth on an instance.
 
 latency(n, tokens) = attention_b + attention_k * tokens + max(floor, other_b + other_k * n), in seconds per
-decode step,
-for n running trajectories with `tokens` resident tokens; throughput = n / latency, in tokens per second.
+decode step, for n running trajectories with `tokens` resident tokens; throughput = n / latency, in tokens per
+second.
 Source: StaleFlow (arXiv 2601.12784), cost model of the rollout coordinator.
 """
 
@@ -35,8 +35,8 @@ def throughput(coefficients: Coefficients, running: int, tokens: int) -> float:
 
 
 def marginal_gain(coefficients: Coefficients, running: int, tokens: int, length: int) -> float:
-    """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it does
-    harm."""
+    """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it does harm.
+    """
     before = throughput(coefficients, running, tokens)
     return throughput(coefficients, running + 1, tokens + length) - before
 

@@ -1,9 +1,8 @@
 """Where to run the next trajectory: `route(work, instances, settings) -> index | None`.
 
 Every function gets only instances that may run the work (version, readiness) and returns the index of its
-choice, or
-None to leave the work queued. `has_room` is the hard limit that all of them keep: work starts at once or
-stays with the controller, it never queues inside an engine.
+choice, or None to leave the work queued. `has_room` is the hard limit that all of them keep: work starts at
+once or stays with the controller, it never queues inside an engine.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +22,8 @@ def has_room(work: WorkView, instance: InstanceView) -> bool:
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance whose throughput grows most, if by at least mu times what an idle one would gain.
 
-    Fresh work prefers the newest version, begun work the oldest that it may use, which keeps new weights
-    for new groups. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
+    Fresh work prefers the newest version, begun work the oldest that it may use, which keeps new weights for
+    new groups. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
     Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with threshold mu.
     """
     cut = settings.mu * ideal_gain(QWEN_7B_TP1, work.resident_tokens)
@@ -42,8 +41,8 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance with the fewest running trajectories (the default of PSRL, the released StaleFlow
-    code)."""
+    """The instance with the fewest running trajectories (the default of PSRL, the released StaleFlow code).
+    """
     del settings
     candidates = [i for i in instances if has_room(work, i)]
     return min(candidates, key=lambda i: (i.running, i.index)).index if candidates else None

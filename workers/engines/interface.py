@@ -2,10 +2,11 @@
 
 Invariants that every engine keeps (the conformance kit checks them):
 - `step` never blocks longer than one decode step of its batch; all calls come from one thread.
-- A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in force.
+- A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in
+  force.
 - The logprob is that of the distribution sampled from: after temperature, top-k and top-p.
-- The noise of a response token is a function of (seed, its position in the response) alone, so an interrupted and
-  resumed response goes on as if nothing had happened when the weights are the same.
+- The noise of a response token is a function of (seed, its position in the response) alone, so an interrupted
+  and resumed response goes on as if nothing had happened when the weights are the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +66,8 @@ class Engine(Protocol):
     policy_version: int
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the context)."""
+        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the context).
+        """
         ...
 
     def abort(self, keys: Sequence[Key]) -> None:
