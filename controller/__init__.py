@@ -1,1 +1,6 @@
 """The controller: decides everything, computes nothing. Imports neither torch, transformers nor vllm."""
+
+from controller.config import Config, load_config
+from controller.controller import Controller, Step
+
+__all__ = ["Config", "Controller", "Step", "load_config"]

@@ -1,0 +1,157 @@
+"""A run inside any asyncio program.
+
+    async with Controller(load_config("run.yaml")) as controller:
+        async for step in controller.train():
+            print(step.policy_version, step.metrics["reward/mean"])
+
+Invariants: leaving the block, however it is left, ends the run and every process that it started; what made a
+run fail is raised once, as RunError (ConfigError if it was the user's data or settings), by `train` or else
+at the exit.
+"""
+
+import asyncio
+import inspect
+import logging
+import os
+import sys
+import sysconfig
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from controller.config import Config
+from controller.shell import Shell
+from controller.snapshot import ClusterSnapshot
+from protocol.errors import ConfigError
+
+log = logging.getLogger("staleflow.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One train step that is done."""
+
+    policy_version: int
+    metrics: dict[str, Any]  # the line of metrics.jsonl
+
+
+class Controller:
+    """One run: starts on entering the block, ends on leaving it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        prompts: Iterable[Mapping[str, Any]] | None = None,
+        reward: Callable[..., Any] | None = None,
+        on_warning: Callable[[str], None] | None = None,
+        on_progress: Callable[[float, str], None] | None = None,
+    ) -> None:
+        """A controller that has not begun.
+
+        `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
+        `reward` takes the place of `reward.function`: a function of a module or script, which workers import.
+        `on_warning(text)` hears what a person should know (default: the log); `on_progress(fraction, text)`
+        hears of the making of the initial model.
+        Raises: ConfigError if workers could not import `reward`.
+        """
+        roots: tuple[str, ...] = ()
+        if reward is not None:
+            path, root = import_path(reward)
+            roots = (root,)
+            config = config.model_copy(update={"reward": config.reward.model_copy(update={"function": path})})
+        self.config = config
+        """The configuration, with `reward` in its place."""
+        self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
+        self._run: asyncio.Task[None] | None = None
+        self._is_raised = False
+        self._shell = Shell(
+            config,
+            prompts=prompts,
+            import_paths=tuple(dict.fromkeys([os.getcwd(), *roots, *_own_import_paths()])),
+            on_step=lambda metrics: self._steps.put_nowait(
+                Step(int(str(metrics["policy_version"])), metrics)
+            ),
+            on_warning=on_warning or (lambda text: None),
+            on_progress=on_progress
+            or (lambda fraction, text: log.info("initial model: %3.0f %% %s", 100 * fraction, text)),
+        )
+
+    async def __aenter__(self) -> Self:
+        """Begin. Raises: ConfigError if the run cannot."""
+        await self._shell.open()
+        # not a TaskGroup: it would wrap what the caller's own block raises
+        self._run = asyncio.create_task(self._shell.run(), name="controller")
+        self._run.add_done_callback(lambda _: self._steps.put_nowait(None))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._run is not None
+        self._shell.abandon(
+            "The program left the run before its end." if kind is None else f"{kind.__name__}: {error}"
+        )
+        await self._run
+        if error is None:
+            self._raise_failure()
+
+    async def train(self) -> AsyncIterator[Step]:
+        """The train steps as they are done, to the end of the run. Raises: RunError with the first cause."""
+        while (step := await self._steps.get()) is not None:
+            yield step
+        self._steps.put_nowait(None)  # a later call ends at once
+        self._raise_failure()
+
+    def stop(self, reason: str) -> None:
+        """End the run in good order: the step that is being made is finished and a checkpoint saved."""
+        self._shell.request_stop(reason)
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The whole run now, frozen."""
+        return self._shell.core.snapshot()
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run leaves its files."""
+        return self._shell.directory.path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Totals up to now; after the end, what summary.json says."""
+        return self._shell.summary or self._shell.core.summary()
+
+    def _raise_failure(self) -> None:
+        if self._shell.failure is not None and not self._is_raised:
+            self._is_raised = True
+            raise self._shell.failure
+
+
+def import_path(function: Callable[..., Any]) -> tuple[str, str]:
+    """The import path by which a worker finds a function, and the folder to put on its sys.path.
+
+    Raises: ConfigError if there is no such path: a lambda, a closure, a method, or something typed at a
+    prompt.
+    """
+    name = getattr(function, "__qualname__", type(function).__name__)
+    module = inspect.getmodule(function)
+    file = getattr(module, "__file__", None)
+    if not name.isidentifier() or module is None or file is None or vars(module).get(name) is not function:
+        raise ConfigError(
+            f"The reward is {name}, which another process cannot import. Define it with `def` at the top "
+            "level of a module or script, under the name that it is called by."
+        )
+    path = Path(file).resolve()
+    if module.__name__ == "__main__":
+        return f"{path}:{name}", str(path.parent)
+    depth = module.__name__.count(".") + (path.stem == "__init__")
+    return f"{module.__name__}:{name}", str(path.parents[depth])
+
+
+def _own_import_paths() -> list[str]:
+    """The folders on this process's sys.path that are not of the Python installation."""
+    installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    folders = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
+    return [f for f in folders if f not in installed and Path(f).name not in ("lib-dynload", "site-packages")]

@@ -1,0 +1,338 @@
+"""The asyncio host of the core: sockets, processes, disk and clock of a real run. It decides nothing.
+
+Invariants: all events of one drain are written, with their payload, in one transaction before the core sees
+the first of them, and no acknowledgement leaves before that; commands are executed in the order given;
+whatever happens, workers are closed, the summary is written, and nothing is left running.
+
+| what | produces | waits for |
+|---|---|---|
+| server (reader callback) | Received, PeerFaulted | workers |
+| prompts (one daemon thread at a time) | PromptsRead | ReadPrompts |
+| supervisor (a task per worker) | WorkerExited | Spawn, the process |
+| timer | Tick | the core's next deadline |
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from controller import commands, events
+from controller.commands import Command
+from controller.config import Config
+from controller.core import Core
+from controller.events import Event
+from controller.prompts import PromptSource
+from controller.run_directory import RunDirectory
+from controller.store import Store
+from controller.supervisor import Supervisor
+from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.ids import PeerId
+from protocol.messages import Attach, Close, Message
+from protocol.settings import load_settings
+from protocol.transport import Server
+
+CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
+ABANDON_GRACE_S = 2.0  # the same when the caller is in a hurry
+FLUSH_S = 2.0  # for the last words to workers to be acknowledged
+
+log = logging.getLogger("staleflow.controller")
+
+
+class Shell:
+    """One run: `open`, then `run` to its end."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        prompts: Iterable[Mapping[str, Any]] | None = None,
+        import_paths: tuple[str, ...] = (),
+        on_step: Callable[[dict[str, object]], None],
+        on_warning: Callable[[str], None],
+        on_progress: Callable[[float, str], None],
+    ) -> None:
+        """`on_progress(fraction, text)` tells of the making of the initial model."""
+        self.failure: StaleFlowError | None = None
+        """Why the run failed; None while it goes on and after success."""
+        self.summary: dict[str, object] = {}
+        """What summary.json says; empty until the end."""
+        self._config = config
+        self._iterable = prompts
+        self._import_paths = import_paths
+        self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
+        self._stack = ExitStack()
+        self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
+        self._is_turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
+        self._next_group = 0
+        self._wanted_prompts: asyncio.Queue[int] = (
+            asyncio.Queue()
+        )  # bounded by the core: it asks again when answered
+        self._over = asyncio.Event()
+        self._is_success = False
+        self._reason = ""
+        self._grace_s = CLOSE_GRACE_S
+
+    async def open(self) -> None:
+        """Take the run directory, listen, and find the prompts. Raises: ConfigError; nothing is left then."""
+        with ExitStack() as stack:
+            self.directory = RunDirectory(self._config)
+            stack.callback(self.directory.close)
+            self._log_to_file(stack)
+            self._store = Store(self.directory.path / "run.db")
+            stack.callback(self._store.close)
+            self._server = Server(
+                self.directory.endpoint(self._config.controller.bind),
+                on_message=self._on_message,
+                on_fault=self._on_fault,
+                on_drained=self._turn,
+            )
+            stack.callback(self._server.close)
+            self.core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
+            self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
+            self._server.start()
+            self.directory.publish_address(self._server.endpoint)
+            with self._store.transaction():
+                self._store.put_fact("config", self._config.model_dump_json())
+                self._store.put_fact("started_at", datetime.now(UTC).isoformat(timespec="seconds"))
+            self._start = time.monotonic()
+            self._stack = stack.pop_all()
+
+    async def run(self) -> None:
+        """Make the run, to its end; how it ended is in `failure` and `summary`."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                supervisor = self._supervisor = Supervisor(
+                    tasks,
+                    endpoint=self._server.endpoint,
+                    logs=self.directory.logs,
+                    settings=load_settings(self.core.membership.settings),
+                    on_exit=self._post,
+                )
+                reader = tasks.create_task(self._read_prompts(), name="prompts")
+                begin = tasks.create_task(self._begin(supervisor), name="begin")
+                await self._over.wait()
+                begin.cancel()
+                reader.cancel()
+                await self._close_workers(supervisor)
+        except* (
+            Exception
+        ) as errors:  # a task of ours broke: its siblings, and with them the workers, are gone
+            self._fail(errors.exceptions[0])
+        finally:
+            self._over.set()
+            self._finish()
+
+    def request_stop(self, reason: str) -> None:
+        """End the run in good order: what is being trained is finished and saved."""
+        self._post(events.StopRequested(reason))
+
+    def abandon(self, reason: str) -> None:
+        """End the run now."""
+        if not self._over.is_set():
+            self._reason = reason
+            self._grace_s = ABANDON_GRACE_S
+            self._over.set()
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def _on_message(self, peer: PeerId, message: Message, frames: tuple[bytes, ...]) -> None:
+        if self._over.is_set():
+            if isinstance(message, Attach):  # it was still loading when the others were told
+                self._server.send(peer, Close("The run is over.", is_fault=False), ())
+            return
+        self._peers[peer] = None
+        self._post(events.Received(peer, message), frames)
+
+    def _on_fault(self, peer: PeerId, reason: str) -> None:
+        self._post(events.PeerFaulted(peer, reason))
+
+    def _post(self, event: Event, frames: tuple[bytes, ...] = ()) -> None:
+        """Queue an event for the next turn, which a drain makes at once."""
+        if self._over.is_set():
+            return
+        self._inbox.append((event, frames))
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Write the waiting events, let the core decide, execute."""
+        self._is_turn_due = False
+        if not self._inbox or self._over.is_set():
+            return
+        batch, self._inbox = self._inbox, []
+        now = time.monotonic() - self._start
+        try:
+            with self._store.transaction():
+                for event, frames in batch:
+                    self._keep(event, frames)
+                    self._store.append_event(now, event)
+            wanted = [command for event, _ in batch for command in self.core.step(now, event)]
+            for command in wanted:
+                self._execute(command)
+            self._set_timer(now)
+        except Exception as error:  # a bug of ours, or the disk: the run cannot go on
+            self._fail(error)
+
+    def _keep(self, event: Event, frames: tuple[bytes, ...]) -> None:
+        if isinstance(event, events.PromptsRead):
+            for group, row in enumerate(frames, event.first_group):
+                self._store.put_row(group, row)
+        elif frames and isinstance(event, events.Received):
+            self._store.put_frames(event.message, frames)
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.core.next_deadline()
+        if deadline is not None and not self._over.is_set():
+            delay_s = (
+                max(0.0, deadline - now) + 0.001
+            )  # loops round to milliseconds; a Tick must not come early
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._post, events.Tick())
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case commands.Send(peer, message):
+                if isinstance(message, Close):
+                    self._peers.pop(peer, None)
+                self._server.send(peer, message, self._store.fetch(message))
+            case commands.Spawn(name, role, delay_s):
+                self._supervisor.spawn(name, role, delay_s)
+            case commands.ReadPrompts(count):
+                self._wanted_prompts.put_nowait(count)
+            case commands.DropPayload(groups):
+                with self._store.transaction():
+                    self._store.drop(groups)
+            case commands.Forget(peer, name):
+                self._peers.pop(peer, None)
+                self._server.forget(peer)
+                self._supervisor.kill(name)
+            case commands.ReportStep(metrics):
+                self.directory.append_metrics(metrics)
+                self._on_step(metrics)
+            case commands.Warn(text):
+                log.warning(text)
+                self._on_warning(text)
+            case commands.Finish(is_success, reason):
+                self._is_success, self._reason = is_success, reason
+                self.failure = None if is_success else RunError(reason)
+                self._over.set()
+
+    async def _begin(self, supervisor: Supervisor) -> None:
+        """Make the initial model if it is not there, then let the run begin."""
+        model = self._config.model
+        try:
+            if model.factory is not None and not self.directory.has_model(
+                _origin(model.factory, self._config.run.seed)
+            ):
+                await supervisor.prepare_model(
+                    factory=model.factory,
+                    directory=self.directory.model,
+                    seed=self._config.run.seed,
+                    on_progress=self._on_progress,
+                )
+            self._post(events.Started())
+        except Exception as error:  # the factory failed, or the disk
+            self._fail(error)
+
+    async def _read_prompts(self) -> None:
+        """Read what the core asked for, in a daemon thread: a source that blocks must not delay the exit."""
+        while True:
+            count = await self._wanted_prompts.get()
+            try:
+                rows = await _in_daemon_thread(lambda count=count: self._prompts.read(count))
+            except Exception as error:
+                self._fail(error)
+                return
+            first, self._next_group = self._next_group, self._next_group + len(rows)
+            self._post(events.PromptsRead(first, len(rows), self._prompts.is_end), tuple(rows))
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def _fail(self, error: BaseException) -> None:
+        """End the run because of an error; the first one counts."""
+        log.error("The run failed.", exc_info=error)
+        if self.failure is not None or (self._over.is_set() and self._reason):
+            return
+        if isinstance(error, RunError | ConfigError):
+            self.failure = error
+        else:
+            self.failure = RunError(
+                f"The controller failed with {type(error).__name__}: {error}. This is a bug: please report "
+                f"it with {self.directory.logs / 'controller.log'} and run.db beside it."
+            )
+            self.failure.__cause__ = error
+        self._reason = str(self.failure)
+        self._over.set()
+
+    async def _close_workers(self, supervisor: Supervisor) -> None:
+        """Tell everybody that was not told yet, and wait for local workers to be gone."""
+        for peer in self._peers:
+            self._server.send(peer, Close("The run is over.", is_fault=False), ())
+        await self._server.flush(FLUSH_S)
+        await supervisor.stop(self._grace_s)
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._stack:
+            reason = self._reason or "The run was cancelled."
+            self.summary = {**self.core.summary(), "is_success": self._is_success, "reason": reason}
+            try:
+                self.directory.write_summary(self.summary)
+            except OSError as error:
+                self.failure = self.failure or RunError(
+                    f"{self.directory.path}/summary.json was not written: {error}."
+                )
+
+    def _log_to_file(self, stack: ExitStack) -> None:
+        handler = logging.FileHandler(self.directory.logs / "controller.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger("staleflow")
+        root.setLevel(self._config.logging.level.upper())
+        root.addHandler(handler)
+        stack.callback(handler.close)
+        stack.callback(root.removeHandler, handler)
+
+
+async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """What `call` returns or raises, without the default executor, whose threads are joined at exit."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not answer.cancelled():
+            answer.set_result(result) if error is None else answer.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name="prompts", daemon=True).start()
+    return await answer
+
+
+def _origin(factory: str, seed: int) -> str:
+    """What a prepared model was made by: the factory, its source if it is a file, and the seed."""
+    file = Path(factory.rpartition(":")[0])
+    source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

@@ -1,0 +1,222 @@
+"""Real processes are started, noticed when they die, and never left behind."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controller.events import WorkerExited
+from controller.supervisor import CANNOT_START, Supervisor
+from protocol.errors import RunError
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    TrainerSettings,
+    WorkerSettings,
+)
+
+# Says who it is on a fifo, then does what its name says. The arguments are those of workers.host.
+WORKER = """
+import json, os, signal, subprocess, sys
+name = sys.argv[sys.argv.index("--name") + 1]
+child = subprocess.Popen(["sleep", "600"]) if name == "with-child" else None
+said = {"pid": os.getpid(), "child": child and child.pid, "argv": sys.argv[1:], "env": dict(os.environ)}
+with open(os.environ["PORCH"], "w") as porch:
+    porch.write(json.dumps(said) + "\\n")
+print("about to do my thing", flush=True)
+if name == "fails":
+    raise SystemExit("\\n".join(f"line {i}" for i in range(40)))
+if name != "leaves":
+    signal.pause()
+"""
+
+
+class Stage:
+    """A supervisor, what it reported, and the words of its workers."""
+
+    def __init__(self, supervisor: Supervisor, porch: asyncio.StreamReader) -> None:
+        self.supervisor = supervisor
+        self._porch = porch
+        self.exits: asyncio.Queue[WorkerExited] = asyncio.Queue()
+
+    async def hello(self) -> dict:
+        return json.loads(await self._porch.readline())
+
+
+@asynccontextmanager
+async def stage(folder: Path, *, ranks: int = 1, host: tuple[str, ...] = ()) -> AsyncIterator[Stage]:
+    script = folder / "worker.py"
+    script.write_text(WORKER)
+    porch = folder / "porch"
+    os.mkfifo(porch)
+    os.environ["PORCH"] = str(porch)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader),
+        os.fdopen(os.open(porch, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0),
+    )
+    (folder / "logs").mkdir()
+    settings = WorkerSettings(
+        run_dir=str(folder), seed=0, steps=1, model=ModelSettings(), rollout=RolloutSettings(threads=3),
+        reward=RewardSettings(), trainer=TrainerSettings(ranks=ranks), import_paths=("/somewhere",),
+    )  # fmt: skip
+    exits: list[Callable[[WorkerExited], None]] = []
+    with closing(transport):
+        async with asyncio.TaskGroup() as tasks:
+            supervisor = Supervisor(
+                tasks,
+                endpoint="ipc://nowhere",
+                logs=folder / "logs",
+                settings=settings,
+                on_exit=lambda event: exits[0](event),
+                host=host or (sys.executable, str(script)),
+                prepare=(sys.executable, str(folder / "prepare.py")),
+            )
+            on_stage = Stage(supervisor, reader)
+            exits.append(on_stage.exits.put_nowait)
+            yield on_stage
+            await supervisor.stop(0)
+
+
+async def ended(pidfd: int) -> None:
+    """Wait for the end of a process that is not our child."""
+    event = asyncio.Event()
+    asyncio.get_running_loop().add_reader(pidfd, event.set)
+    await event.wait()
+    asyncio.get_running_loop().remove_reader(pidfd)
+    os.close(pidfd)
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_worker_is_started_like_a_remote_one_in_a_session_of_its_own(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        hello = await s.hello()
+        expected = ["ipc://nowhere", "--role", "rollout", "--name", "rollout-0", "--die-with-parent"]
+        assert hello["argv"] == expected
+        assert os.getsid(hello["pid"]) == hello["pid"] != os.getsid(0)
+        environment = hello["env"]
+        assert environment["OMP_NUM_THREADS"] == "3"
+        assert environment["HF_HUB_OFFLINE"] == "1"
+        assert environment["PYTHONPATH"].split(os.pathsep)[1] == "/somewhere"
+
+
+async def test_a_killed_worker_is_noticed_with_its_signal_and_last_words(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        pid = (await s.hello())["pid"]
+        os.kill(pid, signal.SIGKILL)
+        event = await s.exits.get()
+        assert (event.name, event.role, event.exit_code) == ("rollout-0", "rollout", -signal.SIGKILL)
+        s.supervisor.spawn("rollout-0", "rollout")
+        assert (await s.hello())["pid"] != pid
+
+
+async def test_last_words_are_the_end_of_this_processs_own_log(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        (tmp_path / "logs" / "fails.log").write_text("words of an earlier process\n" * 3)
+        s.supervisor.spawn("fails", "reward")
+        event = await s.exits.get()
+        assert event.exit_code == 1
+        assert event.last_words.splitlines() == [f"line {i}" for i in range(25, 40)]
+        s.supervisor.spawn("leaves", "reward")
+        event = await s.exits.get()
+        assert (event.exit_code, event.last_words) == (0, "about to do my thing")
+
+
+async def test_kill_takes_what_the_worker_had_started_with_it(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        s.supervisor.spawn("with-child", "reward")
+        hello = await s.hello()
+        child = os.pidfd_open(hello["child"])
+        s.supervisor.kill("with-child")
+        s.supervisor.kill("nobody")
+        assert (await s.exits.get()).exit_code == -signal.SIGKILL
+        await ended(child)
+
+
+async def test_no_process_is_left_after_stop_and_a_delayed_one_never_starts(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        for name in ("rollout-0", "rollout-1"):
+            s.supervisor.spawn(name, "rollout")
+        s.supervisor.spawn("later", "rollout", 600.0)
+        pids = [(await s.hello())["pid"] for _ in range(2)]
+        await s.supervisor.stop(0)
+        assert all(map(is_gone, pids))
+        assert {s.exits.get_nowait().name for _ in range(2)} == {"rollout-0", "rollout-1"}
+        assert s.exits.empty()
+
+
+async def test_no_process_is_left_after_a_cancellation(tmp_path: Path) -> None:
+    workers = []
+
+    async def run() -> None:
+        async with stage(tmp_path) as s:
+            s.supervisor.spawn("rollout-0", "rollout")
+            workers.append(os.pidfd_open((await s.hello())["pid"]))
+            raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        await run()
+    await ended(workers[0])
+
+
+async def test_the_ranks_of_a_trainer_live_and_die_together(tmp_path: Path) -> None:
+    async with stage(tmp_path, ranks=3) as s:
+        s.supervisor.spawn("trainer", "trainer")
+        hellos = {hello["env"]["RANK"]: hello for hello in [await s.hello() for _ in range(3)]}
+        assert sorted(hellos) == ["0", "1", "2"]
+        assert len({hello["env"]["MASTER_PORT"] for hello in hellos.values()}) == 1
+        assert all(hello["env"]["WORLD_SIZE"] == "3" for hello in hellos.values())
+        file = str(tmp_path / "worker_settings.json")
+        assert "--settings-file" not in hellos["0"]["argv"]
+        assert hellos["2"]["argv"][-2:] == ["--settings-file", file]
+        os.kill(hellos["1"]["pid"], signal.SIGTERM)
+        assert (await s.exits.get()).exit_code == -signal.SIGTERM
+        assert all(is_gone(hello["pid"]) for hello in hellos.values())
+        assert s.exits.empty()
+
+
+async def test_a_process_that_cannot_be_started_is_an_exit_in_words(tmp_path: Path) -> None:
+    async with stage(tmp_path, host=(str(tmp_path / "no-python"),)) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        event = await s.exits.get()
+        assert event.exit_code == CANNOT_START
+        assert "no-python" in event.last_words
+
+
+async def test_the_making_of_the_model_tells_its_progress(tmp_path: Path) -> None:
+    (tmp_path / "prepare.py").write_text(
+        "import sys\nprint('loading')\nprint('progress 0.5 warm start')\nprint('progress 1', sys.argv[2:])\n"
+    )
+    heard: list[tuple[float, str]] = []
+    async with stage(tmp_path) as s:
+        await s.supervisor.prepare_model(
+            factory="f.py:make",
+            directory=tmp_path / "model",
+            seed=7,
+            on_progress=lambda *at: heard.append(at),
+        )
+    arguments = ["f.py:make", "--directory", str(tmp_path / "model"), "--seed", "7"]
+    assert heard == [(0.5, "warm start"), (1.0, str(arguments))]
+    assert (tmp_path / "logs" / "prepare.log").read_text() == "loading\n"
+
+
+async def test_a_model_that_cannot_be_made_fails_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "prepare.py").write_text("raise SystemExit('no space for the model')\n")
+    async with stage(tmp_path) as s:
+        with pytest.raises(RunError, match=r"(?s)f.py:make ended with code 1.*no space for the model"):
+            await s.supervisor.prepare_model(
+                factory="f.py:make", directory=tmp_path / "model", seed=7, on_progress=lambda *at: None
+            )

@@ -1,0 +1,82 @@
+"""Events survive the journal, and nothing else comes out of it."""
+
+import pytest
+
+from controller import events
+from controller.journal import decode_event, encode_event
+from protocol import messages
+from protocol.codec import pack
+from protocol.errors import RemoteError
+from protocol.ids import TrajectoryId
+
+SEGMENT = messages.Segment(attempt=1, policy_version=4, count=7)
+MESSAGES = [
+    messages.Attach("rollout", "rollout-0", 123, "here"),
+    messages.Beat(),
+    messages.Ready(0, 64, 4096),
+    messages.Detach("told to"),
+    messages.WorkerFailed("no memory"),
+    messages.PromptsEncoded(((0, 5), (1, 6)), ((2, "too long"),)),
+    messages.Generated((messages.Delta(3, 1, 0, 0, 2, 5, ""), messages.Delta(3, 2, 1, 4, 0, 5, "stop"))),
+    messages.GenerationFailed(3, 1, 0, "out of cache"),
+    messages.InstanceStatus(9, 5, 3, 2, 700, 10, 30, 0.5, 100, 0.25),
+    messages.Pulled(5, "digest", 0.125),
+    messages.PullFailed(5, "truncated"),
+    messages.GroupScored(3, 0, (1.0, 0.0, -0.5)),
+    messages.ScoreFailed(3, 0, "raised", "{}"),
+    messages.CheckpointSaved(5, "checkpoints/step_5"),
+]
+EVENTS: list[events.Event] = [
+    events.Started(),
+    *(events.Received("01ab", message) for message in MESSAGES),
+    events.PeerFaulted("01ab", "broke the protocol"),
+    events.WorkerExited("rollout-0", "rollout", -9, "last\nwords"),
+    events.PromptsRead(16, 8, True),
+    events.StopRequested("Ctrl-C"),
+    events.Tick(),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(getattr(e, "message", e)).__name__)
+def test_an_event_comes_back_equal(event: events.Event) -> None:
+    back = decode_event(encode_event(event))
+    assert back == event
+    assert type(back) is type(event)
+
+
+def test_nested_tuples_come_back_with_their_names() -> None:
+    back = decode_event(encode_event(events.Received("01", MESSAGES[6])))
+    assert isinstance(back, events.Received)
+    assert isinstance(back.message, messages.Generated)
+    assert back.message.deltas[1].ending == "stop"
+    assert TrajectoryId(back.message.deltas[0].group, back.message.deltas[0].member) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        (),
+        7,
+        ("1",),
+        (True,),
+        (99,),
+        (1, "surplus"),
+        (3, "01ab"),
+        (3, "01ab", 5),
+        (4, "name", "gardener", 0, ""),
+        (5, 0, 1, 1),
+        (5, 0.0, 1, True),
+        (2, "01ab", 2, ("surplus",)),
+        (2, "01ab", 200, ()),
+        (2, "01ab", 10, (5, "digest", float("nan"))),
+    ],
+    ids=str,
+)
+def test_a_record_that_is_no_event_is_refused(record: object) -> None:
+    with pytest.raises(RemoteError):
+        decode_event(pack(record))
+
+
+def test_half_a_record_is_refused() -> None:
+    with pytest.raises(RemoteError):
+        decode_event(encode_event(events.PeerFaulted("01ab", "reason"))[:-3])

@@ -1,0 +1,112 @@
+"""A run directory belongs to one controller, and an older run in it is never lost."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from controller.config import Config
+from controller.run_directory import MAX_SOCKET_PATH, RunDirectory
+from protocol.errors import ConfigError
+
+
+def config(folder: Path, name: str = "run", **model: str) -> Config:
+    return Config.model_validate({"run": {"dir": str(folder), "name": name}, "model": model})
+
+
+def test_a_new_run_finds_its_files_made(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path / "deep" / "runs"))
+    assert directory.previous is None
+    assert directory.logs.is_dir()
+    assert Config.model_validate(
+        yaml.safe_load((directory.path / "config.yaml").read_text()), strict=False
+    ) == config(tmp_path / "deep" / "runs")
+    directory.append_metrics({"step": 1})
+    directory.append_metrics({"step": 2})
+    lines = (directory.path / "metrics.jsonl").read_text().splitlines()  # before it is closed
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    directory.write_summary({"steps": 2})
+    directory.close()
+    assert json.loads((directory.path / "summary.json").read_text()) == {"steps": 2}
+
+
+def test_two_controllers_never_share_one(tmp_path: Path) -> None:
+    first = RunDirectory(config(tmp_path))
+    with pytest.raises(ConfigError, match=f"in use by the controller with pid {os.getpid()}"):
+        RunDirectory(config(tmp_path))
+    assert not (tmp_path / "run.1").exists()
+    RunDirectory(config(tmp_path, "other")).close()
+    first.close()
+    RunDirectory(config(tmp_path)).close()
+
+
+def test_older_runs_are_set_aside_under_the_next_number(tmp_path: Path) -> None:
+    for number in range(3):
+        directory = RunDirectory(config(tmp_path))
+        directory.write_summary({"number": number})
+        directory.close()
+    assert directory.previous == tmp_path / "run.2"
+    assert json.loads((tmp_path / "run.1" / "summary.json").read_text()) == {"number": 0}
+    assert json.loads((tmp_path / "run.2" / "summary.json").read_text()) == {"number": 1}
+    assert json.loads((tmp_path / "run" / "summary.json").read_text()) == {"number": 2}
+
+
+def test_the_prepared_model_stays_and_is_used_again_if_it_was_made_the_same_way(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path, factory="model.py:make"))
+    assert directory.model == tmp_path / "run" / "model"
+    assert not directory.has_model("seed 0")
+    directory.model.mkdir()
+    (directory.model / "config.json").touch()
+    directory.close()
+
+    again = RunDirectory(config(tmp_path, factory="model.py:make"))
+    assert again.has_model("seed 0")
+    assert (again.model / "config.json").exists()
+    assert not again.has_model("seed 1")
+    assert not again.model.exists()
+    again.close()
+
+
+def test_a_model_that_the_user_put_there_is_taken_as_it_is(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    directory = RunDirectory(config(tmp_path, factory="model.py:make", path=str(own)))
+    assert directory.has_model("seed 0")
+    directory.close()
+
+
+def test_the_address_and_the_socket_folder_exist_only_while_the_run_does(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path / "r"))
+    endpoint = directory.endpoint("auto")
+    folder = Path(endpoint.removeprefix("ipc://")).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    directory.publish_address(endpoint)
+    assert (directory.path / "address").read_text() == endpoint + "\n"
+    assert directory.endpoint("tcp://127.0.0.1:5000") == "tcp://127.0.0.1:5000"
+    directory.close()
+    assert not folder.exists()
+    assert not (directory.path / "address").exists()
+
+
+def test_a_socket_path_that_would_be_too_long_moves_to_a_private_folder(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path / ("x" * 120)))
+    path = Path(directory.endpoint("auto").removeprefix("ipc://"))
+    assert len(str(path)) <= MAX_SOCKET_PATH
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    directory.close()
+    assert not path.parent.exists()
+
+
+def test_a_place_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; *set run.dir|cannot be written"):
+        RunDirectory(config(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/abs"])
+def test_a_name_that_is_no_plain_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"run\.name"):
+        RunDirectory(config(tmp_path, name))

@@ -1,0 +1,186 @@
+"""Payload and history are kept together, found again, and bounded in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controller.events import Received, Started, StopRequested, Tick
+from controller.store import Store
+from protocol.errors import LocalError, RunError
+from protocol.messages import (
+    Beat,
+    Delta,
+    Encode,
+    Generated,
+    PromptsEncoded,
+    Route,
+    Score,
+    ScoreItem,
+    Segment,
+    Train,
+    TrainItem,
+)
+
+Frames = tuple[bytes, ...]
+
+
+def ints(*values: int) -> bytes:
+    return np.array(values, dtype="<i4").tobytes()
+
+
+def floats(*values: float) -> bytes:
+    return np.array(values, dtype="<f4").tobytes()
+
+
+def generated(*deltas: Delta, first_token: int = 0) -> tuple[Generated, Frames]:
+    count = sum(delta.count for delta in deltas)
+    tokens = range(first_token, first_token + count)
+    return Generated(deltas), (ints(*tokens), floats(*(-t / 100 for t in tokens)))
+
+
+def filled(path: str | Path = ":memory:", *, cache_bytes: int = 1 << 20) -> Store:
+    """Group 0: a prompt of 3; member 0 in two attempts and three deltas, member 1 in one."""
+    store = Store(path, cache_bytes=cache_bytes)
+    with store.transaction():
+        for group in (0, 1):
+            store.put_row(group, b'{"prompt":"%d"}' % group)
+        store.put_frames(PromptsEncoded(((0, 3), (1, 2)), ()), (ints(1, 2, 3), ints(8, 9)))
+        first = (Delta(0, 0, 0, 0, 2, 5, ""), Delta(0, 1, 0, 0, 3, 5, "stop"))
+        store.put_frames(*generated(*first, first_token=10))
+        store.put_frames(*generated(Delta(0, 0, 0, 2, 4, 5, "interrupt"), first_token=20))
+        store.put_frames(*generated(Delta(0, 0, 1, 0, 2, 6, "stop"), first_token=30))
+    return store
+
+
+ROUTE = Route(0, 0, 2, seed=1, max_new_tokens=9, segments=(Segment(0, 5, 5), Segment(1, 6, 2)))
+ROUTE_FRAMES = (ints(1, 2, 3), ints(10, 11, 20, 21, 22, 30, 31))
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 20, 0], ids=["cached", "from the file"])
+def test_a_response_is_the_accepted_part_of_each_attempt(cache_bytes: int) -> None:
+    assert filled(cache_bytes=cache_bytes).fetch(ROUTE) == ROUTE_FRAMES
+
+
+def test_a_batch_concatenates_prompts_tokens_and_logprobs_without_padding() -> None:
+    items = (
+        TrainItem(0, 0, 3, 1.0, 0.5, "stop", (Segment(1, 6, 2),)),
+        TrainItem(0, 1, 3, 0.0, -0.5, "stop", (Segment(0, 5, 3),)),
+    )
+    prompts, tokens, logprobs = filled().fetch(Train(7, items))
+    assert prompts == ints(1, 2, 3) * 2
+    assert tokens == ints(30, 31, 12, 13, 14)
+    assert np.allclose(np.frombuffer(logprobs, "<f4"), np.frombuffer(tokens, "<i4") / -100)
+
+
+def test_rows_and_prompts_travel_whole() -> None:
+    store = filled()
+    assert store.fetch(Encode((1, 0))) == (b'{"prompt":"1"}', b'{"prompt":"0"}')
+    score = Score(1, 0, (ScoreItem(0, "stop", ()),))
+    assert store.fetch(score) == (b'{"prompt":"1"}', ints(8, 9), b"")
+    assert store.fetch(Beat()) == ()
+
+
+def test_the_first_bytes_of_a_place_stay() -> None:
+    store = filled()
+    with store.transaction():
+        store.put_frames(*generated(Delta(0, 0, 1, 0, 2, 6, "stop"), first_token=70))
+        store.put_frames(PromptsEncoded(((0, 3),), ()), (ints(7, 7, 7),))
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+
+
+def test_a_missing_piece_is_named() -> None:
+    store = filled()
+    late = Route(0, 1, 1, seed=1, max_new_tokens=9, segments=(Segment(0, 5, 4),))
+    with pytest.raises(
+        LocalError, match=r"12 bytes of Piece\(kind='tokens', group=0, member=1, attempt=0, count=4\)"
+    ):
+        store.fetch(late)
+    with pytest.raises(LocalError, match="kind='row', group=5"):
+        store.fetch(Encode((5,)))
+
+
+def test_a_hole_between_deltas_is_missing_not_skipped() -> None:
+    store = filled()
+    with store.transaction():
+        store.put_frames(*generated(Delta(1, 0, 0, 0, 2, 5, "")))
+        store.put_frames(*generated(Delta(1, 0, 0, 3, 2, 5, "")))
+    with pytest.raises(LocalError):
+        store.fetch(Route(1, 0, 1, seed=1, max_new_tokens=9, segments=(Segment(0, 5, 4),)))
+
+
+def test_dropped_groups_are_gone_and_late_frames_for_them_are_not_kept(tmp_path: Path) -> None:
+    store = filled(tmp_path / "run.db")
+    with store.transaction():
+        store.drop((0,))
+        store.put_frames(*generated(Delta(0, 0, 0, 0, 2, 5, "")))
+    with pytest.raises(LocalError):
+        store.fetch(ROUTE)
+    store.close()
+    store = Store(tmp_path / "run.db")
+    with pytest.raises(LocalError):
+        store.fetch(ROUTE)
+    assert store.fetch(Encode((1,))) == (b'{"prompt":"1"}',)
+
+
+def test_a_small_cache_changes_nothing_but_speed() -> None:
+    store = Store(":memory:", cache_bytes=64)
+    with store.transaction():
+        for group in range(20):
+            store.put_row(group, b"{}")
+            store.put_frames(PromptsEncoded(((group, 4),), ()), (ints(group, 1, 2, 3),))
+        for start in range(4):
+            for group in range(20):
+                store.put_frames(*generated(Delta(group, 0, 0, start, 1, 0, ""), first_token=group))
+    for group in range(20):
+        route = Route(group, 0, 1, seed=1, max_new_tokens=9, segments=(Segment(0, 0, 4),))
+        assert store.fetch(route) == (ints(group, 1, 2, 3), ints(*[group] * 4))
+
+
+def test_history_and_payload_survive_the_process(tmp_path: Path) -> None:
+    history = [Started(), Received("01", Beat()), Tick(), StopRequested("enough")]
+    store = filled(tmp_path / "run.db")
+    with store.transaction():
+        for second, event in enumerate(history):
+            store.append_event(second / 2, event)
+        store.put_fact("config", "{}")
+    store.close()
+    store = Store(tmp_path / "run.db", durability="host")
+    assert list(store.events()) == [(second / 2, event) for second, event in enumerate(history)]
+    assert store.facts() == {"config": "{}"}
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+
+
+def test_a_transaction_that_fails_leaves_nothing() -> None:
+    store = filled()
+
+    def fail() -> None:
+        with store.transaction():
+            store.append_event(1.0, Tick())
+            store.put_row(2, b"{}")
+            store.put_frames(*generated(Delta(0, 0, 1, 2, 2, 6, ""), first_token=90))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert list(store.events()) == []
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+    with pytest.raises(LocalError):
+        store.fetch(Encode((2,)))
+    with pytest.raises(LocalError):
+        store.fetch(Route(0, 0, 2, seed=1, max_new_tokens=9, segments=(Segment(1, 6, 4),)))
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run.db")
+    with store.transaction():
+        store.append_event(0.0, Started())
+        store._db.execute("INSERT INTO events (now, event) VALUES (1.0, x'93')")
+    with pytest.raises(RunError, match=r"Event 2 of .*run.db cannot be replayed"):
+        list(store.events())
+
+
+def test_a_file_that_is_no_database_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_bytes(b"x" * 4096)
+    with pytest.raises(RunError, match="not a database"):
+        Store(tmp_path / "run.db")
