@@ -6,6 +6,7 @@ read from disk; a swap happens completely or not at all.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -55,7 +56,7 @@ def load_causal_lm(
     options = {} if attention is None else {"attn_implementation": attention}
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             dtype=torch_dtype,
@@ -68,6 +69,7 @@ def load_causal_lm(
             f"The model at {directory} cannot be loaded as a causal language model: {error} "
             "Expected what AutoModelForCausalLM reads: config.json and safetensors of one architecture."
         ) from error
+    model, report = loaded
     # transformers fills absent weights with random numbers and only logs it
     if absent := sorted(report["missing_keys"]):
         raise ConfigError(

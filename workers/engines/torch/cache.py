@@ -1,0 +1,150 @@
+"""The KV cache of the embedded engine: one row per running generation, and prompts kept for siblings.
+
+Invariants: row r holds the keys and values of its generation's first tokens from position 0 on, without gaps;
+what lies beyond is stale and masked by the reader. Rows and length are allocated by doubling, up to bounds.
+
+Shapes: R rows, B sequences of one pass, L positions, H KV heads, D head size. Storage is [R, H, L, D]:
+attention over [R, L, H, D] took twice as long (256 rows, 2 heads of 32, one CPU thread).
+"""
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import torch
+from transformers import Cache
+
+LayerKv = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of one layer, each [B, H, L, D]."""
+
+
+class KvRows(Cache):
+    """A transformers cache that either collects what a prefill computes, or appends one token to each row."""
+
+    def __init__(self, *, max_rows: int, max_length: int) -> None:
+        super().__init__(layers=[])
+        self._bounds = (max_rows, max_length)
+        self._allocated = (min(8, max_rows), min(64, max_length))
+        self._kv: list[LayerKv] = []
+        self._collected: list[LayerKv] | None = None
+        self._positions_B = torch.empty(0, dtype=torch.long)  # where the tokens of this decode step go
+        self._slots: dict[int, torch.Tensor] = {}  # the same as indices of [R * H * L], by H
+        self._attended = 0  # positions that this decode step reads
+
+    def begin_prefill(self) -> None:
+        """Make the next forward pass collect keys and values, attending to nothing but its own input."""
+        self._collected = []
+
+    def end_prefill(self) -> list[LayerKv]:
+        """Keys and values that the forward pass since `begin_prefill` computed, by layer."""
+        collected, self._collected = self._collected, None
+        assert collected is not None
+        return collected
+
+    def begin_decode(self, positions_B: torch.Tensor, *, attended: int) -> None:
+        """Make the next pass put its tokens at these positions of rows 0 to B, reading `attended` of each."""
+        self._reserve(len(positions_B), attended)
+        self._positions_B = positions_B
+        self._slots = {}
+        self._attended = attended
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ):
+        """Called by the model's attention, with [B, H, T, D]; returns what to attend to, laid out alike."""
+        if self._collected is not None:
+            self._collected.append((key_states, value_states))
+            return key_states, value_states
+        if layer_idx == len(self._kv):
+            self._kv.append((self._empty(key_states), self._empty(value_states)))
+        count, heads = key_states.shape[:2]
+        if heads not in self._slots:
+            lines_BH = torch.arange(count * heads, device=key_states.device).view(count, heads)
+            self._slots[heads] = (lines_BH * self._allocated[1] + self._positions_B[:, None]).view(-1)
+        read = []
+        for stored, new in zip(self._kv[layer_idx], (key_states, value_states), strict=True):
+            size = stored.shape[-1]
+            stored.view(-1, size).index_copy_(0, self._slots[heads], new.reshape(-1, size))
+            read.append(stored[:count, :, : self._attended])
+        return read[0], read[1]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens before those of this pass; only models that are not told position_ids ask."""
+        return 0 if self._collected is not None else self._attended - 1
+
+    @torch.inference_mode()
+    def install(self, source: list[LayerKv], pairs: list[tuple[int, int]], *, length: int) -> None:
+        """Copy the first `length` positions of sequences into rows; `pairs` are (sequence, row)."""
+        self._reserve(max(row for _, row in pairs) + 1, length)
+        if not self._kv:
+            self._kv = [(self._empty(keys), self._empty(values)) for keys, values in source]
+        from_B, to_B = torch.tensor(pairs, device=source[0][0].device).unbind(1)
+        for layer, new_layer in zip(self._kv, source, strict=True):
+            for stored, new in zip(layer, new_layer, strict=True):
+                stored[:, :, :length].index_copy_(0, to_B, new[:, :, :length].index_select(0, from_B))
+
+    @torch.inference_mode()
+    def move(self, source: int, target: int, *, length: int) -> None:
+        """Copy the first `length` positions of one row over another."""
+        for layer in self._kv:
+            for stored in layer:
+                stored[target, :, :length] = stored[source, :, :length]
+
+    def _reserve(self, rows: int, length: int) -> None:
+        """Make room for this many rows and positions, keeping what is there."""
+        wanted = []
+        for need, have, bound in zip((rows, length), self._allocated, self._bounds, strict=True):
+            assert need <= bound, f"{need} rows or positions are more than the {bound} of this cache"
+            wanted.append(have if need <= have else min(bound, max(need, 2 * have)))
+        (old_rows, old_length), self._allocated = self._allocated, (wanted[0], wanted[1])
+        if self._allocated == (old_rows, old_length):
+            return
+        for index, (keys, values) in enumerate(self._kv):
+            self._kv[index] = (self._empty(keys), self._empty(values))
+            for stored, old in zip(self._kv[index], (keys, values), strict=True):
+                stored[:old_rows, :, :old_length] = old
+
+    def _empty(self, states: torch.Tensor) -> torch.Tensor:
+        # zeros, because a masked position still enters the sum with weight 0, and 0 * NaN is NaN
+        rows, length = self._allocated
+        return states.new_zeros(rows, states.shape[1], length, states.shape[3])
+
+
+class Prefix(NamedTuple):
+    """Keys and values of one token sequence, by layer, [1, H, length, D]."""
+
+    kv: list[LayerKv]
+    length: int
+
+
+class PrefixCache:
+    """Prompts' keys and values under the weights in force, so that a later sibling needs no prefill.
+
+    Holds at most `max_tokens`, but always the newest entry; the least recently used goes first.
+    """
+
+    def __init__(self, *, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._tokens = 0
+        self._entries: OrderedDict[bytes, Prefix] = OrderedDict()
+
+    def get(self, name: bytes) -> Prefix | None:
+        """The entry of this name, now the most recently used."""
+        if name in self._entries:
+            self._entries.move_to_end(name)
+        return self._entries.get(name)
+
+    @torch.inference_mode()
+    def put(self, name: bytes, source: list[LayerKv], index: int, *, length: int) -> None:
+        """Keep a copy of the first `length` positions of sequence `index` of `source`, under a new name."""
+        assert name not in self._entries
+        one = slice(index, index + 1)
+        kv = [(keys[one, :, :length].clone(), values[one, :, :length].clone()) for keys, values in source]
+        self._entries[name] = Prefix(kv, length)
+        self._tokens += length
+        while self._tokens > self._max_tokens and len(self._entries) > 1:
+            self._tokens -= self._entries.popitem(last=False)[1].length
+
+    def clear(self) -> None:
+        """Forget everything: the weights changed."""
+        self._entries.clear()
+        self._tokens = 0

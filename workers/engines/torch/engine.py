@@ -1,0 +1,244 @@
+"""Decides which generations run in which row, and reports what each step sampled.
+
+Invariants:
+- Rows 0 to n-1 are running, in no particular order; the last row moves into the place of one that ends.
+- A row's newest token is never in its KV cache: the next decode step feeds it. So a prefill computes all
+  tokens of a generation but the last, and every token is sampled by the same decode step.
+- First come, first served; siblings of a prompt, together or later under the same weights, cost one prefill.
+
+Shapes: B running generations, T tokens.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, PreTrainedModel
+
+from protocol.settings import RolloutSettings, WorkerSettings
+from workers.engines.interface import EngineLoad, Generation, Key, Sampled
+from workers.engines.torch.cache import PrefixCache
+from workers.engines.torch.forward import Forward
+from workers.engines.torch.sampling import sample, uniform_noise
+from workers.model import load_causal_lm, pick_device, replace_weights
+
+PREFILL_TOKENS = {
+    "cpu": 2048,
+    "cuda": 16_384,
+}  # per step, so that running generations are not held up for long
+PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
+PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache on top
+_TOKEN, _POSITION, _DRAWN, _LEFT, _SEED = range(5)  # rows of TorchEngine._state
+
+
+class _Waiting(NamedTuple):
+    generation: Generation
+    tokens_T: np.ndarray  # prompt and response so far, int32
+    prefix: bytes  # all of them but the last: what has to be in the KV cache
+
+
+def make_engine(settings: WorkerSettings, model_directory: str) -> "TorchEngine":
+    """An engine for the model in this directory. Raises: ConfigError if it cannot be loaded or run."""
+    model = load_causal_lm(
+        model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device)
+    )
+    return TorchEngine(model, settings.rollout, stop_tokens=stop_tokens(model, model_directory))
+
+
+def stop_tokens(model: PreTrainedModel, directory: str | Path) -> list[int]:
+    """Tokens that end a response: those of the generation config, else the tokenizer's; none is possible."""
+    found = model.generation_config.eos_token_id if model.generation_config else None
+    if found is None and (Path(directory) / "tokenizer_config.json").is_file():
+        found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
+    return [] if found is None else [found] if isinstance(found, int) else list(found)
+
+
+class TorchEngine:
+    """Engine of workers/engines/interface.py, over one model.
+
+    A stop token is part of its response. A generation that runs over a swap of weights keeps its KV. At
+    temperature 0, see `sampling.sample` for what the logprob is.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int]
+    ) -> None:
+        config = model.config.get_text_config(decoder=True)
+        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+        self._context: int = getattr(config, "max_position_embeddings", None) or longest
+        self.capacity = rollout.max_running
+        self.kv_tokens = self.capacity * min(longest, self._context)
+        self.policy_version = 0
+        self._sampling = rollout.sampling
+        self._model = model
+        self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
+        self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
+        self._is_stop_V = np.zeros(config.vocab_size, dtype=bool)
+        self._is_stop_V[[token for token in stop_tokens if 0 <= token < len(self._is_stop_V)]] = True
+        self._waiting: dict[Key, _Waiting] = {}
+        self._keys: list[Key] = []  # by row
+        self._rows: dict[Key, int] = {}
+        self._state = np.zeros((5, self.capacity), dtype=np.int64)
+        self._decode_steps = self._decode_tokens = self._prefill_tokens = 0
+        self._decode_s = self._prefill_s = 0.0
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation. Raises: ValueError if it can never run, or its key is in use."""
+        prompt, response = generation.prompt_tokens, generation.response_tokens
+        tokens_T = np.concatenate((np.asarray(prompt, dtype=np.int64), np.asarray(response, dtype=np.int64)))
+        if len(prompt) == 0 or generation.max_new_tokens < 1:
+            raise ValueError(
+                f"Generation {generation.key} has {len(prompt)} prompt tokens and a budget of "
+                f"{generation.max_new_tokens} tokens; expected at least one of each."
+            )
+        if (wanted := len(tokens_T) + generation.max_new_tokens) > self._context:
+            raise ValueError(
+                f"Generation {generation.key} needs {len(prompt)} prompt + {len(response)} response + "
+                f"{generation.max_new_tokens} new = {wanted} tokens; the model's context is {self._context}. "
+                "Lower rollout.max_prompt_tokens or rollout.max_response_tokens."
+            )
+        if tokens_T.min() < 0 or tokens_T.max() >= len(self._is_stop_V):
+            raise ValueError(
+                f"Generation {generation.key} has token ids from {tokens_T.min()} to {tokens_T.max()}; the "
+                f"model knows 0 to {len(self._is_stop_V) - 1}. Do tokenizer and model belong together?"
+            )
+        if generation.key in self._rows or generation.key in self._waiting:
+            raise ValueError(f"Generation {generation.key} is here already; a key names one generation.")
+        tokens_T = tokens_T.astype(np.int32)
+        self._waiting[generation.key] = _Waiting(generation, tokens_T, tokens_T[:-1].tobytes())
+
+    def abort(self, keys: Sequence[Key]) -> None:
+        """Forget these generations at once; unknown keys are ignored."""
+        for key in keys:
+            self._waiting.pop(key, None)
+            if key in self._rows:
+                self._release(self._rows[key])
+
+    @torch.inference_mode()
+    def step(self) -> list[Sampled]:
+        """Admit what fits, prefill it, and sample one token for every running generation; [] when idle."""
+        if self._waiting and len(self._keys) < self.capacity:
+            started = time.perf_counter()
+            self._admit()
+            self._prefill_s += time.perf_counter() - started
+        if not self._keys:
+            return []
+        started = time.perf_counter()
+        sampled = self._decode()
+        self._decode_s += time.perf_counter() - started
+        self._decode_steps += 1
+        self._decode_tokens += len(sampled)
+        return sampled
+
+    def load_weights(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Swap the weights in place. Raises: ValueError on a wrong tensor; then nothing has changed."""
+        replace_weights(self._model, tensors)
+        self._prefixes.clear()
+        self.policy_version = policy_version
+
+    def load(self) -> EngineLoad:
+        """Load now, and totals. A prefill shared by siblings is computed, and counts, once."""
+        return EngineLoad(
+            running=len(self._keys),
+            waiting=len(self._waiting),
+            resident_tokens=int(self._state[_POSITION, : len(self._keys)].sum()),
+            decode_steps=self._decode_steps,
+            decode_tokens=self._decode_tokens,
+            decode_s=self._decode_s,
+            prefill_tokens=self._prefill_tokens,
+            prefill_s=self._prefill_s,
+        )
+
+    def is_busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._keys or self._waiting)
+
+    def _admit(self) -> None:
+        """Give rows to waiting generations, as far as rows and the prefill budget go, and fill their KV."""
+        budget = PREFILL_TOKENS.get(self._model.device.type, PREFILL_TOKENS["cpu"])
+        missing: dict[
+            bytes, tuple[_Waiting, list[int]]
+        ] = {}  # prefixes to compute, and the rows that need each
+        while self._waiting and len(self._keys) < self.capacity:
+            waiting = next(iter(self._waiting.values()))
+            cached = self._prefixes.get(waiting.prefix)
+            if waiting.prefix and cached is None and waiting.prefix not in missing:
+                if missing and len(waiting.tokens_T) - 1 > budget:
+                    break
+                budget -= len(waiting.tokens_T) - 1
+                missing[waiting.prefix] = (waiting, [])
+            row = self._place(waiting)
+            if cached is not None:
+                self._forward.cache.install(cached.kv, [(0, row)], length=cached.length)
+            elif waiting.prefix:
+                missing[waiting.prefix][1].append(row)
+        batch: list[tuple[_Waiting, list[int]]] = []
+        for entry in sorted(missing.values(), key=lambda entry: len(entry[0].tokens_T)):
+            if batch and (len(entry[0].tokens_T) - len(batch[-1][0].tokens_T)) * len(batch) > PASS_TOKENS:
+                self._prefill(batch)
+                batch = []
+            batch.append(entry)
+        if batch:
+            self._prefill(batch)
+
+    def _place(self, waiting: _Waiting) -> int:
+        generation, row = waiting.generation, len(self._keys)
+        del self._waiting[generation.key]
+        self._keys.append(generation.key)
+        self._rows[generation.key] = row
+        position, drawn = len(waiting.tokens_T) - 1, len(generation.response_tokens)
+        seed = generation.seed % 2**63
+        self._state[:, row] = (waiting.tokens_T[-1], position, drawn, generation.max_new_tokens, seed)
+        return row
+
+    def _prefill(self, batch: list[tuple[_Waiting, list[int]]]) -> None:
+        """Compute the prefixes of these, sorted by length, in one pass; copy each into its rows."""
+        longest = len(batch[-1][0].tokens_T) - 1
+        tokens_BT = np.zeros((len(batch), longest), dtype=np.int64)
+        for index, (waiting, _) in enumerate(batch):
+            tokens_BT[index, : len(waiting.tokens_T) - 1] = waiting.tokens_T[:-1]
+            self._prefill_tokens += len(waiting.tokens_T) - 1
+        kv = self._forward.prefill(torch.from_numpy(tokens_BT).to(self._model.device))
+        pairs = [(index, row) for index, (_, rows) in enumerate(batch) for row in rows]
+        self._forward.cache.install(kv, pairs, length=longest)
+        for index, (waiting, _) in enumerate(batch):
+            if not len(waiting.generation.response_tokens):  # a resumed response has no siblings
+                self._prefixes.put(waiting.prefix, kv, index, length=len(waiting.tokens_T) - 1)
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)  # else the next decode step would be charged with this
+
+    def _decode(self) -> list[Sampled]:
+        """Feed every row's newest token, sample the next one, and let go of what ended."""
+        state, device = self._state[:, : len(self._keys)], self._model.device
+        noise_B = torch.from_numpy(uniform_noise(state[_SEED], state[_DRAWN])).to(device)
+        tokens_B, positions_B = torch.tensor(state[[_TOKEN, _POSITION]], device=device).unbind(0)
+        logits_BV = self._forward.decode(tokens_B, positions_B, longest=int(state[_POSITION].max()))
+        both = sample(logits_BV, noise_B, self._sampling)
+        # float64 holds tokens and logprobs exactly, so one transfer does
+        drawn_B, logprobs_B = torch.stack([values_B.double() for values_B in both]).cpu().numpy()
+        state[_TOKEN] = drawn_B
+        state[_POSITION] += 1
+        state[_DRAWN] += 1
+        state[_LEFT] -= 1
+        is_stop_B = self._is_stop_V[state[_TOKEN]]
+        ended = np.flatnonzero(is_stop_B | (state[_LEFT] == 0))[::-1].tolist()
+        endings: list[Literal["", "stop", "length"]] = [""] * len(drawn_B)
+        for row in ended:
+            endings[row] = "stop" if is_stop_B[row] else "length"
+        sampled = list(map(Sampled, self._keys, state[_TOKEN].tolist(), logprobs_B.tolist(), endings))
+        for row in ended:  # from the last on, so that the row that moves is one that goes on
+            self._release(row)
+        return sampled
+
+    def _release(self, row: int) -> None:
+        """Free a row; the last one takes its place."""
+        del self._rows[self._keys[row]]
+        last, moved = len(self._keys) - 1, self._keys.pop()
+        if row != last:
+            self._forward.cache.move(last, row, length=int(self._state[_POSITION, last]))
+            self._state[:, row] = self._state[:, last]
+            self._keys[row] = moved
+            self._rows[moved] = row

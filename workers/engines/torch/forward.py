@@ -1,0 +1,112 @@
+"""Runs any Hugging Face causal language model over the rows of a KvRows cache.
+
+Invariants: every mask and position is explicit, so a row's result does not depend on its neighbours or on
+padding; a model that cannot be run this way (recurrent layers, positions taken from the mask) is refused when
+it is loaded.
+
+Shapes: B sequences, T tokens of one pass, L attended positions, V vocabulary.
+"""
+
+import inspect
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.errors import ConfigError
+from workers.engines.torch.cache import KvRows, LayerKv
+
+ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
+MASK_LAYERS = ("full_attention", "sliding_attention")
+Masks = torch.Tensor | dict[str, torch.Tensor]
+"""Additive, [B or 1, 1, T, L]: one, or one for each type of layer where a model mixes them."""
+
+
+class Forward:
+    """The model with its cache: `prefill` computes keys and values, `decode` appends tokens, gives logits."""
+
+    def __init__(self, model: PreTrainedModel, *, max_rows: int, max_length: int) -> None:
+        """Raises: ConfigError if the model cannot be run with a cache of rows."""
+        self.model = model
+        self.cache = KvRows(max_rows=max_rows, max_length=max_length)
+        self._max_length = max_length
+        config = model.config.get_text_config(decoder=True)
+        self._layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if surplus := sorted(self._layer_types.difference(MASK_LAYERS)):
+            raise _refusal(model, f"has layers of type {', '.join(surplus)}, not {' or '.join(MASK_LAYERS)}")
+        if "position_ids" not in inspect.signature(model.forward).parameters:
+            raise _refusal(model, "takes no position_ids")
+        has_window = getattr(config, "use_sliding_window", True)
+        self._window: int | None = getattr(config, "sliding_window", None) if has_window else None
+        _check_decoding(model, self)
+
+    @torch.inference_mode()
+    def prefill(self, tokens_BT: torch.Tensor) -> list[LayerKv]:
+        """Keys and values of these sequences, by layer; those of padding at a sequence's end mean nothing."""
+        count, length = tokens_BT.shape
+        positions_BT = torch.arange(length, device=tokens_BT.device).expand(count, length)
+        self.cache.begin_prefill()
+        self._call(tokens_BT, positions_BT, self._masks(positions_BT[:1], length))
+        return self.cache.end_prefill()
+
+    @torch.inference_mode()
+    def decode(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, *, longest: int) -> torch.Tensor:
+        """Logits [B, V] after these tokens of rows 0 to B, at these positions; `longest` is the largest."""
+        attended = min(self._max_length, -(-(longest + 1) // ATTENDED_MULTIPLE) * ATTENDED_MULTIPLE)
+        self.cache.begin_decode(positions_B, attended=attended)
+        positions_B1 = positions_B[:, None]
+        return self._call(tokens_B[:, None], positions_B1, self._masks(positions_B1, attended))[:, -1]
+
+    def _call(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, masks: Masks) -> torch.Tensor:
+        return self.model(
+            input_ids=tokens_BT,
+            attention_mask=masks,
+            position_ids=positions_BT,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+
+    def _masks(self, positions_BT: torch.Tensor, attended: int) -> Masks:
+        keys_L = torch.arange(attended, device=positions_BT.device)
+        distance_BTL = positions_BT[:, :, None] - keys_L
+        full = self._additive(distance_BTL < 0)
+        if self._window is None:
+            return full
+        sliding = self._additive((distance_BTL < 0) | (distance_BTL >= self._window))
+        is_mixed = "sliding_attention" in self._layer_types
+        return {"full_attention": full, "sliding_attention": sliding} if is_mixed else sliding
+
+    def _additive(self, is_hidden_BTL: torch.Tensor) -> torch.Tensor:
+        dtype = self.model.dtype
+        zeros_BTL = torch.zeros(is_hidden_BTL.shape, dtype=dtype, device=is_hidden_BTL.device)
+        return zeros_BTL.masked_fill_(is_hidden_BTL, torch.finfo(dtype).min)[:, None]
+
+
+@torch.inference_mode()
+def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
+    """Compare decoding of rows of unequal length with a plain pass. Raises: ConfigError if they differ."""
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    tokens_BT = torch.arange(1, 9, device=model.device).view(2, 4) % vocabulary
+    expected_BTV = model(input_ids=tokens_BT, use_cache=False).logits.float()
+    cache, forward.cache = forward.cache, KvRows(max_rows=2, max_length=16)
+    prefilled = forward.prefill(tokens_BT[:, :-1])
+    forward.cache.install(prefilled, [(0, 0), (1, 1)], length=3)
+    positions_B = torch.tensor([3, 1], device=model.device)
+    rows_B = torch.arange(2, device=model.device)
+    logits_BV = forward.decode(tokens_BT[rows_B, positions_B], positions_B, longest=3).float()
+    forward.cache = cache
+    wanted_BV = expected_BTV[rows_B, positions_B]
+    error, spread = (logits_BV - wanted_BV).abs().max().item(), wanted_BV.std().item()
+    if not error <= (0.01 if model.dtype == torch.float32 else 0.3) * spread + 1e-6:
+        raise _refusal(
+            model,
+            f"gives logits that differ by {error:.3g}, of a spread of {spread:.3g}, between decoding with a "
+            "cache and a plain pass",
+        )
+
+
+def _refusal(model: PreTrainedModel, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{type(model).__name__} {reason}; the embedded engine cannot run it. Expected a decoder with "
+        "attention over explicit positions. Choose another model, or another `rollout.engine`."
+    )

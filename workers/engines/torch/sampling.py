@@ -1,0 +1,79 @@
+"""Draws tokens from logits, with noise that is a function of (seed, position in the response) alone.
+
+Invariants: a token of probability 0 is never drawn; nothing depends on the other rows of a batch (but for the
+rounding of the forward pass that made the logits); no random number generator has any state.
+
+Shapes: B sequences, V vocabulary.
+"""
+
+import numpy as np
+import torch
+
+from protocol.settings import SamplingSettings
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def uniform_noise(seeds_B: np.ndarray, positions_B: np.ndarray) -> np.ndarray:
+    """Uniform numbers in [0, 1), float64 [B], one for each (seed, position), both taken modulo 2**64.
+
+    They have 52 bits, so that their product with a positive total always stays below it.
+    Source: splitmix64 (Steele, Lea, Flood 2014), used as a counter-based generator.
+    """
+    with np.errstate(over="ignore"):
+        hashed_B = _splitmix64(
+            _splitmix64(seeds_B.astype(np.uint64)) + positions_B.astype(np.uint64) * _GOLDEN
+        )
+    return (hashed_B >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def _splitmix64(values_B: np.ndarray) -> np.ndarray:
+    mixed = values_B + _GOLDEN
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def sample(
+    logits_BV: torch.Tensor, noise_B: torch.Tensor, settings: SamplingSettings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (int64 [B]) by inverse transform of `noise_B` (float64), and their logprobs (float32 [B]).
+
+    The logprob is that of the very distribution drawn from: after temperature, then top-k, then top-p,
+    renormalised. At temperature 0 the token is the most probable one, and its logprob is that under the
+    model's own distribution (temperature 1, nothing cut): under the one drawn from it would always be 0.
+    """
+    logits_BV = logits_BV.float()
+    if settings.temperature == 0:
+        logprobs_BV = torch.log_softmax(logits_BV, -1)
+        tokens_B = logits_BV.argmax(-1)
+    else:
+        logprobs_BV = truncated_logprobs(logits_BV, settings)
+        cdf_BV = logprobs_BV.double().exp_().cumsum(-1)
+        # right=True skips tokens of probability 0: the first whose cumulative probability exceeds the noise
+        targets_B1 = noise_B[:, None] * cdf_BV[:, -1:]
+        tokens_B = torch.searchsorted(cdf_BV, targets_B1, right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
+    return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
+
+
+def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
+    """Log-probabilities [B, V] after temperature, top-k and top-p; -inf for tokens cut off. Temperature > 0.
+
+    Ties at the k-th place are all kept. Top-p keeps tokens before which less than `top_p` accumulated.
+    """
+    if settings.temperature != 1.0:
+        logits_BV = logits_BV / settings.temperature
+    if 0 < settings.top_k < logits_BV.shape[1]:
+        smallest_B1 = logits_BV.topk(settings.top_k, -1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < smallest_B1, -torch.inf)
+    if settings.top_p < 1.0:
+        sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True, stable=True)
+        probs_BV = sorted_BV.softmax(-1, dtype=torch.float64)
+        is_cut_BV = probs_BV.cumsum(-1) - probs_BV >= settings.top_p
+        is_cut_BV[:, 0] = False
+        logits_BV = logits_BV.masked_fill(
+            torch.zeros_like(is_cut_BV).scatter_(-1, order_BV, is_cut_BV), -torch.inf
+        )
+    return torch.log_softmax(logits_BV, -1)
