@@ -104,7 +104,7 @@ class Conversation:
 class DrainedSocket:
     """A socket drained by the running loop. Subclasses say what to do with one message's frames."""
 
-    def __init__(self, kind: int, *, max_frame_bytes: int) -> None:
+    def __init__(self, kind: int, endpoint: str, *, max_frame_bytes: int) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
         self._is_router = kind == zmq.ROUTER
@@ -123,7 +123,7 @@ class DrainedSocket:
             (zmq.HEARTBEAT_TIMEOUT, 3000),
             (zmq.HEARTBEAT_TTL, 3000),
             (zmq.TCP_KEEPALIVE, 1),
-            (zmq.IPV6, 1),
+            (zmq.IPV6, int("[" in endpoint)),  # always on, it would write 127.0.0.1 as [::ffff:127.0.0.1]
         ):
             self._socket.setsockopt(option, value)
 

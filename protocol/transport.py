@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 
 import zmq
 
@@ -54,7 +55,7 @@ class Server(DrainedSocket):
     ) -> None:
         """Binds. Raises: ConfigError if the endpoint cannot or must not be bound."""
         check_endpoint(endpoint)
-        super().__init__(zmq.ROUTER, max_frame_bytes=MAX_FRAME_FROM_WORKER)
+        super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
         self._on_message = on_message
         self._on_fault = on_fault
         self._on_drained = on_drained
@@ -70,12 +71,18 @@ class Server(DrainedSocket):
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
-            self.close()
+            super().close()
             raise ConfigError(
                 f"Binding {endpoint} failed: {error}. Choose another address in `controller.bind`, or stop "
                 "the program that holds this one."
             ) from None
         self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def close(self, *, linger_ms: int = 0) -> None:
+        """Free the socket, and the file of a Unix socket, which libzmq leaves behind."""
+        if not self._socket.closed and self.endpoint.startswith("ipc://"):
+            Path(self.endpoint.removeprefix("ipc://")).unlink(missing_ok=True)
+        super().close(linger_ms=linger_ms)
 
     def send(self, peer: PeerId, message: Message, frames: Frames = ()) -> None:
         """Send in order, now or as soon as the peer takes it. A peer that is gone is ignored.
@@ -189,7 +196,7 @@ class Connection(DrainedSocket):
         resend_s: float = 5.0,
     ) -> None:
         """Connects, in the background. Raises: ConfigError if the endpoint is malformed."""
-        super().__init__(zmq.DEALER, max_frame_bytes=MAX_FRAME_TO_WORKER)
+        super().__init__(zmq.DEALER, endpoint, max_frame_bytes=MAX_FRAME_TO_WORKER)
         self._on_message = on_message
         self._on_fault = on_fault
         self._conversation = Conversation(self._transmit, resend_s=resend_s)

@@ -1,0 +1,425 @@
+"""The sockets, with real ones: order, stalls, cuts, garbage, slow peers, addresses."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from protocol.codec import Packet, decode, encode
+from protocol.errors import ConfigError, LocalError
+from protocol.ids import PeerId
+from protocol.messages import Attach, Beat, Close, Message, PromptsEncoded, Ready, Retire, Train, Welcome
+from protocol.transport import Connection, Server
+from workers.link import Link, LinkClosed
+
+ATTACH = Attach("rollout", "test", 1, "here")
+LIMIT_S = 60  # nothing here takes a second; a test that hangs fails
+
+
+class Ends:
+    """One server and any number of connections, with everything that they heard."""
+
+    def __init__(self, endpoint: str, *, resend_s: float = 5.0) -> None:
+        self.heard: list[tuple[PeerId, Message]] = []  # by the server, beats left out
+        self.faults: list[tuple[PeerId, str]] = []
+        self.told: list[Message] = []  # by all connections, beats left out
+        self.blamed: list[str] = []
+        self.drains = 0
+        self._resend_s = resend_s
+        self._news = asyncio.Event()
+        self.on_message: Callable[[PeerId, Message], None] = lambda peer, message: None
+        self.server = Server(
+            endpoint,
+            on_message=self._hear,
+            on_fault=self._fault,
+            on_drained=self._drained,
+            resend_s=resend_s,
+        )
+        self.server.start()
+        self._sockets: list[Server | Connection] = [self.server]
+
+    def connect(self, endpoint: str | None = None, *, attach: bool = True) -> Connection:
+        connection = Connection(
+            endpoint or self.server.endpoint,
+            on_message=self._tell,
+            on_fault=self.blamed.append,
+            resend_s=self._resend_s,
+        )
+        self._sockets.append(connection)
+        connection.start()
+        if attach:
+            connection.send(ATTACH)
+        return connection
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something was heard that makes the condition true."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+    def _hear(self, peer: PeerId, message: Message, frames: tuple[bytes, ...]) -> None:
+        if not isinstance(message, Beat):
+            self.heard.append((peer, message))
+            self.on_message(peer, message)
+        self._news.set()
+
+    def _fault(self, peer: PeerId, reason: str) -> None:
+        self.faults.append((peer, reason))
+        self._news.set()
+
+    def _drained(self) -> None:
+        self.drains += 1
+
+    def _tell(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        if not isinstance(message, Beat):
+            self.told.append(message)
+        self._news.set()
+
+
+@pytest.fixture
+async def ends(tmp_path: Path) -> Iterator[Ends]:  # type: ignore[misc]
+    made = Ends(f"ipc://{tmp_path}/socket")
+    yield made
+    made.close()
+
+
+Dial = Callable[..., zmq.Socket[bytes]]
+
+
+@pytest.fixture
+def dial() -> Iterator[Dial]:
+    """Makes raw sockets, which can say anything."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealers: list[zmq.Socket[bytes]] = []
+
+    def dial(endpoint: str, **options: int) -> zmq.Socket[bytes]:
+        dealers.append(context.socket(zmq.DEALER))
+        for name, value in options.items():
+            dealers[-1].setsockopt(getattr(zmq, name), value)
+        dealers[-1].connect(endpoint)
+        return dealers[-1]
+
+    yield dial
+    for dealer in dealers:
+        dealer.close(0)
+    context.term()
+
+
+async def test_messages_arrive_in_order_both_ways_and_are_acknowledged(ends: Ends) -> None:
+    connection = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    peer = ends.heard[0][0]
+    assert peer == connection.routing_id.hex()
+    for number in range(2000):
+        connection.send(Ready(number, 0, 0))
+        ends.server.send(peer, Retire(number))
+    await ends.until(lambda: len(ends.heard) == 2001 and len(ends.told) == 2000)
+    assert [m for _, m in ends.heard[1:]] == [Ready(n, 0, 0) for n in range(2000)]
+    assert ends.told == [Retire(n) for n in range(2000)]
+    connection.send(Beat())  # acknowledges what was told; its answer acknowledges what was said
+    assert await ends.server.flush(LIMIT_S)
+    assert await connection.flush(LIMIT_S)
+    assert 0 < ends.drains <= 2002
+
+
+async def test_sends_from_outside_the_drain_never_stall_the_server(ends: Ends) -> None:
+    """Sixteen peers with four messages under way each; every answer is sent from a callback of its own."""
+    loop = asyncio.get_running_loop()
+    total = 16 * 1500
+    ends.on_message = lambda peer, message: (
+        loop.call_soon(ends.server.send, peer, Retire(0)) if isinstance(message, Ready) else None
+    )
+    connections = [ends.connect() for _ in range(16)]
+    told = 0
+
+    def echo(connection: Connection) -> Callable[[Message, tuple[bytes, ...]], None]:
+        def on_message(message: Message, frames: tuple[bytes, ...]) -> None:
+            nonlocal told
+            if isinstance(message, Retire):
+                told += 1
+                if told + 64 <= total:
+                    connection.send(Ready(0, 0, 0))
+                ends._news.set()
+
+        return on_message
+
+    for connection in connections:
+        connection._on_message = echo(connection)
+        for _ in range(4):
+            connection.send(Ready(0, 0, 0))
+    await ends.until(lambda: told == total)
+
+
+async def test_garbage_drops_its_sender_alone_and_tells_it_why(ends: Ends, dial: Dial) -> None:
+    good = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    hello = encode(Packet(1, 0, ATTACH, ()))
+    speeches = [
+        [[os.urandom(30)]],
+        [[b""]],
+        [encode(Packet(1, 0, Ready(0, 0, 0), ()))],
+        [hello, encode(Packet(2, 0, PromptsEncoded(((0, 2),), ()), (b"short",)))],
+        [hello, encode(Packet(2, 0, Close("no", False), ()))],
+        [hello, encode(Packet(2, 0, ATTACH, ()))],
+        [[b"x"] * 20_000],
+    ]
+    dealers = [dial(ends.server.endpoint) for _ in speeches]
+    for dealer, speech in zip(dealers, speeches, strict=True):
+        for frames in speech:
+            dealer.send_multipart(frames)
+    await ends.until(lambda: len(ends.faults) == len(speeches))
+    reasons = " ".join(reason for _, reason in ends.faults)
+    for words in ("header", "expected Attach", "frames of [5] bytes", "must not say Close", "say Attach"):
+        assert words in reasons
+    for dealer in dealers:
+        packet = decode(await asyncio.to_thread(dealer.recv_multipart))
+        assert isinstance(packet.message, Close)
+        assert packet.message.is_fault
+    good.send(Ready(1, 2, 3))
+    await ends.until(lambda: ends.heard[-1][1] == Ready(1, 2, 3))
+    assert good.routing_id.hex() not in {peer for peer, _ in ends.faults}
+
+
+async def test_a_worker_that_comes_back_is_another_peer(ends: Ends) -> None:
+    first = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    first.close()
+    ends.connect()
+    await ends.until(lambda: len(ends.heard) == 2)
+    (old, _), (new, _) = ends.heard
+    assert old != new
+    ends.server.send(old, Retire(1))
+    ends.server.send(new, Retire(2))
+    await ends.until(lambda: ends.told == [Retire(2)])
+    ends.server.forget(old)
+    ends.server.send(old, Retire(3))  # nobody is there: ignored
+    assert ends.faults == []
+
+
+async def test_a_forgotten_worker_that_speaks_again_is_told_that_it_is_over(ends: Ends) -> None:
+    connection = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    ends.server.forget(ends.heard[0][0])
+    connection.send(Ready(1, 0, 0))
+    await ends.until(lambda: len(ends.told) == 1)
+    assert isinstance(ends.told[0], Close)
+    assert not ends.told[0].is_fault
+    assert len(ends.heard) == 1
+
+
+async def test_a_slow_peer_gets_everything_later_and_holds_up_nobody(ends: Ends, dial: Dial) -> None:
+    slow = dial(ends.server.endpoint, RCVHWM=1)
+    slow.send_multipart(encode(Packet(1, 0, ATTACH, ())))
+    await ends.until(lambda: len(ends.heard) == 1)
+    peer = ends.heard[0][0]
+    row = os.urandom(1 << 16)
+    count = 3000  # of 64 KiB: far more than the socket's queues and the kernel's buffers hold
+    for number in range(count):
+        ends.server.send(peer, Train(number, ()), (row, b"", b""))
+    assert ends.server._blocked
+    ends.connect()
+    await ends.until(lambda: len(ends.heard) == 2)
+    ends.server.send(ends.heard[1][0], Retire(1))
+    await ends.until(lambda: ends.told == [Retire(1)])
+
+    def read_all() -> list[int]:
+        return [decode(slow.recv_multipart()).message.train_version for _ in range(count)]  # type: ignore[attr-defined]
+
+    async with asyncio.timeout(LIMIT_S):
+        assert await asyncio.to_thread(read_all) == list(range(count))
+
+
+async def test_a_peer_that_never_acknowledges_is_dropped_at_the_bound(ends: Ends) -> None:
+    ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    peer = ends.heard[0][0]
+    frame = bytes(1 << 28)
+    for _ in range(5):  # 1.25 GiB by reference; nothing is copied before it is on the wire
+        ends.server.send(peer, Train(0, ()), (frame, b"", b""))
+    await ends.until(lambda: len(ends.faults) == 1)
+    assert "stopped reading" in ends.faults[0][1]
+
+
+async def test_a_frame_beyond_the_limit_is_refused_where_it_is_sent(ends: Ends) -> None:
+    connection = ends.connect()
+    with pytest.raises(LocalError, match="67108865 bytes; the other side accepts 67108864"):
+        connection.send(PromptsEncoded(((0, 1),), ()), (bytes((64 << 20) + 1),))
+
+
+class Proxy:
+    """A tcp relay whose connections can be cut, with whatever is under way in them."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._port = int(port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.endpoint = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+        await asyncio.gather(*self._relays)
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._host, self._port)
+        self._writers |= {writer, back}
+        for source, sink in ((reader, back), (there, writer)):
+            relay = asyncio.create_task(self._relay(source, sink))
+            self._relays.add(relay)
+
+    async def _relay(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(4096):
+                sink.write(data)
+                await sink.drain()
+        except ConnectionError:
+            pass
+        finally:
+            sink.transport.abort()
+
+
+async def test_nothing_is_lost_or_doubled_when_the_link_is_cut_again_and_again() -> None:
+    ends = Ends("tcp://127.0.0.1:*", resend_s=0.05)
+    try:
+        async with Proxy(ends.server.endpoint) as proxy:
+            connection = ends.connect(proxy.endpoint)
+            await ends.until(lambda: len(ends.heard) == 1)
+            peer = ends.heard[0][0]
+            loop = asyncio.get_running_loop()
+
+            def beat() -> None:
+                nonlocal timer
+                connection.send(Beat())
+                timer = loop.call_later(0.02, beat)
+
+            timer = loop.call_soon(beat)
+            count = 0
+            for _ in range(5):
+                for _ in range(200):
+                    connection.send(Ready(count, 0, 0))
+                    ends.server.send(peer, Retire(count))
+                    count += 1
+                await ends.until(lambda half=count // 2: len(ends.heard) > half)
+                proxy.cut()
+            await ends.until(lambda: len(ends.heard) >= count + 1 and len(ends.told) >= count)
+            assert [m for _, m in ends.heard[1:]] == [Ready(n, 0, 0) for n in range(count)]
+            assert ends.told == [Retire(n) for n in range(count)]
+            assert await ends.server.flush(LIMIT_S)
+            assert await connection.flush(LIMIT_S)
+            timer.cancel()
+    finally:
+        ends.close()
+
+
+def silent_server(endpoint: str) -> Server:
+    return Server(endpoint, on_message=lambda *_: None, on_fault=lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://0.0.0.0:5555", "other hosts can reach"),
+        ("tcp://*:5555", "other hosts can reach"),
+        ("tcp://10.0.0.1:5555", "other hosts can reach"),
+        ("udp://127.0.0.1:5555", "expected `ipc://PATH`"),
+        ("127.0.0.1:5555", "expected `ipc://PATH`"),
+        ("ipc:///no/such/folder/socket", "does not exist"),
+        (f"ipc:///{'x' * 120}", "the system allows 107"),
+    ],
+)
+def test_an_address_that_must_not_be_bound_is_refused_in_words(endpoint: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        silent_server(endpoint)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        endpoint = f"tcp://127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"Binding {endpoint} failed: Address already in use"):
+            silent_server(endpoint)
+
+
+def test_a_live_socket_is_not_taken_over_and_a_dead_one_is(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/socket"
+    first = silent_server(endpoint)
+    with pytest.raises(ConfigError, match="Another live process listens"):
+        silent_server(endpoint)
+    first.close()
+    assert list(tmp_path.iterdir()) == []
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/socket")  # closed without unlink, as after SIGKILL
+    silent_server(endpoint).close()
+
+
+async def test_a_link_to_nobody_ends_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No controller answered"):
+        await Link.attach(f"ipc://{tmp_path}/nobody", ATTACH, limit_s=0.05)
+    with pytest.raises(ConfigError, match="neither an endpoint nor a run directory"):
+        await Link.attach(str(tmp_path), ATTACH)
+    (tmp_path / "address").write_text(f"ipc://{tmp_path}/nobody\n")
+    with pytest.raises(ConfigError, match="No controller answered"):
+        await Link.attach(str(tmp_path), ATTACH, limit_s=0.05)
+
+
+@pytest.mark.parametrize(("is_fault", "raised"), [(True, ConfigError), (False, LinkClosed)])
+async def test_a_link_that_is_refused_says_why(ends: Ends, is_fault: bool, raised: type[Exception]) -> None:
+    ends.on_message = lambda peer, message: ends.server.send(peer, Close("The name is taken.", is_fault))
+    with pytest.raises(raised, match="The name is taken"):
+        await Link.attach(ends.server.endpoint, ATTACH)
+    assert await ends.server.flush(LIMIT_S)  # the refusal was acknowledged: the server need not wait to end
+
+
+SETTINGS = (
+    '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{},"trainer":{},"import_paths":["a"]}'
+)
+
+
+async def test_a_link_carries_settings_messages_and_the_end(ends: Ends) -> None:
+    ends.on_message = lambda peer, message: (
+        ends.server.send(peer, Welcome(0.05, 10.0, SETTINGS)) if message == ATTACH else None
+    )
+    link = await Link.attach(ends.server.endpoint, ATTACH)
+    assert link.settings.import_paths == ("a",)
+    assert link.receive_nowait() is None
+    peer = ends.heard[0][0]
+    ends.server.send(peer, Retire(1))
+    assert await link.receive() == (Retire(1), ())
+    link.send(Ready(1, 0, 0))
+    assert await link.flush(LIMIT_S)
+    ends.server.send(peer, Retire(2))
+    ends.server.send(peer, Close("The run is over.", False))
+    assert await ends.server.flush(LIMIT_S)  # by the acknowledgement that Close itself evokes
+    assert await link.receive() == (Retire(2), ())  # what came before the end is not lost
+    with pytest.raises(LinkClosed, match="The run is over") as closed:
+        await link.receive()
+    assert not closed.value.is_fault
+    await link.aclose()
+
+
+async def test_a_silent_controller_ends_the_link(ends: Ends) -> None:
+    ends.on_message = lambda peer, message: ends.server.send(peer, Welcome(0.02, 0.1, SETTINGS))
+    link = await Link.attach(ends.server.endpoint, ATTACH)
+    ends.server.close()
+    with pytest.raises(LinkClosed, match="silent for") as closed:
+        await link.receive()
+    assert closed.value.is_fault
+    await link.aclose()

@@ -1,0 +1,52 @@
+"""Import paths give the object, or words."""
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+
+
+def test_a_module_path_gives_its_attribute() -> None:
+    assert load_object("protocol.errors:ConfigError") is ConfigError
+
+
+def test_a_file_is_run_once_and_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_task.py").write_text("VALUE = 3\n")
+    file = tmp_path / "task.py"
+    file.write_text("from neighbour_of_task import VALUE\ndef score(): return VALUE\n")
+    assert load_object(f"{file}:score")() == 3
+    assert load_object(f"{file}:score") is load_object(f"{file}:score")
+
+
+def test_a_relative_file_is_found_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here.py").write_text("NAME = 'here'\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_object("here.py:NAME") == "here"
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("rewards", "not of the form"),
+        (":score", "not of the form"),
+        ("rewards:", "not of the form"),
+        ("nowhere.py:score", "no file 'nowhere.py'"),
+        ("no_such_module_at_all:score", "ModuleNotFoundError"),
+        ("protocol.errors:ConfigErorr", "Did you mean `ConfigError`"),
+    ],
+)
+def test_a_wrong_path_is_refused_in_words(spec: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_object(spec)
+
+
+def test_an_exception_at_import_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("x = 1\ny = x / 0\n")
+    for _ in range(2):  # a failed import leaves nothing behind that a second one would take for the module
+        with pytest.raises(ConfigError, match=r"ZeroDivisionError.*broken.py, line 2"):
+            load_object(f"{file}:y")
