@@ -60,9 +60,9 @@ class Core:
         if state.finished:
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
-        trainer = state.registry.trainer()
-        busy = None if trainer is None else self.training.is_busy
-        state.accounts.advance(now, trainer_busy=busy, instances=tuple(state.registry.instances()))
+        instances = tuple(state.registry.instances())
+        if state.registry.trainer() and any(instance.policy_version >= 0 for instance in instances):
+            state.accounts.advance(now, trainer_busy=self.training.is_busy, instances=instances)
         self._forgive(now)
         state.now = now
         self._absorb(event)

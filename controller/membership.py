@@ -162,8 +162,8 @@ class Membership:
 
     def expire(self) -> None:
         """Lose whoever was silent for longer than the lease, or did not get ready in time."""
-        lease_s = self.state.config.controller.lease_s
         for worker in list(self.state.registry.workers.values()):
+            lease_s = self._lease_s(worker)
             if self.state.now >= worker.last_heard + lease_s:  # as `deadlines` adds it, to the last bit
                 silent_s = self.state.now - worker.last_heard
                 text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
@@ -183,9 +183,14 @@ class Membership:
 
     def deadlines(self) -> list[float]:
         """When `expire` must be called at the latest."""
-        lease_s = self.state.config.controller.lease_s
-        silent = [worker.last_heard + lease_s for worker in self.state.registry.workers.values()]
+        workers = self.state.registry.workers.values()
+        silent = [worker.last_heard + self._lease_s(worker) for worker in workers]
         return silent + [w.deadline for w in self.state.registry.local.values() if w.deadline is not None]
+
+    def _lease_s(self, worker: Worker) -> float:
+        """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with Ready."""
+        controller = self.state.config.controller
+        return controller.lease_s if worker.ready else controller.attach_timeout_s
 
     def _spawn(self, name: str, delay_s: float) -> None:
         local = self.state.registry.local[name]

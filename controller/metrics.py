@@ -78,18 +78,16 @@ class Accounts:
         self._seconds: Counter[str] = Counter()
         self._now: float | None = None
 
-    def advance(self, now: float, *, trainer_busy: bool | None, instances: Sequence[Instance]) -> None:
-        """Account the time since the last event, in the state that held during it (None: there is no trainer
-        yet)."""
+    def advance(self, now: float, *, trainer_busy: bool, instances: Sequence[Instance]) -> None:
+        """Account the time since the last call, in the state that held during it; starting up is not idling."""
         if self._now is not None and now > self._now:
             elapsed = now - self._now
             ready = [instance for instance in instances if instance.ready]
             busy = sum(bool(instance.running) for instance in ready)
             for rollout in (self._rollout, self._rollout_total):
                 rollout.add(elapsed, busy=busy, total=len(ready))
-            if trainer_busy is not None:
-                for trainer in (self._trainer, self._trainer_total):
-                    trainer.add(elapsed, busy=trainer_busy)
+            for trainer in (self._trainer, self._trainer_total):
+                trainer.add(elapsed, busy=trainer_busy)
         self._now = now
 
     def spend(self, what: str, seconds: float) -> None:

@@ -1,0 +1,158 @@
+"""Whole runs with real processes, sockets and a real (tiny) model, driven as a user drives them."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controller import Controller
+from controller.config import Config
+from protocol.errors import RunError
+
+TASK = Path(__file__).parents[1] / "tasks" / "even_digits.py"
+
+
+def config(run_dir: Path, **sections) -> Config:
+    """A run of a few seconds; `sections` override single keys."""
+    tree = {
+        "run": {"dir": str(run_dir), "name": "run", "steps": 6},
+        "model": {"factory": f"{TASK}:make_model"},
+        "data": {"path": f"{TASK}:prompts"},
+        "reward": {"function": f"{TASK}:reward", "timeout_s": 5.0},
+        "rollout": {"instances": 2, "group_size": 4, "max_response_tokens": 12, "max_running": 64},
+        "trainer": {"batch_groups": 4, "lr": 0.01},
+        "staleness": {"max_staleness": 2, "mu": 0.0},
+        "logging": {"console": "quiet"},
+    }
+    for section, keys in sections.items():
+        tree[section] = {**tree[section], **keys}
+    return Config.model_validate(tree)
+
+
+async def run_to_the_end(config: Config) -> tuple[list[dict], dict]:
+    async with Controller(config) as controller:
+        lines = [step.metrics async for step in controller.train()]
+    return lines, json.loads((Path(config.run.dir) / "run" / "summary.json").read_text())
+
+
+def left_behind() -> list[str]:
+    """Command lines of workers that belong to this test process and are still there."""
+    return [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True) if "workers." in str(p.cmdline())]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+async def test_every_line_keeps_the_bound_and_the_token_ledger_closes(tmp_path, max_staleness):
+    lines, summary = await run_to_the_end(config(tmp_path, staleness={"max_staleness": max_staleness}))
+    assert [line["step"] for line in lines] == list(range(1, 7))
+    assert all(line["staleness/max"] <= max_staleness for line in lines)
+    assert summary["staleness/violations"] == 0
+    assert summary["is_success"]
+    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
+    assert summary["tokens/generated"] == spent
+    on_disk = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in on_disk] == list(range(1, 7))
+    assert (tmp_path / "run" / "checkpoints" / "step_6" / "config.json").exists()
+    assert not left_behind()
+    assert not list((tmp_path / "run").glob("*.sock"))
+
+
+async def test_the_reward_rises(tmp_path):
+    lines, _ = await run_to_the_end(config(tmp_path, run={"steps": 25}, trainer={"batch_groups": 8}))
+    rewards = [line["reward/mean"] for line in lines]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.2, rewards
+
+
+async def test_two_trainer_ranks_make_the_same_kind_of_run(tmp_path):
+    lines, summary = await run_to_the_end(config(tmp_path, run={"steps": 3}, trainer={"ranks": 2}))
+    assert len(lines) == 3
+    assert summary["is_success"]
+    assert not left_behind()
+
+
+async def test_a_killed_rollout_worker_is_respawned_and_nothing_is_lost(tmp_path):
+    async with Controller(config(tmp_path, run={"steps": 8})) as controller:
+        steps = 0
+        async for step in controller.train():
+            steps = step.policy_version
+            if steps in (2, 4):
+                victim = next(
+                    p for p in psutil.Process().children(recursive=True) if f"rollout-{steps // 4}" in p.cmdline()
+                )
+                victim.send_signal(signal.SIGKILL)
+    assert steps == 8
+    assert controller.summary["counts"]["workers/respawned"] >= 1
+    assert controller.summary["staleness/violations"] == 0
+    assert not left_behind()
+
+
+@pytest.mark.parametrize("function", ["raising_reward", "nan_reward", "text_reward"])
+async def test_a_reward_that_never_works_ends_the_run_with_the_cause_and_the_row(tmp_path, function):
+    with pytest.raises(RunError) as caught:
+        await run_to_the_end(config(tmp_path, reward={"function": f"{TASK}:{function}"}))
+    text = str(caught.value)
+    assert {"raising_reward": "ZeroDivisionError", "nan_reward": "nan", "text_reward": "str"}[function] in text
+    assert '"prompt"' in text
+    assert not left_behind()
+
+
+async def test_a_reward_that_hangs_is_killed_and_ends_the_run(tmp_path):
+    reward = {"function": f"{TASK}:hanging_reward", "timeout_s": 0.3, "max_consecutive_failures": 4}
+    with pytest.raises(RunError, match=r"0\.3 s"):
+        await run_to_the_end(config(tmp_path, reward=reward))
+    assert not left_behind()
+
+
+async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tmp_path):
+    async with Controller(config(tmp_path, run={"steps": 14}, rollout={"instances": 1})) as controller:
+        attached = None
+        async for step in controller.train():
+            names = {w.name: w for w in controller.snapshot().workers}
+            if step.policy_version == 1:
+                attached = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "workers.host", str(controller.run_dir), "--role", "rollout", "--name", "guest",
+                    cwd=Path(__file__).parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )  # fmt: skip
+            elif attached is not None and "guest" in names and names["guest"].policy_version >= 0:
+                attached.send_signal(signal.SIGINT)
+                assert await attached.wait() == 0
+                attached = None
+        if attached is not None:  # the run was over before it had weights
+            await attached.wait()
+    assert controller.summary["tokens/lost"] == 0
+    assert controller.summary["is_success"]
+
+
+async def test_stopping_saves_a_checkpoint_of_the_last_step(tmp_path):
+    async with Controller(config(tmp_path, run={"steps": 500})) as controller:
+        async for step in controller.train():
+            if step.policy_version == 3:
+                controller.stop("enough")
+    last = controller.summary["steps"]
+    assert 3 <= last < 500
+    assert (tmp_path / "run" / "checkpoints" / f"step_{last}" / "model.safetensors").exists()
+    assert controller.summary["reason"] == "enough"
+
+
+async def test_leaving_the_block_early_leaves_nothing_running(tmp_path):
+    async with Controller(config(tmp_path, run={"steps": 500})) as controller:
+        async for _ in controller.train():
+            break
+    assert not left_behind()
+
+
+async def test_prompts_and_reward_can_be_objects_of_the_program(tmp_path):
+    sys.path.insert(0, str(TASK.parent))
+    try:
+        import even_digits
+
+        prompts = ({"prompt": f"{i:02d}:", "answer": "even"} for i in range(40))
+        async with Controller(config(tmp_path), prompts=prompts, reward=even_digits.slow_reward) as controller:
+            steps = [step async for step in controller.train()]
+    finally:
+        sys.path.remove(str(TASK.parent))
+    assert len(steps) == 6
