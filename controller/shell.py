@@ -40,7 +40,7 @@ from protocol.settings import load_settings
 from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
-ABANDON_GRACE_S = 2.0  # the same when the caller is in a hurry
+FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 FLUSH_S = 2.0  # for the last words to workers to be acknowledged
 
 log = logging.getLogger("staleflow.controller")
@@ -80,7 +80,6 @@ class Shell:
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
-        self._grace_s = CLOSE_GRACE_S
 
     async def open(self) -> None:
         """Take the run directory, listen, and find the prompts. Raises: ConfigError; nothing is left then."""
@@ -140,7 +139,6 @@ class Shell:
         """End the run now."""
         if not self._over.is_set():
             self._reason = reason
-            self._grace_s = ABANDON_GRACE_S
             self._over.set()
 
     # -- events --------------------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ class Shell:
         for peer in self._peers:
             self._server.send(peer, Close("The run is over.", is_fault=False), ())
         await self._server.flush(FLUSH_S)
-        await supervisor.stop(self._grace_s)
+        await supervisor.stop(CLOSE_GRACE_S if self._is_success else FAILED_GRACE_S)
 
     def _finish(self) -> None:
         if self._timer is not None:
