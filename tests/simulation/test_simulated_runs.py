@@ -25,6 +25,7 @@ def config(*, max_staleness=2, batch_groups=4, group_size=4, instances=3, steps=
             },
             "trainer": {"batch_groups": batch_groups},
             "staleness": {"max_staleness": max_staleness, "mu": 0.0, **staleness},
+            "controller": {"attach_timeout_s": 12.0},
         }
     )
 
