@@ -1,0 +1,57 @@
+"""Published versions: what a reader gets, and what it is told when it cannot have it."""
+
+import pytest
+import torch
+
+from protocol.errors import RunError, WeightsError
+from workers import weights
+
+
+@pytest.fixture
+def tensors():
+    return {"a": torch.randn(3, 5), "half": torch.randn(7).bfloat16(), "scalar": torch.tensor(2.0)}
+
+
+def test_a_reader_gets_what_was_published(tmp_path, tensors):
+    published = weights.publish(tmp_path / "weights", 3, tensors)
+    found = weights.read(published.location, published.digest)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert published.location == str(tmp_path / "weights" / "v3.safetensors")
+    assert published.size_bytes == weights.location_of(tmp_path / "weights", 3).stat().st_size
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["v3.safetensors"]
+
+
+def test_a_reader_keeps_its_mapping_after_the_version_was_retired(tmp_path, tensors):
+    published = weights.publish(tmp_path, 0, tensors)
+    found = weights.read(published.location, published.digest)
+    weights.retire(published.location)
+    weights.retire(published.location)
+    assert torch.equal(found["a"], tensors["a"])
+    with pytest.raises(WeightsError, match="was retired"):
+        weights.read(published.location, published.digest)
+
+
+@pytest.mark.parametrize("size", [0, 5, -1])
+def test_a_truncated_version_is_refused(tmp_path, tensors, size):
+    published = weights.publish(tmp_path, 0, tensors)
+    path = weights.location_of(tmp_path, 0)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(WeightsError, match=f"has {path.stat().st_size} bytes .* truncated"):
+        weights.read(published.location, published.digest)
+
+
+def test_a_version_with_one_flipped_bit_is_refused(tmp_path, tensors):
+    published = weights.publish(tmp_path, 0, tensors)
+    path = weights.location_of(tmp_path, 0)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=f"{published.digest} was published"):
+        weights.read(published.location, published.digest)
+
+
+def test_a_directory_that_cannot_be_written_ends_the_run(tmp_path, tensors):
+    (tmp_path / "weights").write_text("a file in the way")
+    with pytest.raises(RunError, match="Version 4 could not be published"):
+        weights.publish(tmp_path / "weights", 4, tensors)

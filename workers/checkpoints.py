@@ -1,0 +1,98 @@
+"""Checkpoints of the trainer: directories that are complete or do not exist.
+
+Invariants: a checkpoint is written aside and renamed; `.complete` is its last file; only complete ones count
+as kept, and an older one is removed only after a newer one is in place. `step_<n>/` itself is a Hugging Face
+model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever unpickled.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from protocol.errors import RunError
+
+COMPLETE = ".complete"
+WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
+
+
+def write_checkpoint(
+    directory: Path,
+    policy_version: int,
+    *,
+    model_directory: Path,
+    published: Mapping[str, torch.Tensor],
+    state: Mapping[str, torch.Tensor],
+    keep: int,
+) -> Path:
+    """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
+
+    `published` becomes model.safetensors next to the config and tokenizer of `model_directory`; `state` is
+    what `read_state` gives back. Raises: RunError if the file system refuses.
+    """
+    path, aside = directory / f"step_{policy_version}", directory / f".step_{policy_version}.partial"
+    try:
+        for leftover in directory.glob(".step_*.partial"):
+            shutil.rmtree(leftover)
+        (aside / "trainer").mkdir(parents=True)
+        _copy_model_files(model_directory, aside, dtype=next(iter(published.values())).dtype)
+        metadata = {"policy_version": str(policy_version)}
+        save_file(dict(published), aside / "model.safetensors", metadata={"format": "pt", **metadata})
+        save_file(dict(state), aside / "trainer" / "state.safetensors", metadata=metadata)
+        for file in [*aside.rglob("*"), aside]:
+            _sync(file)
+        (aside / COMPLETE).touch()
+        if path.exists():  # a run that went back and came here again: the newer one counts
+            path.rename(directory / f".step_{policy_version}.replaced.partial")
+        aside.rename(path)
+        _sync(directory)
+        for old in _complete_checkpoints(directory)[:-keep]:
+            shutil.rmtree(old)
+    except OSError as error:
+        raise RunError(
+            f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "
+            "for the weights and twice as much again for the optimizer; free some and resume."
+        ) from error
+    return path
+
+
+def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
+    """Policy version and trainer state of a checkpoint. Raises: RunError if it is not a complete one."""
+    file = path / "trainer" / "state.safetensors"
+    if not (path / COMPLETE).exists() or not file.exists():
+        raise RunError(
+            f"{path} is not a complete checkpoint: expected {COMPLETE} and trainer/state.safetensors in it. "
+            "Choose another step_<n> of the run's checkpoints."
+        )
+    with safe_open(file, framework="pt") as content:
+        state = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
+        return int(content.metadata()["policy_version"]), state
+
+
+def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:
+    for file in source.iterdir():
+        if file.is_file() and not file.name.startswith(".") and not WEIGHT_FILES.match(file.name):
+            shutil.copyfile(file, target / file.name)
+    config = json.loads((target / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _complete_checkpoints(directory: Path) -> list[Path]:
+    found = [path for path in directory.glob("step_*") if (path / COMPLETE).exists()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))

@@ -1,0 +1,180 @@
+"""Forward passes without padding: many sequences in one row, each attending to itself alone.
+
+Invariants: attention never crosses from one sequence to another (`check_no_leak` proves it on the very model
+before the first step); only positions that predict a response token get logits.
+
+Shapes: T tokens of a packed row, N its response tokens, H heads, D size of a head, V vocabulary.
+
+Measured for 128 sequences of 20 to 170 tokens (5,125 in all) on a 2-layer Qwen3 of hidden size 64, one
+thread, forward / forward and backward: transformers' dense block mask 778 / 2217 ms; one causal SDPA per
+sequence 50 / 143 ms; the same batched over buckets of similar length 50 / 160 ms. So the loop is kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.utils.import_utils import is_flash_attn_2_available
+
+from protocol.errors import ConfigError
+from workers.batch import Batch
+from workers.losses import chosen_logprobs
+
+PACKED_SDPA = "staleflow_packed_sdpa"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """One micro-batch on the device. Without sequences it is one token whose logits nobody reads."""
+
+    tokens_1T: torch.Tensor
+    positions_1T: torch.Tensor  # restart at 0 with every sequence
+    lengths: list[int]
+    predicting_N: torch.Tensor  # positions in the row whose logits predict a response token
+    targets_N: torch.Tensor  # those tokens
+    places_N: torch.Tensor  # their places among the response tokens of the batch
+
+
+def pack_row(batch: Batch, indices: Sequence[int], device: torch.device) -> PackedRow:
+    """The sequences `indices` of the batch, side by side in one row."""
+    tokens = [batch.tokens[index] for index in indices] or [np.zeros(1, dtype=np.int64)]
+    predicting, targets, places, start = [], [], [], 0
+    for index in indices:
+        prompt, total = batch.prompt_lengths[index], len(batch.tokens[index])
+        predicting.append(np.arange(start + prompt - 1, start + total - 1))
+        targets.append(batch.tokens[index][prompt:])
+        places.append(np.arange(batch.response_starts[index], batch.response_starts[index] + total - prompt))
+        start += total
+
+    def to_device(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+        joined = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
+        return torch.from_numpy(joined).to(device)
+
+    return PackedRow(
+        tokens_1T=to_device(tokens)[None],
+        positions_1T=to_device([np.arange(len(sequence)) for sequence in tokens])[None],
+        lengths=[len(sequence) for sequence in tokens],
+        predicting_N=to_device(predicting),
+        targets_N=to_device(targets),
+        places_N=to_device(places),
+    )
+
+
+def choose_attention(device: torch.device, dtype: torch.dtype) -> str:
+    """Name of the attention for packed rows: FlashAttention 2 where it runs, else SDPA per sequence."""
+    has_flash = (
+        device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and is_flash_attn_2_available()
+    )
+    return "flash_attention_2" if has_flash else PACKED_SDPA
+
+
+def packed_sdpa(
+    module: torch.nn.Module,
+    query_1HTD: torch.Tensor,
+    key_1HTD: torch.Tensor,
+    value_1HTD: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    sequence_lengths: list[int],
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention within each sequence of a row: an attention function as transformers calls it.
+
+    Raises: ConfigError if the model wants something that this attention cannot do.
+    """
+    if unknown := [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]:
+        raise ConfigError(
+            f"The model's attention uses {', '.join(unknown)}, which packed training on this machine does "
+            "not support. Expected plain or sliding-window softmax attention; choose another model."
+        )
+    parts = []
+    for query, key, value in zip(
+        *(states.split(sequence_lengths, dim=2) for states in (query_1HTD, key_1HTD, value_1HTD)), strict=True
+    ):
+        mask, length = None, query.shape[2]
+        if sliding_window is not None and length > sliding_window:
+            ones = torch.ones(length, length, dtype=torch.bool, device=query.device)
+            mask = ones.tril().triu(1 - sliding_window)
+        parts.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                query,
+                key,
+                value,
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
+            )
+        )
+    return torch.cat(parts, dim=2).transpose(1, 2), None
+
+
+AttentionInterface.register(PACKED_SDPA, packed_sdpa)
+
+
+def forward_row(model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
+    """Logits [N, V] of the positions that predict response tokens, in the dtype of the forward pass."""
+    arguments: dict[str, Any] = {"sequence_lengths": row.lengths}
+    if model.config._attn_implementation != PACKED_SDPA:
+        bounds = torch.tensor([0, *row.lengths], device=row.tokens_1T.device)
+        ends = bounds.cumsum(0, dtype=torch.int32)
+        longest = max(row.lengths)
+        arguments = {
+            "cu_seq_lens_q": ends,
+            "cu_seq_lens_k": ends,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+    output = model(
+        input_ids=row.tokens_1T,
+        position_ids=row.positions_1T,
+        use_cache=False,
+        logits_to_keep=row.predicting_N,
+        **arguments,
+    )
+    return output.logits[0]
+
+
+def response_logprobs(
+    model: PreTrainedModel, row: PackedRow, *, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats."""
+    return chosen_logprobs(forward_row(model, row), row.targets_N, temperature=temperature)
+
+
+def check_no_leak(model: PreTrainedModel, device: torch.device) -> None:
+    """Compare a sequence behind another one with the same sequence alone.
+
+    Raises: ConfigError if they differ: the architecture mixes sequences of a packed row (recurrent layers,
+    an attention of its own), and training it like this would be silently wrong.
+    """
+    ids = np.arange(1, 13) % model.config.get_text_config().vocab_size
+    batch = Batch(
+        tokens=[ids[:5], ids[5:]],
+        prompt_lengths=[1, 1],
+        response_starts=[0, 4],
+        groups=[0, 1],
+        rollout_logprobs=np.zeros(10, dtype=np.float32),
+        advantages=np.zeros(10, dtype=np.float32),
+    )
+    try:
+        with torch.no_grad():
+            packed = forward_row(model, pack_row(batch, [0, 1], device))[4:]
+            alone = forward_row(model, pack_row(batch, [1], device))
+    except TypeError as error:
+        raise ConfigError(
+            f"{type(model).__name__} does not take packed sequences: {error}. Expected a model that hands "
+            "its keyword arguments down to transformers' attention interface; choose another model."
+        ) from error
+    gap = (packed - alone).abs().max().item()
+    bound = (1e-4 if alone.dtype == torch.float32 else 0.1) * max(1.0, alone.abs().max().item())
+    if not gap <= bound:
+        raise ConfigError(
+            f"{type(model).__name__} mixes sequences packed into one row: logits differ by {gap:.3g}, "
+            f"expected at most {bound:.3g}. Recurrent and custom attention layers are not supported."
+        )

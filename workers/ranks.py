@@ -1,0 +1,96 @@
+"""The trainer's ranks: one process group, and orders from rank 0 to the others.
+
+Invariants: orders travel as raw bytes in the wire's own encoding, never pickled; every rank sees the same
+orders in the same order; a single rank needs no environment and no network.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from protocol.codec import from_fields, pack, to_fields, unpack
+from protocol.errors import ConfigError
+from protocol.messages import Message
+
+STOP = 0  # an order without a message; tags of messages are positive
+# ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
+PATIENCE = timedelta(days=30)
+
+
+class Ranks:
+    """This process's place among the trainer's ranks."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Join the group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name; alone if they are unset.
+
+        Raises: ConfigError if they are incomplete or the group does not come together.
+        """
+        self.device = device
+        if device.type == "cuda":
+            index = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+            self.device = torch.device("cuda", index if device.index is None else device.index)
+            torch.cuda.set_device(self.device)
+        if not dist.is_initialized():
+            self._join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.mesh: DeviceMesh = init_device_mesh(device.type, (self.size,))
+
+    def _join(self, backend: str) -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=PATIENCE)
+            return
+        try:
+            dist.init_process_group(backend, timeout=PATIENCE)
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"Trainer rank {os.environ.get('RANK', '?')} of {os.environ['WORLD_SIZE']} could not join at "
+                f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}: {error}. "
+                "Expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to be set alike for every rank."
+            ) from error
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in place, on every rank."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
+        """Rank 0: give an order to the others; None lets them stop."""
+        if self.size == 1:
+            return
+        tag = STOP if message is None else message.tag
+        parts = [b"" if message is None else pack(to_fields(message)), *frames]
+        sizes = torch.zeros(8, dtype=torch.int64)
+        sizes[: len(parts) + 2] = torch.tensor([tag, len(parts), *map(len, parts)])
+        dist.broadcast(sizes, src=0)
+        for part in filter(None, parts):
+            # a copy, because torch wants to own memory that it may write to
+            dist.broadcast(torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy()), src=0)
+
+    def receive(self) -> tuple[Message | None, tuple[bytes, ...]]:
+        """Other ranks: wait for the next order; None means stop."""
+        sizes = torch.zeros(8, dtype=torch.int64)
+        dist.broadcast(sizes, src=0)
+        tag, count, *lengths = sizes.tolist()
+        parts = []
+        for length in lengths[:count]:
+            part = torch.empty(length, dtype=torch.uint8)
+            if length:
+                dist.broadcast(part, src=0)
+            parts.append(part.numpy().tobytes())
+        if tag == STOP:
+            return None, ()
+        return from_fields(tag, unpack(parts[0])), tuple(parts[1:])
+
+    def stop(self) -> None:
+        """Rank 0 tells the others to stop; everyone leaves the group. A single rank keeps its own."""
+        if self.size > 1:
+            if self.rank == 0:
+                self.broadcast(None)
+            dist.destroy_process_group()

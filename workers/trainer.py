@@ -1,0 +1,167 @@
+"""The trainer worker: batches and orders in over the link, policy versions out.
+
+Invariants:
+- Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
+- Versions are published in order, each from a private copy, while the next batch may already be trained on;
+  at most one more waits, so publishing that cannot keep up holds training back.
+- Rank 0 alone has the link; the others repeat its orders (`follow`).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from protocol.errors import RemoteError, RunError, StaleFlowError
+from protocol.messages import (
+    CheckpointSaved,
+    Message,
+    PolicyPublished,
+    Ready,
+    Retire,
+    SaveCheckpoint,
+    Train,
+    TrainStepFinished,
+)
+from protocol.settings import WorkerSettings
+from workers import weights
+from workers.link import Link
+from workers.training import Trainer
+
+__all__ = ["Trainer", "TrainerWorker", "follow"]
+
+Result = TypeVar("Result")
+
+
+class _Snapshot(NamedTuple):
+    """A version that is to be published."""
+
+    policy_version: int
+    tensors: dict[str, torch.Tensor]
+
+
+class TrainerWorker:
+    """Rank 0 of the trainer behind a link."""
+
+    _trainer: Trainer
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._directory = Path(settings.run_dir) / "weights"
+        self._snapshots: asyncio.Queue[_Snapshot | None] = asyncio.Queue(maxsize=1)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Return from `run` after the order in hand and what is being published."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained. Raises: LinkClosed; RunError or ConfigError if training cannot go on."""
+        self._link = link
+        try:
+            self._trainer = await self._in_thread(Trainer, self._settings, self._model_directory)
+            link.send(Ready(self._trainer.policy_version, 0, 0))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._publish(), name="publisher")
+                await self._snapshot()
+                await self._serve()
+                await self._snapshots.put(None)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        finally:
+            if hasattr(self, "_trainer"):
+                self._thread.submit(self._trainer.ranks.stop)
+            self._thread.shutdown(wait=False)
+
+    async def _serve(self) -> None:
+        while not self._is_draining:
+            if (item := self._link.receive_nowait()) is None:
+                await self._link.arrived.wait()
+            else:
+                await self._handle(*item)
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Train(train_version):
+                began = time.perf_counter()
+                metrics = await self._in_thread(self._train, message, frames)
+                train_s = time.perf_counter() - began
+                self._link.send(TrainStepFinished(train_version + 1, train_s, tuple(metrics.items())))
+                await self._snapshot()
+            case SaveCheckpoint(policy_version):
+                path = await self._in_thread(self._save_checkpoint, message)
+                self._link.send(CheckpointSaved(policy_version, str(path)))
+            case Retire(policy_version):
+                weights.retire(weights.location_of(self._directory, policy_version))
+            case _:
+                raise RemoteError(
+                    f"{type(message).__name__} came to a trainer; expected Train, SaveCheckpoint or Retire. "
+                    "Install the same release on both sides."
+                )
+
+    def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
+        self._trainer.ranks.broadcast(train, frames)
+        return self._trainer.train_step(train, frames)
+
+    def _save_checkpoint(self, order: SaveCheckpoint) -> Path:
+        self._trainer.ranks.broadcast(order)
+        return self._trainer.save_checkpoint(order.policy_version)
+
+    async def _snapshot(self) -> None:
+        tensors = await self._in_thread(self._trainer.state_for_publish)
+        await self._snapshots.put(_Snapshot(self._trainer.policy_version, tensors))
+
+    async def _publish(self) -> None:
+        while (snapshot := await self._snapshots.get()) is not None:
+            began = time.perf_counter()
+            published = await asyncio.to_thread(weights.publish, self._directory, *snapshot)
+            publish_s = time.perf_counter() - began
+            self._link.send(PolicyPublished(snapshot.policy_version, *published, publish_s))
+
+    async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
+        with _torch_errors_in_words():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def follow(settings: WorkerSettings, model_directory: str) -> None:
+    """Be a rank other than 0: do what rank 0 does until it stops. RANK, WORLD_SIZE and MASTER_* say where.
+
+    Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
+    """
+    with _torch_errors_in_words():
+        trainer = Trainer(settings, model_directory)
+        trainer.state_for_publish()
+        while True:
+            order, frames = trainer.ranks.receive()
+            match order:
+                case Train():
+                    trainer.train_step(order, frames)
+                    trainer.state_for_publish()
+                case SaveCheckpoint(policy_version):
+                    trainer.save_checkpoint(policy_version)
+                case _:
+                    return trainer.ranks.stop()
+
+
+@contextmanager
+def _torch_errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except StaleFlowError:
+        raise
+    except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
+        raise RunError(
+            f"The trainer failed: {type(error).__name__}: {error}. If memory ran out, lower "
+            "`trainer.max_tokens_per_microbatch`; if another rank was lost, its log says why. Resume from "
+            "the newest checkpoint."
+        ) from error
