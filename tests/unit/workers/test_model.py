@@ -40,9 +40,7 @@ def test_absent_weights_are_refused_rather_than_made_up(directory):
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.norm.weight"]
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        ConfigError, match=r"lacks 1 weights of a LlamaForCausalLM, first model\.norm\.weight"
-    ):
+    with pytest.raises(ConfigError, match=r"lacks 1 weights of a LlamaForCausalLM, .* model\.norm"):
         load_causal_lm(directory, dtype="float32", device="cpu")
 
 

@@ -240,6 +240,18 @@ def test_a_long_queue_is_prefilled_over_several_steps_with_the_same_result(make,
     assert before == at_once.load().prefill_tokens
 
 
+def test_rows_keep_their_tokens_while_the_cache_grows_in_rows_and_in_length(make, model):
+    engine, added = make(20), generations(20, budget=CONTEXT - 18)
+    sampled = {generation.key: [] for generation in added}
+    for generation in added:  # row by row, so that the older ones run when the cache grows
+        engine.add(generation)
+        for item in engine.step():
+            sampled[item.key].append(item)
+    for key, items in finish(engine).items():
+        sampled[key] += items
+    assert max(worst_error(model, g, sampled[g.key]) for g in added) < 1e-4
+
+
 def test_no_more_than_capacity_run_first_come_first_served(make):
     engine = make(3)
     assert (engine.capacity, engine.kv_tokens) == (3, 150)
