@@ -140,7 +140,7 @@ def test_forbidden_tokens_leave_logprobs_and_entropy_finite():
 
 
 def test_a_cap_below_one_and_unequal_shapes_are_refused():
-    with pytest.raises(ValueError, match="cap 0.5"):
+    with pytest.raises(ValueError, match=r"cap 0\.5"):
         truncated_importance_weights(torch.zeros(2), torch.zeros(2), cap=0.5)
     with pytest.raises(ValueError, match="expected equal shapes"):
         truncated_importance_weights(torch.zeros(2), torch.zeros(3), cap=2.0)

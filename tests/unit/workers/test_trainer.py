@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Segment, Train, TrainItem
@@ -53,7 +59,9 @@ def settings(tmp_path):
             model=ModelSettings(dtype=dtype),
             rollout=RolloutSettings(sampling=SamplingSettings(temperature=temperature)),
             reward=RewardSettings(),
-            trainer=TrainerSettings(device="cpu", **({"lr": 1e-2, "max_tokens_per_microbatch": 64} | trainer)),
+            trainer=TrainerSettings(
+                device="cpu", **({"lr": 1e-2, "max_tokens_per_microbatch": 64} | trainer)
+            ),
         )
 
     return make
@@ -80,7 +88,9 @@ def on_policy(trainer, **options):
     """A batch whose rollout logprobs are those of the trainer's own weights."""
     train, frames = make_batch(**options)
     batch = read_batch(train, frames)
-    logprobs = trainer._proximal_logprobs(trainer._rows(batch, range(len(batch.tokens))), len(batch.advantages))
+    logprobs = trainer._proximal_logprobs(
+        trainer._rows(batch, range(len(batch.tokens))), len(batch.advantages)
+    )
     return train, (*frames[:2], logprobs.numpy().astype("<f4").tobytes())
 
 
@@ -166,7 +176,9 @@ def test_training_raises_the_probability_of_rewarded_tokens(model_directory, set
     probabilities = []
     for version in range(6):
         train, frames = on_policy(trainer, seed=version, train_version=version, advantage=favour_three)
-        tokens, logprobs = (np.frombuffer(frame, dtype=t) for frame, t in zip(frames[1:], ("<i4", "<f4"), strict=True))
+        tokens, logprobs = (
+            np.frombuffer(frame, dtype=t) for frame, t in zip(frames[1:], ("<i4", "<f4"), strict=True)
+        )
         probabilities.append(np.exp(logprobs[tokens == 3]).mean())
         metrics = trainer.train_step(train, frames)
         assert metrics["skipped_steps"] == 0
@@ -198,7 +210,9 @@ def test_logprobs_are_those_of_the_sampling_temperature(model_directory, setting
     hot = Trainer(settings(temperature=2.0), str(model_directory))
     batch = read_batch(*make_batch(groups=1))
     packed = hot._proximal_logprobs(hot._rows(batch, range(4)), len(batch.advantages))
-    logits = AutoModelForCausalLM.from_pretrained(model_directory)(torch.from_numpy(batch.tokens[0])[None]).logits
+    logits = AutoModelForCausalLM.from_pretrained(model_directory)(
+        torch.from_numpy(batch.tokens[0])[None]
+    ).logits
     expected = (logits[0] / 2).log_softmax(-1)
     prompt = batch.prompt_lengths[0]
     assert packed[0].item() == pytest.approx(expected[prompt - 1, batch.tokens[0][prompt]].item(), abs=1e-5)
