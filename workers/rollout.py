@@ -62,6 +62,7 @@ class RolloutWorker:
         self._attempts: dict[Key, _Attempt] = {}
         self._status_sequence = 0
         self._reported_at = self._status_at = 0.0
+        self._is_known_idle = True
         self._is_draining = False
 
     def drain(self) -> None:
@@ -86,6 +87,7 @@ class RolloutWorker:
                 self._step()
                 await asyncio.sleep(0)  # one turn of the loop: beats and messages
             else:
+                self._report_dry()
                 await link.arrived.wait()
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
@@ -112,6 +114,7 @@ class RolloutWorker:
             self._link.send(GenerationFailed(*key, str(error)))
             return
         self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
+        self._is_known_idle = False
 
     def _step(self) -> None:
         endings = self._absorb(self._engine.step())
@@ -121,7 +124,7 @@ class RolloutWorker:
         if now - self._reported_at >= self._settings.rollout.progress_s:
             self._report_progress()
             self._reported_at = now
-        if now - self._status_at >= self._settings.rollout.status_s or not self._engine.is_busy():
+        if now - self._status_at >= self._settings.rollout.status_s:
             self._report_status()
             self._status_at = now
 
@@ -165,6 +168,12 @@ class RolloutWorker:
                 np.asarray(tokens, dtype="<i4").tobytes(),
                 np.asarray(logprobs, dtype="<f4").tobytes(),
             )
+
+    def _report_dry(self) -> None:
+        """Say at once that there is nothing to do, however it came to that."""
+        if not self._is_known_idle:
+            self._is_known_idle = True
+            self._report_status()
 
     def _report_status(self) -> None:
         load = self._engine.load()
