@@ -94,6 +94,8 @@ class RewardSettings(Section):
 class TrainerSettings(Section):
     """Optimization."""
 
+    engine: str = "fsdp"
+    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's Trainer."""
     algorithm: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
     """How rewards of a group become advantages."""
     batch_groups: int = Field(default=32, ge=1)

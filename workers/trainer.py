@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from protocol.errors import RemoteError, RunError, StaleFlowError
+from protocol.importing import load_object
 from protocol.messages import (
     CheckpointSaved,
     Message,
@@ -69,7 +70,7 @@ class TrainerWorker:
         """Serve until drained. Raises: LinkClosed; RunError or ConfigError if training cannot go on."""
         self._link = link
         try:
-            self._trainer = await self._in_thread(Trainer, self._settings, self._model_directory)
+            self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
@@ -133,13 +134,19 @@ class TrainerWorker:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
 
+def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
+    """The trainer that `trainer.engine` names. Raises: ConfigError."""
+    name = settings.trainer.engine
+    return (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
+
+
 def follow(settings: WorkerSettings, model_directory: str) -> None:
     """Be a rank other than 0: do what rank 0 does until it stops. RANK, WORLD_SIZE and MASTER_* say where.
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
     """
     with _torch_errors_in_words():
-        trainer = Trainer(settings, model_directory)
+        trainer = make_trainer(settings, model_directory)
         trainer.state_for_publish()
         while True:
             order, frames = trainer.ranks.receive()

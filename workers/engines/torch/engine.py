@@ -40,12 +40,18 @@ class _Waiting(NamedTuple):
     prefix: bytes  # all of them but the last: what has to be in the KV cache
 
 
-def make_engine(settings: WorkerSettings, model_directory: str) -> "TorchEngine":
-    """An engine for the model in this directory. Raises: ConfigError if it cannot be loaded or run."""
+def make_engine(
+    settings: WorkerSettings, model_directory: str, kind: type["TorchEngine"] | None = None
+) -> "TorchEngine":
+    """An engine for the model in this directory; `kind` is a subclass to make instead.
+
+    Raises: ConfigError if the model cannot be loaded or run.
+    """
     model = load_causal_lm(
         model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device)
     )
-    return TorchEngine(model, settings.rollout, stop_tokens=stop_tokens(model, model_directory))
+    stops = stop_tokens(model, model_directory)
+    return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops)
 
 
 def stop_tokens(model: PreTrainedModel, directory: str | Path) -> list[int]:
