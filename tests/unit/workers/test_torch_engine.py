@@ -1,6 +1,7 @@
 """The embedded engine against plain forward passes of the same model."""
 
 import random
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,7 @@ from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine, make_engine
 from workers.engines.torch import engine as engine_module
 from workers.engines.torch.engine import stop_tokens
+from workers.model import load_causal_lm
 
 VOCABULARY, CONTEXT, STOP = 24, 96, 1
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -64,17 +66,15 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="session")
 def model(directory):
     """The plain model, which nobody changes."""
-    return AutoModelForCausalLM.from_pretrained(directory).eval()
+    return load_causal_lm(directory, dtype="float32", device="cpu")
 
 
 @pytest.fixture
-def make(directory):
-    """An engine for the model in `directory`, without stop tokens unless asked."""
+def make(model):
+    """An engine for a copy of the plain model, without stop tokens unless asked."""
 
     def build(max_running=4, *, stops=(), **sampling):
-        rollout = make_rollout(max_running, **sampling)
-        loaded = AutoModelForCausalLM.from_pretrained(directory).eval()
-        return TorchEngine(loaded, rollout, stop_tokens=stops)
+        return TorchEngine(deepcopy(model), make_rollout(max_running, **sampling), stop_tokens=stops)
 
     return build
 
