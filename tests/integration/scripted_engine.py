@@ -1,4 +1,7 @@
-"""A rollout engine without a model: response token i is the number i, under logprob -(i + 1) / 1000."""
+"""A rollout engine without a model: response token i is the number i, under logprob -(i + 1) / 1000.
+
+A generation with seed 0 waits in line for ever.
+"""
 
 import time
 
@@ -13,6 +16,7 @@ class ScriptedEngine:
 
     def __init__(self):
         self._running = {}  # key -> [next token, end]
+        self._waiting = set()
         self._steps = self._tokens = 0
 
     def add(self, generation: Generation) -> None:
@@ -20,12 +24,16 @@ class ScriptedEngine:
             raise ValueError(
                 f"A prompt of {len(generation.prompt_tokens)} tokens can never run; at most 8 do."
             )
+        if generation.seed == 0:
+            self._waiting.add(generation.key)
+            return
         start = len(generation.response_tokens)
         self._running[generation.key] = [start, start + generation.max_new_tokens]
 
     def abort(self, keys):
         for key in keys:
             self._running.pop(key, None)
+            self._waiting.discard(key)
 
     def step(self):
         time.sleep(0.001)  # the time that a decode step takes
@@ -49,7 +57,7 @@ class ScriptedEngine:
         return EngineLoad(len(self._running), 0, 0, self._steps, self._tokens, 0.0, 0, 0.0)
 
     def is_busy(self):
-        return bool(self._running)
+        return bool(self._running or self._waiting)
 
 
 def make(settings, model_directory):

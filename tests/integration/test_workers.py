@@ -230,7 +230,7 @@ async def test_an_interrupt_hands_back_every_token_once_and_an_abort_nothing(sta
         assert tokens == list(range(len(tokens)))
     await stand.until_idle()
     # an attempt interrupted before its first token comes back empty
-    stand.send(Route(3, 0, 0, 5, 10**6, ()), int32(7), b"")
+    stand.send(Route(3, 0, 0, 0, 10**6, ()), int32(7), b"")
     stand.send(Interrupt(((3, 0, 0),)))
     generated, frames = await stand.expect(Generated)
     assert generated == Generated((Delta(3, 0, 0, 0, 0, 0, "interrupt"),))
