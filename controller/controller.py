@@ -91,9 +91,8 @@ class Controller:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._run is not None
-        self._shell.abandon(
-            "The program left the run before its end." if kind is None else f"{kind.__name__}: {error}"
-        )
+        how = "" if kind is None else f" by {kind.__name__} {error}".rstrip()
+        self._shell.abandon(f"The program left the run before its end{how}.")
         await self._run
         if error is None:
             self._raise_failure()

@@ -186,7 +186,7 @@ class _SavedDataset:
 
     def __init__(self, path: str) -> None:
         try:
-            import datasets
+            import datasets  # pyright: ignore[reportMissingImports]  # an extra
         except ImportError as error:
             raise ConfigError(
                 f"data.path {path!r} is a folder, and reading a saved dataset needs the package `datasets`. "

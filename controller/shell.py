@@ -74,9 +74,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._next_group = 0
-        self._wanted_prompts: asyncio.Queue[int] = (
-            asyncio.Queue()
-        )  # bounded by the core: it asks again when answered
+        self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -123,9 +121,7 @@ class Shell:
                 begin.cancel()
                 reader.cancel()
                 await self._close_workers(supervisor)
-        except* (
-            Exception
-        ) as errors:  # a task of ours broke: its siblings, and with them the workers, are gone
+        except* Exception as errors:  # a task of ours broke, and with its siblings the workers are gone
             self._fail(errors.exceptions[0])
         finally:
             self._over.set()
