@@ -201,9 +201,9 @@ def test_an_on_policy_step_has_no_mismatch_and_an_off_policy_one_is_weighted(mod
 
 
 def test_the_learning_rate_warms_up_linearly(model_directory, settings):
-    trainer = Trainer(settings(warmup_steps=4), str(model_directory))
-    rates = [trainer.train_step(*make_batch(train_version=v))["lr"] for v in range(6)]
-    assert rates == pytest.approx([2.5e-3, 5e-3, 7.5e-3, 1e-2, 1e-2, 1e-2])
+    trainer = Trainer(settings(warmup_steps=2), str(model_directory))
+    rates = [trainer.train_step(*make_batch(train_version=v))["lr"] for v in range(3)]
+    assert rates == pytest.approx([5e-3, 1e-2, 1e-2])
 
 
 def test_logprobs_are_those_of_the_sampling_temperature(model_directory, settings):
@@ -221,16 +221,16 @@ def test_logprobs_are_those_of_the_sampling_temperature(model_directory, setting
 
 
 def test_a_step_that_is_not_finite_is_skipped_counted_and_in_the_end_fatal(model_directory, settings):
-    trainer = Trainer(settings(minibatches=2), str(model_directory))
+    trainer = Trainer(settings(minibatches=4), str(model_directory))
     before = trainer.state_for_publish()
-    for version in range(9):
+    for version in range(4):
         metrics = trainer.train_step(*make_batch(train_version=version, advantage=lambda _: math.inf))
-        assert metrics["skipped_steps"] == 2
+        assert metrics["skipped_steps"] == 4
         assert all(math.isfinite(value) for value in metrics.values())
     after = trainer.state_for_publish()
     assert all(torch.equal(before[name], after[name]) for name in before)
     with pytest.raises(RunError, match="20 optimizer steps in a row"):
-        trainer.train_step(*make_batch(train_version=9, advantage=lambda _: math.inf))
+        trainer.train_step(*make_batch(train_version=4, advantage=lambda _: math.inf))
 
 
 def test_a_batch_of_another_version_or_size_is_refused(model_directory, settings):
@@ -242,13 +242,14 @@ def test_a_batch_of_another_version_or_size_is_refused(model_directory, settings
         trainer.train_step(train, (*frames[:2], frames[2][:-4]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_published_weights_are_private_copies_of_the_asked_precision_and_tied_ones_come_once(
-    model_directory, settings
+    model_directory, settings, dtype
 ):
-    trainer = Trainer(settings(dtype="bfloat16"), str(model_directory))
+    trainer = Trainer(settings(dtype=dtype), str(model_directory))
     state = trainer.state_for_publish()
     assert "lm_head.weight" not in state
-    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in state.values()} == {getattr(torch, dtype)}
     copies = {name: tensor.clone() for name, tensor in state.items()}
     trainer.train_step(*make_batch())
     assert all(torch.equal(state[name], copies[name]) for name in state)
