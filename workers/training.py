@@ -278,8 +278,8 @@ class Trainer:
         if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
             raise RunError(
                 f"{self._skipped_in_a_row} optimizer steps in a row were not finite, the last one a loss "
-                f"of {loss} and a gradient norm of {grad_norm}. Expected finite numbers; lower `trainer.lr`, and "
-                "resume from the newest checkpoint."
+                f"of {loss} and a gradient norm of {grad_norm}. Expected finite numbers; lower `trainer.lr` "
+                "and resume from the newest checkpoint."
             )
 
     def _named_tensors(self) -> dict[str, torch.Tensor]:
