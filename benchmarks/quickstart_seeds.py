@@ -1,0 +1,53 @@
+"""The quickstart over several seeds: does it learn, how long does it take, is the bound kept?
+
+Every run starts from nothing (own model, own prompts) through the command line, as a user starts it.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(seed: int, overrides: list[str]) -> dict[str, object]:
+    """One quickstart; its summary in a few figures."""
+    name = f"seed_{seed}"
+    settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds", *overrides]
+    began = time.monotonic()
+    command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
+    code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+    wall_s = time.monotonic() - began
+    folder = ROOT / "runs" / "quickstart_seeds" / name
+    summary = json.loads((folder / "summary.json").read_text())
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    first = sum(line["reward/mean"] for line in lines[:10]) / 10
+    last = sum(line["reward/mean"] for line in lines[-10:]) / 10
+    return {
+        "seed": seed,
+        "exit_code": code,
+        "reward_first_10": round(first, 3),
+        "reward_last_10": round(last, 3),
+        "gain": round(last - first, 3),
+        "wall_s": round(wall_s, 1),
+        "staleness_max": max(line["staleness/max"] for line in lines),
+        "violations": summary["staleness/violations"],
+        "tokens": {k.split("/")[1]: v for k, v in summary.items() if k.startswith("tokens/")},
+    }
+
+
+def main() -> None:
+    """Print a line for each seed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("overrides", nargs="*")
+    arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        print(json.dumps(run(seed, arguments.overrides)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
