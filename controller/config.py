@@ -1,4 +1,5 @@
-"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference manual."""
+"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference manual.
+"""
 
 from typing import Any, Literal
 
@@ -29,8 +30,8 @@ class DataSettings(Section):
     """A JSONL file, a directory saved by `datasets.save_to_disk`, or an import path `module:function` or
     `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
     columns: dict[str, str] = {}
-    """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt: question}`.
-    `prompt` is a string or a list of chat messages."""
+    """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt:
+    question}`. `prompt` is a string or a list of chat messages."""
     shuffle: bool = True
     """Shuffle every pass over the data by `run.seed`; an iterable is taken as it comes."""
     epochs: int = Field(default=0, ge=0)
@@ -46,19 +47,22 @@ class StalenessSettings(Section):
     strategy: Literal["staleflow"] = "staleflow"
     """Preset of admission, routing and synchronization rules."""
     in_flight_batches: float | Literal["auto"] = "auto"
-    """Groups in the system (started and not yet trained), in batches; at most max_staleness + 1, which is `auto`."""
+    """Groups in the system (started and not yet trained), in batches; at most max_staleness + 1, which is
+    `auto`."""
     routing: str = "marginal_gain"
     """`marginal_gain`, `least_requests`, `round_robin`, or an import path of a function like those of
     strategies/routing.py."""
     mu: float = Field(default=0.3, ge=0, le=1)
-    """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle instance."""
+    """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle
+    instance."""
     synchronization: str = "greedy"
     """`greedy`, or an import path of a function like those of strategies/synchronization.py."""
     partial_rollout: bool = True
-    """Interrupt what runs when an instance pulls, and go on with it under the new weights. Off: wait until it ends."""
+    """Interrupt what runs when an instance pulls, and go on with it under the new weights. Off: wait until it
+    ends."""
     filter: str = "none"
-    """`none`; `zero_variance` drops groups whose rewards are all equal, each replaced by one fresh prompt; or an
-    import path of a function like those of strategies/filtering.py."""
+    """`none`; `zero_variance` drops groups whose rewards are all equal, each replaced by one fresh prompt; or
+    an import path of a function like those of strategies/filtering.py."""
 
 
 class ControllerSettings(Section):
@@ -104,7 +108,9 @@ def load_config(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Confi
 
     Raises: ConfigError that names every problem at once, each with its nearest valid key.
     """
-    raise ImportError(path, overrides)
+    from controller.config_file import read_config  # it needs the models above
+
+    return read_config(path, overrides)
 
 
 JsonObject = dict[str, Any]

@@ -1,0 +1,228 @@
+"""Reads a configuration from YAML and `key.path=value` overrides.
+
+Invariants: every problem is reported, all in one ConfigError; a value is never guessed: what the strict
+models refuse is refused here, but an int for a float and a list for a tuple, which YAML cannot tell apart.
+Relative paths come out absolute.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from controller.config import Config, Section
+from controller.config_rules import cross_field_problems
+from protocol.errors import ConfigError
+
+PATH_KEYS = (
+    "data.path", "model.path", "model.factory", "reward.function", "rollout.engine",
+    "staleness.routing", "staleness.synchronization", "staleness.filter",
+)  # fmt: skip
+
+Tree = dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as meant: `1e-6` is a number, `2026-01-01` a string, and a key given twice is a mistake."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in the file at `path`, with overrides applied in order.
+
+    Raises: ConfigError that names every problem, each with its dotted path, line, and what would do.
+    """
+    file = Path(path)
+    tree, lines, problems = _read_tree(file)
+    for override in overrides:
+        problems += _apply_override(tree, lines, override)
+    config, bad_fields = None, set[str]()
+    for _ in range(
+        2
+    ):  # the second time without what was refused, so that cross-field rules are looked at too
+        try:
+            config = Config.model_validate_json(json.dumps(tree))
+            break
+        except ValidationError as error:
+            for field, problem in _in_words(error, tree):
+                bad_fields.add(field)
+                problems.append(f"{field}{lines.get(field, '')}: {problem}")
+                _drop(tree, field)
+    if config is not None:
+        for fields, problem in cross_field_problems(config):
+            if not bad_fields.intersection(fields):
+                problems.append(f"{fields[0]}{lines.get(fields[0], '')}: {problem}")
+    if problems or config is None:
+        raise ConfigError(_summary(file, problems))
+    return _with_absolute_paths(config, file.absolute().parent)
+
+
+def _summary(file: Path, problems: list[str]) -> str:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return f"The configuration {file} has {count}:\n" + "\n".join(f"  {problem}" for problem in problems)
+
+
+def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
+    """The file as nested dictionaries, " (line N)" per dotted path, and problems of form."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=_Loader)
+        tree = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no file {file} (working directory {Path.cwd()}). Give the path of a YAML "
+            "configuration, for example examples/quickstart.yaml."
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"The configuration {file} cannot be read: {' '.join(str(error).split())}. Expected YAML in "
+            "UTF-8."
+        ) from None
+    if tree is None:
+        return {}, {}, []
+    if not isinstance(tree, dict) or node is None:
+        raise ConfigError(
+            f"The configuration {file} is a {type(tree).__name__}, not a mapping of sections. Expected for "
+            "example `run:` with `steps: 100` below it."
+        )
+    lines: dict[str, str] = {}
+    problems = []
+    for dotted, line in _keys(node, ""):
+        if dotted in lines:
+            problems.append(f"{dotted} (line {line}): is given twice, first{lines[dotted]}. Keep one.")
+        lines.setdefault(dotted, f" (line {line})")
+    tree = {
+        str(key): {} if value is None else value for key, value in tree.items()
+    }  # `run:` with nothing below it
+    return tree, lines, problems
+
+
+def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            dotted = f"{prefix}{key.value}"
+            yield dotted, key.start_mark.line + 1
+            yield from _keys(value, f"{dotted}.")
+
+
+def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[str]:
+    dotted, separator, text = override.partition("=")
+    if not separator or not dotted:
+        return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
+    try:
+        value = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        return [f"{override!r} on the command line: its value is not YAML ({' '.join(str(error).split())})."]
+    *sections, key = dotted.split(".")
+    place = tree
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            return [f"{override!r} on the command line: {section} is a value in the file, not a section."]
+    place[key] = value
+    lines[dotted] = " (command line)"
+    return []
+
+
+def _in_words(error: ValidationError, tree: Tree) -> list[tuple[str, str]]:
+    """(dotted path, problem) of every refused field; the branches of a union become one sentence."""
+    messages: dict[str, list[str]] = {}
+    for entry in error.errors(include_url=False):
+        field, value = _field_of(entry["loc"], tree)
+        if entry["type"] == "extra_forbidden":
+            messages[field] = [_unknown_key(field)]
+        else:
+            message = entry["msg"].removeprefix("Input should be ")
+            messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
+    return [
+        (field, texts[0] if len(texts) == 1 else f"{texts[0]} {' or '.join(texts[1:])}.")
+        for field, texts in messages.items()
+    ]
+
+
+def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
+    """The part of a pydantic location that exists in the file (the rest names a branch of a union), and its
+    value.
+    """
+    value: Any = tree
+    names: list[str] = []
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        names.append(str(part))
+    return ".".join(names), value
+
+
+def _drop(tree: Tree, field: str) -> None:
+    *sections, key = field.split(".")
+    place: Any = tree
+    for section in sections:
+        if not isinstance(place, dict) or section not in place:
+            return
+        place = place[section]
+    if isinstance(place, dict):
+        place.pop(key, None)
+    elif sections:  # an entry of a list: the whole list goes
+        _drop(tree, ".".join(sections))
+
+
+def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Dotted path of every section and field, in the order of the manual."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from valid_keys(field.annotation, f"{prefix}{name}.")
+
+
+def _unknown_key(field: str) -> str:
+    known = list(valid_keys())
+    section, _, name = field.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+    elsewhere = [key for key in known if key.rpartition(".")[2] == name]
+    near = difflib.get_close_matches(name, siblings, n=1)
+    nearest = [siblings[near[0]]] if near else elsewhere or difflib.get_close_matches(field, known, n=1)
+    if nearest:
+        return f"there is no such key. Did you mean `{nearest[0]}`?"
+    return f"there is no such key. Keys here: {', '.join(siblings) or ', '.join(Config.model_fields)}."
+
+
+def _with_absolute_paths(config: Config, beside: Path) -> Config:
+    """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
+
+    What is found in neither place is left as it is, for `check` to name.
+    """
+    sections: dict[str, Section] = {}
+    for dotted in PATH_KEYS:
+        section_name, field = dotted.split(".")
+        section: Section = sections.get(section_name) or getattr(config, section_name)
+        value = cast("str | None", getattr(section, field))
+        if not value or (dotted == "model.path" and config.model.factory):
+            continue
+        sections[section_name] = section.model_copy(update={field: _absolute(value, beside)})
+    return config.model_copy(update=sections)
+
+
+def _absolute(value: str, beside: Path) -> str:
+    file, separator, name = value.rpartition(":")
+    if not (separator and file.endswith(".py") and name.isidentifier()):
+        file, separator, name = value, "", ""
+    for folder in (Path.cwd(), beside):
+        found = folder / file
+        if found.is_file() or ((found / "config.json").exists() or (found / "dataset_info.json").exists()):
+            return f"{found.resolve()}{separator}{name}"
+    return value

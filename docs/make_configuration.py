@@ -1,0 +1,85 @@
+"""Writes docs/configuration.md from the configuration's models: `python docs/make_configuration.py`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pydantic.fields import FieldInfo  # noqa: E402
+
+from controller.config import Config, Section  # noqa: E402
+
+INTRODUCTION = """# Configuration
+
+Every key of a configuration file. An unknown key is refused. Any key can be set on the command line:
+`launch.py CONFIG.yaml trainer.lr=1e-5`.
+
+Generated from the models in `protocol/settings.py` and `controller/config.py` by
+`python docs/make_configuration.py`; do not edit.
+"""
+
+
+def render() -> str:
+    """The whole file as text."""
+    return INTRODUCTION + "".join(_section(name, field) for name, field in Config.model_fields.items())
+
+
+def _section(name: str, field: FieldInfo) -> str:
+    model = field.annotation
+    assert isinstance(model, type)
+    assert issubclass(model, Section)
+    rows = [
+        f"| `{key}` | {_kind(entry)} | {_default(entry)} | {_cell(entry.description or '')} |"
+        for key, entry in _fields(model, f"{name}.")
+    ]
+    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
+    return f"\n## {name}\n\n{_prose(model.__doc__ or '')}\n\n{head}" + "\n".join(rows) + "\n"
+
+
+def _fields(model: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:
+    found: list[tuple[str, FieldInfo]] = []
+    for name, entry in model.model_fields.items():
+        inner = entry.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            found += _fields(inner, f"{prefix}{name}.")
+        else:
+            found.append((f"{prefix}{name}", entry))
+    return found
+
+
+def _kind(entry: FieldInfo) -> str:
+    annotation: Any = entry.annotation
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
+        else str(annotation)
+    )
+    for long in ("typing.", "<class '", "'>"):
+        text = text.replace(long, "")
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    limits = [
+        f"{sign} {getattr(item, name):g}"
+        for item in entry.metadata
+        for name, sign in signs.items()
+        if getattr(item, name, 2**20) < 2**20  # the width of an integer tells nobody anything
+    ]
+    return _cell(", ".join([f"`{text}`", *filter(None, limits)]))
+
+
+def _default(entry: FieldInfo) -> str:
+    value = entry.default
+    return "" if value == "" else f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def _prose(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    return _prose(text).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "configuration.md").write_text(render(), encoding="utf-8")
