@@ -1,0 +1,321 @@
+"""What can be known of a run before anything starts.
+
+Invariants: nothing of the user's is imported or executed, files are only read; an error is what would end the
+run, a note is what a person may want to change.
+"""
+
+import ast
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from controller.config import Config
+from controller.config_rules import cross_field_problems
+from strategies.filtering import FILTERS
+from strategies.routing import ROUTINGS
+from strategies.synchronization import SYNCHRONIZATIONS
+
+TRAINER_BYTES_PER_PARAMETER = 16  # float32 weights, gradients, and AdamW's two moments
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence about one setting."""
+
+    level: Literal["error", "note"]
+    field: str
+    text: str
+
+
+Findings = Iterator[Finding]
+
+
+def check(config: Config) -> list[Finding]:
+    """Everything that is wrong with a run, or worth knowing, errors first; nothing is started."""
+    found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
+    checks: tuple[Callable[[Config], Findings], ...] = (
+        _check_model, _check_data, _check_import_paths, _check_run_directory, _check_port, _check_work,
+    )  # fmt: skip
+    for one in checks:
+        found += one(config)
+    return sorted(found, key=lambda finding: finding.level)
+
+
+def find_import_path(spec: str) -> str | None:
+    """What is wrong with an import path, None if nothing; sources are parsed, never run."""
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name.isidentifier():
+        return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`."
+    if place.endswith(".py"):
+        source = Path(place)
+        if not source.is_file():
+            return f"{spec!r}: there is no file {place} in {Path.cwd()} or beside the configuration."
+    else:
+        search: list[str] | None = None
+        for end, part in enumerate(parts := place.split("."), 1):
+            found = PathFinder.find_spec(".".join(parts[:end]) if search is None else part, search)
+            if found is None:
+                return f"{spec!r}: there is no module {'.'.join(parts[:end])} on the import path."
+            search = list(found.submodule_search_locations or [])
+        if found.origin is None or not found.origin.endswith(".py"):
+            return None  # compiled: only importing could tell more
+        source = Path(found.origin)
+    return _find_name(source, name, spec)
+
+
+def _find_name(source: Path, name: str, spec: str) -> str | None:
+    try:
+        tree = ast.parse(source.read_bytes())
+    except SyntaxError as error:
+        return f"{spec!r}: {source} is not valid Python: {error.msg} in line {error.lineno}."
+    names: set[str] = set()
+    for node in ast.walk(tree):  # also below `if` and `try`: better to believe than to refuse wrongly
+        match node:
+            case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found) | ast.ClassDef(name=found):
+                names.add(found)
+            case ast.Name(id=found, ctx=ast.Store()):
+                names.add(found)
+            case ast.ImportFrom() | ast.Import():
+                names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    if name in names or "*" in names:
+        return None
+    return f"{spec!r}: {source} defines no {name}; it has {', '.join(sorted(names)) or 'nothing'}."
+
+
+def _check_import_paths(config: Config) -> Findings:
+    staleness = config.staleness
+    for field, value, known in (
+        ("model.factory", config.model.factory, ()),
+        ("reward.function", config.reward.function, ()),
+        ("rollout.engine", config.rollout.engine, ("torch",)),
+        ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
+        ("staleness.synchronization", staleness.synchronization, tuple(SYNCHRONIZATIONS)),
+        ("staleness.filter", staleness.filter, tuple(FILTERS)),
+    ):
+        if value is None or value in known:
+            continue
+        if not value:
+            yield Finding(
+                "error", field, "is empty; expected the import path of a function that scores responses."
+            )
+        elif problem := find_import_path(value):
+            yield Finding("error", field, problem + (f" Built in: {', '.join(known)}." if known else ""))
+
+
+def _check_model(config: Config) -> Findings:
+    base = Path(config.run.dir) / config.run.name if config.model.factory else Path.cwd()
+    directory = base / config.model.path
+    if not (directory / "config.json").is_file():
+        if config.model.factory is None:
+            yield Finding(
+                "error", "model.path",
+                f"there is no model at {directory}: no config.json. Download one (`hf download NAME "
+                "--local-dir DIR`) and name its folder, or set model.factory.",
+            )  # fmt: skip
+        return
+    try:
+        shape = json.loads((directory / "config.json").read_text())
+        weights = sum(_parameter_count(file) for file in directory.glob("*.safetensors"))
+    except (OSError, ValueError) as error:
+        yield Finding(
+            "error", "model.path", f"{directory} cannot be read: {error}. Save or download the model again."
+        )
+        return
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    context = shape.get("max_position_embeddings")
+    if context is not None and longest > context:
+        yield Finding(
+            "error", "rollout.max_response_tokens",
+            f"{rollout.max_prompt_tokens} prompt and {rollout.max_response_tokens} response tokens are "
+            f"{longest}, but the model has {context} positions; lower either.",
+        )  # fmt: skip
+    if weights:
+        yield _memory_finding(config, shape, weights, longest)
+
+
+def _parameter_count(file: Path) -> int:
+    """Elements of all tensors in a safetensors file, from its header."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header: dict[str, Any] = json.loads(stream.read(size))
+    count = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            begin, end = tensor["data_offsets"]
+            count += (end - begin) // {"F64": 8, "F32": 4}.get(tensor["dtype"], 2)
+    return count
+
+
+def _memory_finding(config: Config, shape: dict[str, Any], parameters: int, longest: int) -> Finding:
+    heads = shape.get("num_key_value_heads") or shape.get("num_attention_heads", 0)
+    head_dim = shape.get("head_dim") or shape.get("hidden_size", 0) // max(
+        shape.get("num_attention_heads", 1), 1
+    )
+    width = BYTES[config.model.dtype]
+    kv = (
+        2
+        * shape.get("num_hidden_layers", 0)
+        * heads
+        * head_dim
+        * width
+        * longest
+        * config.rollout.max_running
+    )
+    instance, trainer = parameters * width + kv, parameters * TRAINER_BYTES_PER_PARAMETER
+    total = config.rollout.instances * instance + trainer
+    text = (
+        f"about {_in_words(total)} for weights, optimizer and KV cache: {config.rollout.instances} "
+        f"instances of {_in_words(parameters * width)} weights and up to {_in_words(kv)} KV cache, trainer "
+        f"{_in_words(trainer)}."
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    has_gpu = Path("/dev/nvidia0").exists()
+    on_cpu = all(
+        device == "cpu" or (device == "auto" and not has_gpu)
+        for device in (config.rollout.device, config.trainer.device)
+    )
+    if on_cpu and total > memory:
+        return Finding(
+            "error",
+            "rollout.max_running",
+            f"{text} This machine has {_in_words(memory)}; lower rollout.max_running or instances, or take "
+            "a smaller model.",
+        )
+    return Finding("note", "rollout.max_running", text)
+
+
+def _in_words(count_bytes: int) -> str:
+    return f"{count_bytes / 1e9:.1f} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.1f} MB"
+
+
+def _check_data(config: Config) -> Findings:
+    data = config.data
+    path = Path(data.path)
+    if not data.path:
+        yield Finding(
+            "error",
+            "data.path",
+            "is empty; expected a JSONL file, a saved dataset, or an import path of `prompts`.",
+        )
+    elif path.is_dir():
+        if PathFinder.find_spec("datasets") is None:
+            yield Finding(
+                "error",
+                "data.path",
+                f"{path} is a folder, which the package `datasets` reads; install it: pip install datasets.",
+            )
+    elif path.is_file():
+        yield from _check_first_row(config, path)
+    elif ":" not in data.path:
+        yield Finding(
+            "error",
+            "data.path",
+            f"there is no file or folder {data.path} in {Path.cwd()} or beside the configuration.",
+        )
+    elif problem := find_import_path(data.path):
+        yield Finding("error", "data.path", problem)
+
+
+def _check_first_row(config: Config, path: Path) -> Findings:
+    with path.open("rb") as lines:
+        first = next((line for line in islice(lines, 100) if line.strip()), b"")
+    if not first:
+        yield Finding("error", "data.path", f"{path} has no rows; expected one JSON object per line.")
+        return
+    try:
+        row = json.loads(first)
+    except ValueError as error:
+        yield Finding(
+            "error",
+            "data.path",
+            f"the first row of {path} is not JSON ({error}); expected one object per line.",
+        )
+        return
+    if not isinstance(row, dict):
+        yield Finding(
+            "error",
+            "data.path",
+            f"the first row of {path} is a {type(row).__name__}; expected a JSON object.",
+        )
+        return
+    needed = {"prompt": "prompt", **config.data.columns}
+    for name, source in needed.items():
+        if source not in row:
+            yield Finding(
+                "error", f"data.columns.{name}",
+                f"the first row of {path} has no column {source!r}; it has {', '.join(map(repr, row))}. Map "
+                f"it: `data.columns: {{{name}: THE_COLUMN}}`.",
+            )  # fmt: skip
+
+
+def _check_run_directory(config: Config) -> Findings:
+    directory = (Path(config.run.dir) / config.run.name).absolute()
+    nearest = next(place for place in (directory, *directory.parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        yield Finding(
+            "error",
+            "run.dir",
+            f"{directory} cannot be written: {nearest} is not a folder that you may write to.",
+        )
+
+
+def _check_port(config: Config) -> Findings:
+    host, _, port = config.controller.bind.removeprefix("tcp://").rpartition(":")
+    if not config.controller.bind.startswith("tcp://") or not port.isdigit():
+        return
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            yield Finding(
+                "error",
+                "controller.bind",
+                f"{config.controller.bind} cannot be bound: {error.strerror}. Choose another port, or "
+                "`auto`.",
+            )
+
+
+def _check_work(config: Config) -> Findings:
+    rollout, trainer, staleness = config.rollout, config.trainer, config.staleness
+    if rollout.sampling.temperature == 0:
+        yield Finding(
+            "note",
+            "rollout.sampling.temperature",
+            "0 makes all responses to a prompt equal, so nothing can be learnt from comparing them.",
+        )
+    if rollout.instances == 0:
+        yield Finding(
+            "note", "rollout.instances", "0: the run waits until rollout workers attach from outside."
+        )
+    if staleness.max_staleness == 0:
+        yield Finding(
+            "note",
+            "staleness.max_staleness",
+            "0 is synchronous: rollout and training take turns. 1 to 3 lets them overlap.",
+        )
+    processes = rollout.instances * rollout.threads + trainer.ranks * trainer.threads
+    if processes > (cores := os.cpu_count() or 1):
+        yield Finding(
+            "note",
+            "rollout.instances",
+            f"instances and trainer use {processes} threads on {cores} cores; on CPUs they share them.",
+        )
+    batches = (
+        staleness.max_staleness + 1 if staleness.in_flight_batches == "auto" else staleness.in_flight_batches
+    )
+    trajectories = int(batches * trainer.batch_groups) * rollout.group_size
+    yield Finding(
+        "note", "staleness.in_flight_batches",
+        f"up to {trajectories} trajectories are in the system at once, and instances decode up to "
+        f"{rollout.instances * rollout.max_running}.",
+    )  # fmt: skip
