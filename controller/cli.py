@@ -1,0 +1,178 @@
+"""The commands behind launch.py.
+
+Invariants: exit code 0 is done, 1 a failed run (its first cause printed last), 2 a wrong configuration or
+command line, 130 stopped at once by a second Ctrl-C; whatever happens, no process is left behind.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controller.check import check as find_problems
+from controller.config import Config, load_config
+from controller.console import Console, make_console
+from controller.controller import Controller
+from protocol.errors import ConfigError, StaleFlowError
+
+ROOT = Path(__file__).resolve().parents[1]
+STOPPED_AT_ONCE = 130
+ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
+]
+
+app = typer.Typer(
+    help="Asynchronous RL post-training with a strict staleness bound. `launch.py CONFIG.yaml` is "
+    "`launch.py run CONFIG.yaml`.",
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+)  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of a command line; what a person must know is printed."""
+    commands = {
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    }
+    if arguments and arguments[0] not in commands and not arguments[0].startswith("-"):
+        arguments = ["run", *arguments]
+    try:
+        app(arguments, prog_name="launch.py")
+    except SystemExit as end:  # typer's way to say how it went
+        return int(end.code or 0)
+    except StaleFlowError as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+@app.command()
+def run(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Train."""
+    settings = load_config(config, overrides or ())
+    _refuse_errors(settings)
+    console = make_console(settings.logging.console, steps=settings.run.steps)
+    try:
+        raise typer.Exit(run_until_interrupted(lambda stopping: train(settings, console, stopping)))
+    finally:
+        console.close()
+
+
+@app.command()
+def check(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Validate a configuration and say what would happen, without starting anything."""
+    settings = load_config(config, overrides or ())
+    findings = find_problems(settings)
+    for finding in findings:
+        print(f"{finding.level}: {finding.field}: {finding.text}")
+    errors = sum(finding.level == "error" for finding in findings)
+    print(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
+    raise typer.Exit(2 if errors else 0)
+
+
+@app.command()
+def attach(
+    address: Annotated[str, typer.Argument(help="Endpoint of a controller, or its run directory.")],
+    role: Annotated[str, typer.Option(help="rollout, reward or trainer")],
+    name: Annotated[str | None, typer.Option(help="Shown to people.")] = None,
+) -> None:
+    """Be a worker of a run that goes on elsewhere."""
+    words = [
+        sys.executable,
+        "-m",
+        "workers.host",
+        address,
+        "--role",
+        role,
+        *(["--name", name] if name else []),
+    ]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    sys.stdout.flush()
+    os.execve(sys.executable, words, os.environ | {"PYTHONPATH": path})
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def test(context: typer.Context) -> None:
+    """Run the project's tests; arguments go to pytest."""
+    import pytest
+
+    os.chdir(ROOT)
+    raise typer.Exit(int(pytest.main(context.args or ["tests"])))
+
+
+async def train(config: Config, console: Console, stopping: "Stopping") -> int:
+    """Exit code of a whole run that is told to the console. Raises: RunError or ConfigError if it failed."""
+    controller = Controller(config, on_warning=console.warn, on_progress=console.progress)
+    try:
+        async with controller:
+            stopping.use(controller.stop)
+            console.progress(None, f"starting {_workers_in_words(config)}")
+            async for step in controller.train():
+                console.step(step.metrics)
+    finally:
+        console.close()
+    console.finish(controller.summary, controller.run_dir)
+    return 0
+
+
+class Stopping:
+    """What Ctrl-C does: the first time it asks for a good end, the second time it ends everything at once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._say = task, say
+        self._stop: Callable[[str], None] | None = None
+        self._is_stopping = False
+        self.is_at_once = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def use(self, stop: Callable[[str], None]) -> None:
+        """From now on the first signal calls `stop(reason)`; before, it ends the program."""
+        self._stop = stop
+
+    def _on_signal(self) -> None:
+        if self._is_stopping or self._stop is None:
+            self.is_at_once = True
+            self._task.cancel()
+            return
+        self._is_stopping = True
+        self._say("Stopping: the step in hand is finished and a checkpoint saved. Again to stop at once.")
+        self._stop("interrupted by the operator")
+
+
+def run_until_interrupted(work: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
+    """The exit code of `work`; STOPPED_AT_ONCE if signals cut it short."""
+
+    async def guarded() -> int:
+        stopping = Stopping(lambda text: print(text, file=sys.stderr, flush=True))
+        try:
+            return await work(stopping)
+        except asyncio.CancelledError:
+            if not stopping.is_at_once:
+                raise
+            print("Stopped at once.", file=sys.stderr)
+            return STOPPED_AT_ONCE
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(guarded())
+
+
+def _refuse_errors(config: Config) -> None:
+    errors = [finding for finding in find_problems(config) if finding.level == "error"]
+    if errors:
+        listed = "\n".join(f"  {finding.field}: {finding.text}" for finding in errors)
+        raise ConfigError(f"The run cannot start:\n{listed}")
+
+
+def _workers_in_words(config: Config) -> str:
+    counts = {"rollout": config.rollout.instances, "reward": config.reward.workers, "trainer": 1}
+    return "workers: " + ", ".join(f"{count} {role}" for role, count in counts.items())

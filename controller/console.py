@@ -1,0 +1,202 @@
+"""What a person sees of a run: progress from the first second, one line per train step, and a verdict.
+
+Invariants: nothing here decides; on a terminal the last line is a live bar, elsewhere every line is plain
+text without control characters; a warning is said in words, once.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from rich.console import Console as Terminal
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+PLAIN_PROGRESS_S = 5.0  # between two plain lines about one and the same activity
+
+Metrics = Mapping[str, Any]
+
+
+class Console(Protocol):
+    """Where the command line tells what happens."""
+
+    def progress(self, fraction: float | None, text: str) -> None:
+        """Something before the first step goes on; None if nobody knows how far it is."""
+        ...
+
+    def step(self, metrics: Metrics) -> None:
+        """A train step is done: its line of metrics.jsonl."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """A person should know this."""
+        ...
+
+    def finish(self, summary: Metrics, run_dir: Path) -> None:
+        """The run is over: totals as in summary.json."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was, however the run ended."""
+        ...
+
+
+def make_console(mode: Literal["auto", "rich", "plain", "quiet"], *, steps: int) -> Console:
+    """The console that `logging.console` asks for."""
+    if mode == "quiet":
+        return PlainConsole(steps=steps, write=lambda line: None)
+    terminal = Terminal(stderr=False, force_terminal=True if mode == "rich" else None, highlight=False)
+    if mode == "rich" or (mode == "auto" and terminal.is_terminal):
+        return RichConsole(terminal, steps=steps)
+    return PlainConsole(steps=steps)
+
+
+def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None) -> str:
+    """One train step in one line; what the trainer did not report is left out."""
+    parts = [f"step {metrics['step']:>{len(str(steps))}}/{steps}"]
+    for key, form in (
+        ("reward/mean", "reward {:.3f}"),
+        ("loss", "loss {:+.4f}"),
+        ("response_length/mean", "length {:.0f}"),
+        ("staleness/mean", "staleness {:.2f}"),
+        ("staleness/max", "max {:.0f}"),
+        ("throughput/tokens_per_s", "{:,.0f} tokens/s"),
+        ("idle/trainer", "idle: trainer {:.0%}"),
+        ("idle/rollout", "rollout {:.0%}"),
+    ):
+        value = metrics.get(key)
+        if isinstance(value, int | float) and math.isfinite(value):
+            parts.append(form.format(value))
+    if remaining_s is not None:
+        parts.append(f"{_duration(remaining_s)} left")
+    return "  ".join(parts)
+
+
+def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
+    """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
+    steps = summary.get("steps", 0)
+    lines = [
+        f"{'Done' if summary.get('is_success', True) else 'Ended'}: {steps} train steps in "
+        f"{_duration(summary.get('time_s', 0.0))}."
+    ]
+    first, last = summary.get("reward/first_steps"), summary.get("reward/last_steps")
+    if first is not None and last is not None:
+        lines[0] += f" Reward {first:.3f} in the first steps, {last:.3f} in the last."
+    lines.append(str(summary.get("verdict", "")))
+    lines.append(f"Files: {run_dir} (metrics.jsonl, summary.json, checkpoints/, logs/)")
+    return [line for line in lines if line]
+
+
+class _Pace:
+    """Estimates what is left, from the train steps so far."""
+
+    def __init__(self, steps: int, clock: Callable[[], float]) -> None:
+        self._steps, self._clock = steps, clock
+        self._first: tuple[int, float] | None = None
+
+    def remaining_s(self, step: int) -> float | None:
+        """Seconds to the last step; None before the second step."""
+        now = self._clock()
+        if self._first is None:
+            self._first = (step, now)
+            return None
+        first_step, first_s = self._first
+        return (now - first_s) / max(step - first_step, 1) * max(self._steps - step, 0)
+
+
+class PlainConsole:
+    """One line of plain text per event, for logs and pipes."""
+
+    def __init__(
+        self,
+        *,
+        steps: int,
+        write: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._write = write or (lambda line: print(line, flush=True))
+        self._steps, self._clock = steps, clock
+        self._pace = _Pace(steps, clock)
+        self._last: tuple[str, float] | None = None  # activity, when it was last told of
+
+    def progress(self, fraction: float | None, text: str) -> None:
+        activity, now = text.partition(",")[0], self._clock()
+        is_news = self._last is None or self._last[0] != activity or fraction == 1.0
+        if is_news or (self._last is not None and now - self._last[1] >= PLAIN_PROGRESS_S):
+            self._last = (activity, now)
+            self._write(text if fraction is None else f"{fraction:4.0%} {text}")
+
+    def step(self, metrics: Metrics) -> None:
+        remaining = self._pace.remaining_s(int(metrics["step"]))
+        self._write(step_line(metrics, steps=self._steps, remaining_s=remaining))
+
+    def warn(self, text: str) -> None:
+        self._write(f"warning: {text}")
+
+    def finish(self, summary: Metrics, run_dir: Path) -> None:
+        for line in verdict_lines(summary, run_dir):
+            self._write(line)
+
+    def close(self) -> None:
+        pass
+
+
+class RichConsole:
+    """Lines that scroll above a live bar."""
+
+    def __init__(self, terminal: Terminal, *, steps: int) -> None:
+        self._terminal, self._steps = terminal, steps
+        self._pace = _Pace(steps, time.monotonic)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TimeElapsedColumn(), TimeRemainingColumn(), console=terminal, transient=True,
+        )  # fmt: skip
+        self._preparing: TaskID | None = None
+        self._training: TaskID | None = None
+        self._bar.start()
+
+    def progress(self, fraction: float | None, text: str) -> None:
+        if self._preparing is None:
+            self._preparing = self._bar.add_task(text, total=100)
+        completed, total = (None, None) if fraction is None else (round(100 * fraction), 100)
+        self._bar.update(self._preparing, description=text, completed=completed, total=total, refresh=True)
+
+    def step(self, metrics: Metrics) -> None:
+        if self._preparing is not None:
+            self._bar.remove_task(self._preparing)
+            self._preparing = None
+        if self._training is None:
+            self._training = self._bar.add_task("training", total=self._steps)
+        step = int(metrics["step"])
+        self._bar.update(self._training, completed=step)
+        line = step_line(metrics, steps=self._steps, remaining_s=self._pace.remaining_s(step))
+        self._terminal.print(Text(line), soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self._terminal.print(Text(f"warning: {text}", style="yellow"), soft_wrap=True)
+
+    def finish(self, summary: Metrics, run_dir: Path) -> None:
+        self.close()
+        for line in verdict_lines(summary, run_dir):
+            self._terminal.print(Text(line), soft_wrap=True)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,141 @@
+"""Makes a virtual environment beside launch.py when a dependency is missing, and goes on in it.
+
+Invariants: standard library only; an environment is used only with a stamp that was written after everything
+in it was installed, and that names the pyproject.toml it was made for; STALEFLOW_NO_INSTALL=1 turns all of it
+off.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections import deque
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
+EXTRAS = {
+    "workers": ("torch", "transformers", "safetensors", "xxhash"),
+    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil", "scipy"),
+}
+"""Modules that show whether an extra of pyproject.toml is installed."""
+LAST_LINES = 15
+FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")
+REENTERED = "STALEFLOW_REENTERED"
+
+
+def ensure(arguments: list[str]) -> None:
+    """Return when every module that the command needs can be imported; else install, and start again in
+    `.venv`.
+
+    Ends the process with 1 and the end of pip's output if installing fails.
+    """
+    extras = ["workers", "test"] if arguments[:1] == ["test"] else ["workers"]
+    missing = _missing(extras)
+    if not missing:
+        os.environ.pop(REENTERED, None)  # a launch.py that this one starts may install for itself
+        return
+    if os.environ.get("STALEFLOW_NO_INSTALL") == "1" or os.environ.get(REENTERED) == "1":
+        sys.exit(
+            f"{sys.executable} lacks {', '.join(missing)}; expected an environment with all dependencies. "
+            f"Install them: {sys.executable} -m pip install -e '{ROOT}[{','.join(extras)}]'"
+            + (
+                ", or unset STALEFLOW_NO_INSTALL."
+                if REENTERED not in os.environ
+                else f", or delete {ROOT / '.venv'} and start again."
+            )
+        )
+    environment = ROOT / ".venv"
+    if not _is_complete(environment, extras):
+        install(environment, extras)
+    os.environ[REENTERED] = "1"
+    python = str(_python(environment))
+    os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
+
+
+def install(environment: Path, extras: list[str]) -> None:
+    """Make the environment and stamp it, with a line about every step from the first second on."""
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
+
+    say(f"first start: installing what StaleFlow needs into {environment} (some minutes, once)")
+    if (
+        sys.platform == "linux"
+        and not Path("/dev/nvidia0").exists()
+        and "PIP_EXTRA_INDEX_URL" not in os.environ
+    ):
+        say(
+            "no GPU here: with PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU builds, far less is "
+            "downloaded"
+        )
+    _stamp(environment).unlink(missing_ok=True)
+    if not _python(environment).exists():
+        say("step 1/2: creating the environment")
+        try:
+            venv.create(environment, with_pip=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            sys.exit(
+                f"Creating {environment} failed: {error}. Expected a writable folder and Python's venv "
+                "module (on Debian: apt install python3-venv); mend that, or install into an environment "
+                "of yours and set STALEFLOW_NO_INSTALL=1."
+            )
+    say(f"step 2/2: pip install -e .[{','.join(extras)}]")
+    command = [
+        str(_python(environment)),
+        "-m",
+        "pip",
+        "install",
+        "--progress-bar",
+        "off",
+        "-e",
+        f"{ROOT}[{','.join(extras)}]",
+    ]
+    pip = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    assert pip.stdout is not None
+    for line in pip.stdout:
+        last.append(line.rstrip())
+        if line.lstrip().startswith(FIRST_WORDS):
+            say(f"  {line.strip()[:110]}")
+    if pip.wait():
+        sys.exit(
+            "\n".join(last)
+            + f"\npip ended with code {pip.returncode}; the lines above say why. Expected a network or a "
+            "local index, and a few GB of free disk. Mend that and start again; what was downloaded is "
+            f"kept. By hand: {' '.join(command)}"
+        )
+    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
+    say("installed")
+
+
+def _missing(extras: list[str]) -> list[str]:
+    modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def _is_complete(environment: Path, extras: list[str]) -> bool:
+    try:
+        stamp = json.loads(_stamp(environment).read_text())
+    except (OSError, ValueError):
+        return False
+    return stamp["project"] == _project_hash() and set(extras) <= set(stamp["extras"])
+
+
+def _stamp(environment: Path) -> Path:
+    return environment / "staleflow.json"
+
+
+def _project_hash() -> str:
+    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+
+
+def _python(environment: Path) -> Path:
+    return environment / ("Scripts" if os.name == "nt" else "bin") / "python"
