@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,6 +158,18 @@ async def test_sends_from_outside_the_drain_never_stall_the_server(ends: Ends) -
         for _ in range(4):
             connection.send(Ready(0, 0, 0))
     await ends.until(lambda: told == total)
+
+
+async def test_a_send_that_swallows_the_socket_s_signal_delays_nothing(ends: Ends, dial: Dial) -> None:
+    """The stall of the stress above, made to happen: a message is signalled, a send reads the mailbox."""
+    dealer = dial(ends.server.endpoint)
+    dealer.send_multipart(encode(Packet(1, 0, ATTACH, ())))
+    await ends.until(lambda: len(ends.heard) == 1)
+    for number in range(20):
+        dealer.send_multipart(encode(Packet(number + 2, 0, Ready(number, 0, 0), ())))
+        assert select.select([ends.server._socket.fileno()], [], [], LIMIT_S)[0]
+        ends.server.send(ends.heard[0][0], Retire(number))
+        await ends.until(lambda number=number: len(ends.heard) == number + 2)
 
 
 async def test_garbage_drops_its_sender_alone_and_tells_it_why(ends: Ends, dial: Dial) -> None:

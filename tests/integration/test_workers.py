@@ -220,7 +220,7 @@ async def test_an_interrupt_hands_back_every_token_once_and_an_abort_nothing(sta
     for member in range(3):
         stand.send(Route(1, member, 0, 5, 10**6, ()), int32(7), b"")
     heard = Heard()
-    await heard.until(stand, lambda h: len(h.tokens) == 3)
+    await heard.until(stand, lambda h: len(h.tokens) == 3 and min(map(len, h.tokens.values())) > 100)
     stand.send(Abort(((1, 2, 0),)))
     stand.send(Interrupt(((1, 0, 0), (1, 2, 0), (9, 9, 9))))  # the last two are not there any more
     stand.send(Interrupt(((1, 1, 0),)))
@@ -334,6 +334,9 @@ def moody(completion, answer, group):
     if answer == "hang":
         subprocess.Popen(["sleep", "600"])
         time.sleep(600)
+    if answer == "sleep":
+        print("asleep")
+        time.sleep(600)
     if answer == "die":
         os._exit(9)
     if answer == "exit":
@@ -416,11 +419,27 @@ async def test_a_printing_function_scores_and_torch_is_not_loaded(
     assert not [m.path for m in host.memory_maps() if "libtorch" in m.path]
     children = [child.pid for child in host.children()]
     assert len(children) == 2
-    process.kill()
-    for pid in children:
-        await gone(pid)
-    _, log = await exit_of(process)
+    stand.send(Close("The run is over.", False))
+    code, log = await exit_of(process)
+    assert code == 0
     assert "a print must not corrupt the pipe" in log
+    for pid in children:
+        assert not psutil.pid_exists(pid)
+
+
+async def test_a_killed_worker_leaves_no_child_even_in_the_middle_of_a_call(
+    stand: Stand, task: Callable[..., Awaitable[Process]]
+) -> None:
+    process = await task("moody", timeout_s=600.0)
+    await stand.expect(Ready)
+    (child,) = psutil.Process(process.pid).children()
+    ask(stand, 0, "sleep", "4")
+    assert process.stderr is not None
+    async with asyncio.timeout(LIMIT_S):
+        while b"asleep" not in await process.stderr.readline():
+            continue
+    process.kill()
+    await gone(child.pid)
 
 
 async def test_an_async_function_keeps_its_process_and_its_loop(
