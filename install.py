@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent
 BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
 EXTRAS = {
     "workers": ("torch", "transformers", "safetensors", "xxhash"),
-    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil", "scipy"),
+    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
 LAST_LINES = 15
@@ -104,7 +104,7 @@ def install(environment: Path, extras: list[str]) -> None:
     for line in pip.stdout:
         last.append(line.rstrip())
         if line.lstrip().startswith(FIRST_WORDS):
-            say(f"  {line.strip()[:110]}")
+            say(f"  {line.strip().partition(' (from')[0][:110]}")
     if pip.wait():
         sys.exit(
             "\n".join(last)

@@ -50,6 +50,8 @@ class Core:
             trainer=config.trainer,
             import_paths=import_paths,
         )
+        self.settings = settings
+        """What every worker is told."""
         self.membership = Membership(
             self.state, self.coordination, self.scoring, self.training, settings.model_dump_json()
         )

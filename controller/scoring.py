@@ -59,14 +59,13 @@ class Scoring:
         """Prompts are ready to start, or cannot be used."""
         for group_id, tokens in message.encoded:
             if group_id in worker.encoding:
-                worker.encoding.discard(group_id)
                 group = self.state.groups[group_id]
                 group.prompt_tokens, group.state = tokens, "waiting"
                 self._refused_in_a_row = 0
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
-                worker.encoding.discard(group_id)
                 self._refuse(group_id, reason)
+        worker.encoding.difference_update(g for g, _ in (*message.encoded, *message.refused))
         self._release_in_order()
 
     def _refuse(self, group_id: int, reason: str) -> None:
@@ -144,7 +143,7 @@ class Scoring:
 
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""
-        self._to_encode = sorted({*self._to_encode, *worker.encoding})
+        self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
         self._to_score = sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
         worker.encoding, worker.scoring = set(), set()
 

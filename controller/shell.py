@@ -36,7 +36,6 @@ from controller.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Message
-from protocol.settings import load_settings
 from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
@@ -112,7 +111,7 @@ class Shell:
                     tasks,
                     endpoint=self._server.endpoint,
                     logs=self.directory.logs,
-                    settings=load_settings(self.core.membership.settings),
+                    settings=self.core.settings,
                     on_exit=self._post,
                 )
                 reader = tasks.create_task(self._read_prompts(), name="prompts")

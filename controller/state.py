@@ -72,6 +72,9 @@ class RunState:
             self.ledger.abort(group.id)
         for member in group.members:
             self.queue.remove(member)
+        for worker in self.registry.text_workers():
+            worker.encoding.discard(group.id)
+            worker.scoring.discard(group.id)
         self.accounts.close(group, end)
         if group.members:
             self.accounts.counts[f"groups/{end}"] += 1

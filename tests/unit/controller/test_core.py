@@ -203,6 +203,18 @@ def test_refused_prompts_are_skipped_and_the_order_of_the_rest_is_kept():
     assert [r.group for r in run.sent(messages.Route)] == [1, 1, 3, 3]
 
 
+def test_prompts_that_are_still_being_encoded_when_the_run_ends_change_nothing():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 4)
+        for score in run.sent(messages.Score):
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
+    run.do(PromptsRead(2, 2, True))
+    run.do(StopRequested("enough"))
+    run.say("reward-0", messages.PromptsEncoded(((2, 3),), ((3, "too long"),)))
+    assert not run.core.state.finished
+
+
 def test_stopping_waits_for_the_step_that_runs_and_for_its_checkpoint():
     run = Run()
     for route in run.start_groups():
