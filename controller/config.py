@@ -47,8 +47,8 @@ class StalenessSettings(Section):
     strategy: Literal["staleflow"] = "staleflow"
     """Preset of admission, routing and synchronization rules."""
     in_flight_batches: float | Literal["auto"] = "auto"
-    """Groups in the system (started and not yet trained), in batches; at most max_staleness + 1, which is
-    `auto`."""
+    """Groups in the system, in batches, counted until the version that they made is published. `auto` starts
+    whatever the bound allows, which makes the mean staleness equal to the bound; 2 keeps it near 1."""
     routing: str = "marginal_gain"
     """`marginal_gain`, `least_requests`, `round_robin`, or an import path of a function like those of
     strategies/routing.py."""

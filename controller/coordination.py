@@ -49,6 +49,7 @@ class Coordination:
             max_staleness=staleness.max_staleness,
             batch_groups=state.config.trainer.batch_groups,
         )
+        self.holds_nothing = staleness.in_flight_batches == "auto"
         self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
         self._failures: dict[int, int] = {}
 
@@ -211,10 +212,19 @@ class Coordination:
         queued = self.state.queue.peek()
         if queued is not None:
             return queued, False
-        if not self.waiting or len(self.state.ledger) >= self.cap:
+        if not self.waiting or self._in_flight() >= self.cap:
             return None
         group = self.state.groups[self.waiting[0]]
         return Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens), True
+
+    def _in_flight(self) -> int:
+        """Groups that count against the cap: until the version that they made is out, since a group that starts
+        while the trainer works carries the old version and wastes one deadline (SIMULATION.md section 5)."""
+        newest = self.state.versions.newest
+        published = newest.policy_version if newest else 0
+        ledger = self.state.ledger
+        held = 0 if self.holds_nothing else ledger.train_version - published
+        return len(ledger) + ledger.batch_groups * held
 
     def _choose(
         self, trajectory: Trajectory, is_fresh: bool, instances: list[Instance], views: list[InstanceView]
