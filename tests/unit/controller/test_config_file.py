@@ -160,3 +160,8 @@ def test_the_manual_of_the_configuration_is_up_to_date():
         [sys.executable, "-c", words], cwd=ROOT / "docs", capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True", "run: python docs/make_configuration.py"
+
+
+def test_a_rule_says_nothing_about_a_field_that_was_refused_itself(tmp_path):
+    text = problems(tmp_path, "trainer: {batch_groups: ten, minibatches: 3}")
+    assert "has 1 problem:" in text
