@@ -1,8 +1,8 @@
 """Does asynchrony pay? Trained trajectories per second at max_staleness 2 against 0, in one run.
 
-Twice: the quickstart on this machine's own cores, which all workers share; and the same controller and workers
-with artificial latencies that take no core, where rollout and training of a batch take equally long, so that
-the limit is 2.0. Runs alternate; the first steps (start-up, filling the pipeline) are left out.
+Twice: the quickstart on this machine's own cores, which all workers share; and the same controller and
+workers with artificial latencies that take no core, where rollout and training of a batch take equally long,
+so that the limit is 2.0. Runs alternate; the first steps (start-up, filling the pipeline) are left out.
 """
 
 import argparse
@@ -13,15 +13,17 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks import sleeping
-from controller import Controller, load_config
+from controller import Config, Controller, load_config
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SKIPPED_STEPS = 5
-RESPONSE_TOKENS = round(sleeping.TRAIN_STEP_S / sleeping.DECODE_STEP_S)  # rollout of a batch takes a train step
+RESPONSE_TOKENS = round(
+    sleeping.TRAIN_STEP_S / sleeping.DECODE_STEP_S
+)  # rollout of a batch takes a train step
 
 
-async def measure(bound: int, steps: int, overrides: list[str], model: Path) -> dict[str, float]:
+def measure(bound: int, steps: int, overrides: list[str], model: Path) -> dict[str, float]:
     """Trajectories per second and idle shares of one run, without its first steps."""
     settings = [
         f"staleness.max_staleness={bound}",
@@ -33,13 +35,13 @@ async def measure(bound: int, steps: int, overrides: list[str], model: Path) -> 
     run = Path("runs/async_vs_sync") / f"bound_{bound}"
     if model.exists() and not (run / "model").exists():
         shutil.copytree(model, run / "model")
-    async with Controller(load_config(QUICKSTART, settings)) as controller:
-        lines = [step.metrics async for step in controller.train()]
+    config = load_config(QUICKSTART, settings)
+    lines = asyncio.run(train(config))
     if not model.exists():
         shutil.copytree(run / "model", model)
     kept = lines[SKIPPED_STEPS:]
     seconds = kept[-1]["time_s"] - lines[SKIPPED_STEPS - 1]["time_s"]
-    per_step = controller.config.trainer.batch_groups * controller.config.rollout.group_size
+    per_step = config.trainer.batch_groups * config.rollout.group_size
     return {
         "trajectories_per_s": per_step * len(kept) / seconds,
         "idle_trainer": fmean(line["idle/trainer"] for line in kept),
@@ -48,7 +50,13 @@ async def measure(bound: int, steps: int, overrides: list[str], model: Path) -> 
     }
 
 
-async def main() -> None:
+async def train(config: Config) -> list[dict[str, float]]:
+    """The metrics of every step."""
+    async with Controller(config) as controller:
+        return [step.metrics async for step in controller.train()]
+
+
+def main() -> None:
     """Print both comparisons as JSON lines and a ratio each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=25)
@@ -69,12 +77,16 @@ async def main() -> None:
         results: dict[int, list[dict[str, float]]] = {0: [], 2: []}
         for _ in range(arguments.rounds):
             for bound in results:
-                result = await measure(bound, arguments.steps, overrides, model)
+                result = measure(bound, arguments.steps, overrides, model)
                 results[bound].append(result)
-                print(json.dumps({"case": name, "max_staleness": bound, **{k: round(v, 3) for k, v in result.items()}}))
+                print(
+                    json.dumps(
+                        {"case": name, "max_staleness": bound, **{k: round(v, 3) for k, v in result.items()}}
+                    )
+                )
         rate = {bound: fmean(r["trajectories_per_s"] for r in some) for bound, some in results.items()}
         print(f"{name}: max_staleness 2 against 0: {rate[2] / rate[0]:.2f}x", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

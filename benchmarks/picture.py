@@ -1,4 +1,5 @@
-"""Draw a run as one SVG: reward, staleness, idle shares over train steps. `python -m benchmarks.picture RUN -o FILE`.
+"""Draw a run as one SVG: reward, staleness, idle shares over train steps. `python -m benchmarks.picture RUN
+-o FILE`.
 
 Plain SVG out of metrics.jsonl, so that anybody can redraw the README's picture without a plotting library.
 """
@@ -12,7 +13,11 @@ WIDTH, HEIGHT, LEFT, TOP, GAP = 860, 130, 150, 50, 46
 INK, GRID = "#334155", "#e2e8f0"
 PANELS = (
     ("mean reward", (("reward/mean", "#0f766e"),), None),
-    ("response length, tokens", (("response_length/mean", "#7c3aed"), ("response_length/max", "#c4b5fd")), None),
+    (
+        "response length, tokens",
+        (("response_length/mean", "#7c3aed"), ("response_length/max", "#c4b5fd")),
+        None,
+    ),
     ("staleness, versions", (("staleness/mean", "#ea580c"), ("staleness/max", "#fdba74")), None),
     ("idle share", (("idle/trainer", "#2563eb"), ("idle/rollout", "#93c5fd")), 1.0),
 )

@@ -1,5 +1,5 @@
-"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference manual.
-"""
+"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
+manual."""
 
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ class DataSettings(Section):
     path: str = ""
     """A JSONL file, a directory saved by `datasets.save_to_disk`, or an import path `module:function` or
     `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field(default_factory=dict)
     """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt:
     question}`. `prompt` is a string or a list of chat messages."""
     shuffle: bool = True
@@ -69,7 +69,8 @@ class ControllerSettings(Section):
     """The controller process."""
 
     bind: str = "auto"
-    """Where workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`, `tcp://127.0.0.1:PORT`."""
+    """Where workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`,
+    `tcp://127.0.0.1:PORT`."""
     beat_s: float = Field(default=1.0, gt=0)
     """Seconds between signs of life."""
     lease_s: float = Field(default=10.0, gt=0)

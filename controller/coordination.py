@@ -53,7 +53,7 @@ class Coordination:
         self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
         self._failures: dict[int, int] = {}
 
-    # -- what instances say --------------------------------------------------------------------------------
+    # -- what instances say -----------------------------------------------------------------------------
 
     def on_ready(self, instance: Instance, message: Ready) -> None:
         """An engine is built; it pulls before it samples."""
@@ -132,7 +132,7 @@ class Coordination:
             self._return(instance, member)
             self.state.queue.push(member, self.state.ledger.deadline(group.id))
 
-    # -- what the core wants -------------------------------------------------------------------------------
+    # -- what the core wants ----------------------------------------------------------------------------
 
     def abort(self, group: Group, end: str) -> None:
         """Give a group up for good, wherever its members are; a fresh prompt takes its place by itself."""
@@ -176,8 +176,8 @@ class Coordination:
             self.state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest))
 
     def dispatch(self) -> None:
-        """Route what waits: begun work by deadline, then fresh groups as far as the ledger and the cap allow.
-        """
+        """Route what waits: begun work by deadline, then fresh groups as far as the ledger and the
+        cap allow."""
         instances = self._routable()
         views = [self._view(i, instance) for i, instance in enumerate(instances)]
         while instances and (work := self._next()) is not None:
@@ -190,7 +190,7 @@ class Coordination:
             self._route(self.state.queue.pop(), instances[index])
             views[index] = self._view(index, instances[index])
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------------------
 
     def _settings(self) -> Settings:
         newest = self.state.versions.newest
@@ -218,8 +218,9 @@ class Coordination:
         return Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens), True
 
     def _in_flight(self) -> int:
-        """Groups that count against the cap: until the version that they made is out, since a group that starts
-        while the trainer works carries the old version and wastes one deadline (SIMULATION.md section 5)."""
+        """Groups that count against the cap: until the version that they made is out, since a group that
+        starts while the trainer works carries the old version and wastes one deadline (SIMULATION.md
+        section 5)."""
         newest = self.state.versions.newest
         published = newest.policy_version if newest else 0
         ledger = self.state.ledger
@@ -246,8 +247,8 @@ class Coordination:
         return index
 
     def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
-        """Version rules: no token older than the one before it, and no start that the ledger has no room for.
-        """
+        """Version rules: no token older than the one before it, and no start that the ledger has no
+        room for."""
         if is_fresh:
             return self.state.ledger.can_reserve(policy_version)
         if trajectory.newest_version >= 0:

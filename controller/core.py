@@ -139,7 +139,7 @@ class Core:
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
 
-    # -- events --------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------
 
     def _absorb(self, event: Event) -> None:
         match event:
@@ -217,7 +217,7 @@ class Core:
             case messages.ScoreFailed():
                 self.scoring.on_score_failed(worker, message)
 
-    # -- the end -------------------------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------------
 
     def _notice_end_of_data(self) -> None:
         state = self.state
@@ -243,7 +243,7 @@ class Core:
         assert state.ending is not None
         state.emit(Finish(state.ending_is_success, state.ending))
 
-    # -- small things --------------------------------------------------------------------------------------
+    # -- small things -----------------------------------------------------------------------------------
 
     def _forgive(self, now: float) -> None:
         """The controller was stopped or starved: nobody's silence in that time counts."""

@@ -39,8 +39,8 @@ class Trajectory:
         return self.segments[-1].policy_version if self.segments else -1
 
     def expects(self, delta: Delta, peer: PeerId) -> bool:
-        """Whether a delta continues what this trajectory is doing now; anything else is late and is dropped.
-        """
+        """Whether a delta continues what this trajectory is doing now; anything else is late and is
+        dropped."""
         return (
             self.state == "running"
             and self.peer == peer

@@ -58,9 +58,7 @@ class Ledger:
 
     def reserve(self, group: int, policy_version: int) -> None:
         """Bind a group that starts now to its deadline. Call `can_reserve` first."""
-        assert group not in self._reserved and group not in self._occupied, (
-            f"group {group} is reserved already"
-        )
+        assert group not in {**self._reserved, **self._occupied}, f"group {group} is reserved already"
         assert self.can_reserve(policy_version), f"no headroom for version {policy_version}"
         self._move(group, self._reserved, policy_version + self.max_staleness)
 

@@ -188,7 +188,8 @@ class Membership:
         return silent + [w.deadline for w in self.state.registry.local.values() if w.deadline is not None]
 
     def _lease_s(self, worker: Worker) -> float:
-        """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with Ready."""
+        """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with
+        Ready."""
         controller = self.state.config.controller
         return controller.lease_s if worker.ready else controller.attach_timeout_s
 

@@ -79,7 +79,8 @@ class Accounts:
         self._now: float | None = None
 
     def advance(self, now: float, *, trainer_busy: bool, instances: Sequence[Instance]) -> None:
-        """Account the time since the last call, in the state that held during it; starting up is not idling."""
+        """Account the time since the last call, in the state that held during it; starting up is not
+        idling."""
         if self._now is not None and now > self._now:
             elapsed = now - self._now
             ready = [instance for instance in instances if instance.ready]

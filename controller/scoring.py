@@ -36,7 +36,7 @@ class Scoring:
         self._failures_in_a_row = 0
         self._first_failure = ""
 
-    # -- prompts -------------------------------------------------------------------------------------------
+    # -- prompts ----------------------------------------------------------------------------------------
 
     def read_ahead(self) -> None:
         """Keep enough encoded prompts waiting that a batch never waits for the data."""
@@ -89,7 +89,7 @@ class Scoring:
             if self.state.groups[group].state == "waiting":
                 self.coordination.waiting.append(group)
 
-    # -- rewards -------------------------------------------------------------------------------------------
+    # -- rewards ----------------------------------------------------------------------------------------
 
     def complete(self, group: Group) -> None:
         """All members are finished: the group is to be scored."""
@@ -139,7 +139,7 @@ class Scoring:
         worker.scoring.discard(group_id)
         return group
 
-    # -- reward workers ------------------------------------------------------------------------------------
+    # -- reward workers ---------------------------------------------------------------------------------
 
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""

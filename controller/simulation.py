@@ -1,7 +1,8 @@
 """The production core in virtual time: an event heap, simulated workers, and faults from a seed.
 
-Invariants: the core is the very object that the shell drives; messages between one pair of ends keep their order, as
-the session guarantees; a killed worker never speaks again; the same seed gives the same run, command for command.
+Invariants: the core is the very object that the shell drives; messages between one pair of ends keep their
+order, as the session guarantees; a killed worker never speaks again; the same seed gives the same run,
+command for command.
 """
 
 import heapq
@@ -69,7 +70,8 @@ class Simulation:
         check_every: int = 0,
         make_rollout: Callable[[int, Latencies], SimulatedRollout] | None = None,
     ) -> None:
-        """`prompts`: how many there are (None: no end); `check_every`: events between two calls of Core.check."""
+        """`prompts`: how many there are (None: no end); `check_every`: events between two calls of
+        Core.check."""
         self.core = Core(config)
         self.latencies = latencies or Latencies()
         self._faults = faults or Faults()
@@ -150,7 +152,7 @@ class Simulation:
             case _:
                 pass
 
-    # -- processes ---------------------------------------------------------------------------------------------------
+    # -- processes --------------------------------------------------------------------------------------
 
     def _spawn(self, name: str, role: Role) -> None:
         self._spawned += 1
@@ -210,7 +212,7 @@ class Simulation:
             self._say(process, process.worker.advance(self._now))
             self._wake_later(process)
 
-    # -- faults ------------------------------------------------------------------------------------------------------
+    # -- faults -----------------------------------------------------------------------------------------
 
     def _schedule_faults(self) -> None:
         for role, rate in (("rollout", self._faults.rollout_kills), ("reward", self._faults.reward_kills)):

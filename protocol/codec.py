@@ -54,7 +54,8 @@ def from_fields(tag: int, values: object) -> Message:
     found = _KINDS.get(tag)
     if found is None:
         raise RemoteError(
-            f"Message tag {tag} is unknown; expected one of {sorted(_KINDS)}. Do both sides run the same release?"
+            f"Message tag {tag} is unknown; expected one of {sorted(_KINDS)}. "
+            "Install the same release on both sides."
         )
     kind, adapter = found
     try:
@@ -115,7 +116,8 @@ def decode(frames: list[bytes]) -> Packet:
     tag, protocol, sequence, ack, values = header
     if protocol != PROTOCOL_VERSION:
         raise RemoteError(
-            f"The peer speaks protocol {protocol}, this side speaks {PROTOCOL_VERSION}. Install the same release on both sides."
+            f"The peer speaks protocol {protocol}, this side speaks {PROTOCOL_VERSION}. "
+            "Install the same release on both sides."
         )
     message = from_fields(tag, values)
     payload = tuple(frames[1:])

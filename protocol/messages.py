@@ -121,8 +121,8 @@ class WorkerFailed(Message):
 
 @dataclass(frozen=True, slots=True)
 class PromptsEncoded(Message):
-    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for each other.
-    """
+    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for
+    each other."""
 
     tag: ClassVar[int] = 6
     encoded: tuple[tuple[Count, Count], ...]  # (group, prompt tokens)
@@ -282,7 +282,7 @@ class Route(Message):
     group: Count
     member: Count
     attempt: Count
-    seed: Count  # sampling noise is a function of (seed, response position), so a resumed response keeps its noise
+    seed: Count  # noise is a function of (seed, response position), so a resumed response keeps its noise
     max_new_tokens: Count  # what is left of the budget
     segments: Segments
 
@@ -327,8 +327,8 @@ class ScoreItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score(Message):
-    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member.
-    """
+    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per
+    member."""
 
     tag: ClassVar[int] = 38
     group: Count

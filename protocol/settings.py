@@ -30,11 +30,12 @@ class ModelSettings(Section):
 
 
 class SamplingSettings(Section):
-    """The distribution that responses are drawn from; rollout_logprobs are those of this very distribution.
-    """
+    """The distribution that responses are drawn from; rollout_logprobs are those of this very
+    distribution."""
 
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
-    """Divides the logits; 0 is greedy. 1 keeps the policy's own distribution, which the correction assumes.
+    """Divides the logits; 0 is greedy. 1 keeps the policy's own distribution, which the correction
+    assumes.
     """
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of tokens with at least this probability; 1 keeps all."""
@@ -68,7 +69,8 @@ class RolloutSettings(Section):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads per instance. More processes with one thread each beat fewer with several on small models.
+    """CPU threads per instance. More processes with one thread each beat fewer with several on small
+    models.
     """
 
 
@@ -85,7 +87,8 @@ class RewardSettings(Section):
     timeout_s: float = Field(default=30.0, gt=0)
     """A call that takes longer is killed with its process and counts as failed."""
     retries: int = Field(default=2, ge=0)
-    """Times that a failed group is scored again before its prompt is set aside and replaced by a fresh one.
+    """Times that a failed group is scored again before its prompt is set aside and replaced by a
+    fresh one.
     """
     max_consecutive_failures: int = Field(default=8, ge=1)
     """Failures in a row, with no success between, that end the run: the function is broken, not unlucky."""
@@ -95,7 +98,8 @@ class TrainerSettings(Section):
     """Optimization."""
 
     engine: str = "fsdp"
-    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's Trainer."""
+    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's
+    Trainer."""
     algorithm: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
     """How rewards of a group become advantages."""
     batch_groups: int = Field(default=32, ge=1)
@@ -153,8 +157,8 @@ class WorkerSettings(Section):
 
 
 def load_settings(text: str) -> WorkerSettings:
-    """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another release.
-    """
+    """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another
+    release."""
     return WorkerSettings.model_validate_json(text, strict=False)
 
 

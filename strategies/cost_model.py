@@ -35,8 +35,8 @@ def throughput(coefficients: Coefficients, running: int, tokens: int) -> float:
 
 
 def marginal_gain(coefficients: Coefficients, running: int, tokens: int, length: int) -> float:
-    """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it does harm.
-    """
+    """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it
+    does harm."""
     before = throughput(coefficients, running, tokens)
     return throughput(coefficients, running + 1, tokens + length) - before
 

@@ -41,8 +41,8 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance with the fewest running trajectories (the default of PSRL, the released StaleFlow code).
-    """
+    """The instance with the fewest running trajectories (the default of PSRL, the released StaleFlow
+    code)."""
     del settings
     candidates = [i for i in instances if has_room(work, i)]
     return min(candidates, key=lambda i: (i.running, i.index)).index if candidates else None

@@ -1,1 +1,1 @@
-"""What does the work: rollout, reward and trainer processes. Nothing here decides; nothing here imports controller."""
+"""What does the work: rollout, reward and trainer processes. Nothing here decides or imports controller."""

@@ -1,7 +1,7 @@
 """Workers that cost nothing: rollout, reward and trainer as pure state machines in virtual time.
 
-Invariants: no clock, socket or tensor; the same seed and the same messages at the same times give the same answers;
-they speak the real protocol, so whatever drives them drives real workers by the same words.
+Invariants: no clock, socket or tensor; the same seed and the same messages at the same times give the same
+answers; they speak the real protocol, so whatever drives them drives real workers by the same words.
 """
 
 import random
@@ -41,7 +41,8 @@ class _Running:
 
 
 class SimulatedRollout:
-    """Decodes at a speed that falls with the number of running trajectories; reports when asked to wake up."""
+    """Decodes at a speed that falls with the number of running trajectories; reports when asked to
+    wake up."""
 
     def __init__(
         self, seed: int, latencies: Latencies, *, capacity: int = 64, kv_tokens: int = 1 << 20

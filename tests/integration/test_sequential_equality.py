@@ -90,7 +90,9 @@ async def test_a_synchronous_run_equals_the_textbook_loop(tmp_path):
     async with Controller(settings) as controller:
         lines = [step.metrics async for step in controller.train()]
     expected = sequential_losses(settings, tmp_path / "run" / "model")
-    assert [line["reward/mean"] for line in lines] == pytest.approx([reward for _, reward, _ in expected], abs=1e-9)
+    assert [line["reward/mean"] for line in lines] == pytest.approx(
+        [reward for _, reward, _ in expected], abs=1e-9
+    )
     assert [line["loss"] for line in lines] == pytest.approx([loss for loss, _, _ in expected], abs=1e-6)
     made = json.loads((tmp_path / "run" / "model" / "made.json").read_text())
     assert made == {"seed": 0}

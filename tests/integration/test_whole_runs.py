@@ -42,7 +42,11 @@ async def run_to_the_end(config: Config) -> tuple[list[dict], dict]:
 
 def left_behind() -> list[str]:
     """Command lines of workers that belong to this test process and are still there."""
-    return [" ".join(p.cmdline()) for p in psutil.Process().children(recursive=True) if "workers." in str(p.cmdline())]
+    return [
+        " ".join(p.cmdline())
+        for p in psutil.Process().children(recursive=True)
+        if "workers." in str(p.cmdline())
+    ]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
@@ -81,7 +85,9 @@ async def test_a_killed_rollout_worker_is_respawned_and_nothing_is_lost(tmp_path
             steps = step.policy_version
             if steps in (2, 4):
                 victim = next(
-                    p for p in psutil.Process().children(recursive=True) if f"rollout-{steps // 4}" in p.cmdline()
+                    p
+                    for p in psutil.Process().children(recursive=True)
+                    if f"rollout-{steps // 4}" in p.cmdline()
                 )
                 victim.send_signal(signal.SIGKILL)
     assert steps == 8
@@ -95,7 +101,9 @@ async def test_a_reward_that_never_works_ends_the_run_with_the_cause_and_the_row
     with pytest.raises(RunError) as caught:
         await run_to_the_end(config(tmp_path, reward={"function": f"{TASK}:{function}"}))
     text = str(caught.value)
-    assert {"raising_reward": "ZeroDivisionError", "nan_reward": "nan", "text_reward": "str"}[function] in text
+    assert {"raising_reward": "ZeroDivisionError", "nan_reward": "nan", "text_reward": "str"}[
+        function
+    ] in text
     assert '"prompt"' in text
     assert not left_behind()
 
@@ -114,7 +122,8 @@ async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tm
             names = {w.name: w for w in controller.snapshot().workers}
             if step.policy_version == 1:
                 attached = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "workers.host", str(controller.run_dir), "--role", "rollout", "--name", "guest",
+                    sys.executable, "-m", "workers.host", str(controller.run_dir),
+                    "--role", "rollout", "--name", "guest",
                     cwd=Path(__file__).parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"},
                 )  # fmt: skip
             elif attached is not None and "guest" in names and names["guest"].policy_version >= 0:
@@ -151,7 +160,9 @@ async def test_prompts_and_reward_can_be_objects_of_the_program(tmp_path):
         import even_digits
 
         prompts = ({"prompt": f"{i:02d}:", "answer": "even"} for i in range(40))
-        async with Controller(config(tmp_path), prompts=prompts, reward=even_digits.slow_reward) as controller:
+        async with Controller(
+            config(tmp_path), prompts=prompts, reward=even_digits.slow_reward
+        ) as controller:
             steps = [step async for step in controller.train()]
     finally:
         sys.path.remove(str(TASK.parent))

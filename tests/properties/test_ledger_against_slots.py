@@ -1,4 +1,5 @@
-"""The ledger by deadlines against brute force: an explicit assignment of groups to slots of future batches."""
+"""The ledger by deadlines against brute force: an explicit assignment of groups to slots of future
+batches."""
 
 import random
 
@@ -10,7 +11,8 @@ from controller.ledger import Ledger
 
 
 def has_slot_assignment(deadlines: list[int], *, train_version: int, batch_groups: int) -> bool:
-    """Whether every group can get a slot of its own in a batch no later than its deadline (augmenting paths)."""
+    """Whether every group can get a slot of its own in a batch no later than its deadline
+    (augmenting paths)."""
     slots = [
         (u, i)
         for u in range(train_version, max(deadlines, default=train_version) + 1)

@@ -66,8 +66,8 @@ class Engine(Protocol):
     policy_version: int
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the context).
-        """
+        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the
+        context)."""
         ...
 
     def abort(self, keys: Sequence[Key]) -> None:
