@@ -60,6 +60,14 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Something that a person waits for before the first step has come nearer; `fraction` of 1."""
+
+    fraction: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run is over. The host closes workers and writes the summary."""
 
@@ -67,4 +75,4 @@ class Finish:
     reason: str  # first cause, one paragraph
 
 
-Command = Send | Spawn | ReadPrompts | DropPayload | Forget | ReportStep | Warn | Finish
+Command = Send | Spawn | ReadPrompts | DropPayload | Forget | ReportStep | Warn | Progress | Finish

@@ -76,7 +76,7 @@ class Controller:
             ),
             on_warning=on_warning or (lambda text: None),
             on_progress=on_progress
-            or (lambda fraction, text: log.info("initial model: %3.0f %% %s", 100 * fraction, text)),
+            or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
         )
 
     async def __aenter__(self) -> Self:

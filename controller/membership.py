@@ -6,7 +6,7 @@ not run is held against nobody; a local worker that cannot start ends the run on
 work.
 """
 
-from controller.commands import Forget, Spawn
+from controller.commands import Forget, Progress, Spawn
 from controller.coordination import Coordination
 from controller.events import PeerFaulted, WorkerExited
 from controller.registry import Instance, LocalWorker, TextWorker, Worker
@@ -88,6 +88,8 @@ class Membership:
             self.coordination.on_ready(worker, message)
         elif worker.role == "trainer":
             self.training.on_ready()
+        if self.state.steps == 0:
+            self._report_progress(worker.name)
 
     def useful(self, worker: Worker) -> None:
         """The worker did its work: failures before this do not count any more."""
@@ -186,6 +188,11 @@ class Membership:
         workers = self.state.registry.workers.values()
         silent = [worker.last_heard + self._lease_s(worker) for worker in workers]
         return silent + [w.deadline for w in self.state.registry.local.values() if w.deadline is not None]
+
+    def _report_progress(self, name: str) -> None:
+        ready = sum(worker.ready for worker in self.state.registry.workers.values())
+        expected = max(len(self.state.registry.local), ready)
+        self.state.emit(Progress(ready / expected, f"{name} is ready ({ready} of {expected} workers)"))
 
     def _lease_s(self, worker: Worker) -> float:
         """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with

@@ -58,7 +58,7 @@ class Shell:
         on_warning: Callable[[str], None],
         on_progress: Callable[[float, str], None],
     ) -> None:
-        """`on_progress(fraction, text)` tells of the making of the initial model."""
+        """`on_progress(fraction, text)` tells of the initial model, and of workers that get ready."""
         self.failure: StaleFlowError | None = None
         """Why the run failed; None while it goes on and after success."""
         self.summary: dict[str, object] = {}
@@ -220,6 +220,8 @@ class Shell:
             case commands.Warn(text):
                 log.warning(text)
                 self._on_warning(text)
+            case commands.Progress(fraction, text):
+                self._on_progress(fraction, text)
             case commands.Finish(is_success, reason):
                 self._is_success, self._reason = is_success, reason
                 self.failure = None if is_success else RunError(reason)

@@ -167,3 +167,13 @@ async def test_prompts_and_reward_can_be_objects_of_the_program(tmp_path):
     finally:
         sys.path.remove(str(TASK.parent))
     assert len(steps) == 6
+
+
+async def test_the_example_of_embedding_runs_as_it_is_printed(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "embedded.py"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(example), "2", cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert [line.split()[0] for line in output.decode().splitlines()[:2]] == ["1", "2"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.commands import Finish, Forget, Send, Spawn, Warn
+from controller.commands import Finish, Forget, Progress, Send, Spawn, Warn
 from controller.config import Config
 from controller.core import Core
 from controller.events import PeerFaulted, PromptsRead, Received, Started, StopRequested, Tick, WorkerExited
@@ -187,6 +187,15 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_its_work_is_queued_again(
     run.start_groups()
     run.do(PeerFaulted("rollout-0", "garbage"))
     assert len(run.core.state.queue) == 4
+
+
+def test_the_wait_for_workers_is_told_worker_by_worker():
+    run = Run(instances=1)
+    told = []
+    for name in ("guest-1", "guest-2"):
+        run.attach(name, "rollout")
+        told += [c.text for c in run.commands if isinstance(c, Progress)]
+    assert told == ["guest-1 is ready (4 of 4 workers)", "guest-2 is ready (5 of 5 workers)"]
 
 
 def test_a_second_trainer_is_refused():
