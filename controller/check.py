@@ -5,6 +5,7 @@ run, a note is what a person may want to change.
 """
 
 import ast
+import difflib
 import json
 import os
 import socket
@@ -86,7 +87,8 @@ def _find_name(source: Path, name: str, spec: str) -> str | None:
                 names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
     if name in names or "*" in names:
         return None
-    return f"{spec!r}: {source} defines no {name}; it has {', '.join(sorted(names)) or 'nothing'}."
+    near = difflib.get_close_matches(name, sorted(names), n=3)
+    return f"{spec!r}: {source} defines no {name}." + (f" Did you mean {' or '.join(near)}?" if near else "")
 
 
 def _check_import_paths(config: Config) -> Findings:
