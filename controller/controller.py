@@ -75,8 +75,7 @@ class Controller:
                 Step(int(str(metrics["policy_version"])), metrics)
             ),
             on_warning=on_warning or (lambda text: None),
-            on_progress=on_progress
-            or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
+            on_progress=on_progress or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
         )
 
     async def __aenter__(self) -> Self:
