@@ -150,6 +150,7 @@ class Supervisor:
                 code = await process.wait()
             finally:
                 _kill_session(process)
+                await process.wait()
         if code:
             raise RunError(
                 f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "
@@ -177,6 +178,8 @@ class Supervisor:
             code, words = worker.exit()
         finally:
             worker.kill()  # also what a finished worker left running in its session
+            for process in worker.processes:
+                await process.wait()  # also when cancelled: an unreaped child outlives its event loop
             del self._workers[name]
             if self._lives[name] is asyncio.current_task():
                 del self._lives[name]
