@@ -18,6 +18,7 @@ from controller import Config, Controller, load_config
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 SKIPPED_STEPS = 5
+CASES = ["own_cores", "artificial"]
 RESPONSE_TOKENS = round(
     sleeping.TRAIN_STEP_S / sleeping.DECODE_STEP_S
 )  # rollout of a batch takes a train step
@@ -61,6 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     arguments = parser.parse_args()
     artificial = [
         f"rollout.engine={ROOT / 'benchmarks' / 'sleeping.py'}:make_sleeping_engine",
@@ -73,7 +75,8 @@ def main() -> None:
         "staleness.mu=0",
     ]
     model = Path("runs/async_vs_sync/model")
-    for name, overrides in (("own cores", []), ("artificial latencies", artificial)):
+    for name in arguments.cases:
+        overrides = artificial if name == "artificial" else []
         results: dict[int, list[dict[str, float]]] = {0: [], 2: []}
         for _ in range(arguments.rounds):
             for bound in results:
