@@ -31,12 +31,13 @@ def measure(bound: int, steps: int, overrides: list[str], model: Path) -> dict[s
         f"run.steps={steps}",
         f"run.name=bound_{bound}",
         "run.dir=runs/async_vs_sync",
+        "staleness.in_flight_batches=auto",
         *overrides,
     ]
     run = Path("runs/async_vs_sync") / f"bound_{bound}"
     if model.exists() and not (run / "model").exists():
         shutil.copytree(model, run / "model")
-    config = load_config(QUICKSTART, settings)
+    config = load_config(str(QUICKSTART), settings)
     lines = asyncio.run(train(config))
     if not model.exists():
         shutil.copytree(run / "model", model)
