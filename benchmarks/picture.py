@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 860, 130, 150, 50, 46
+WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 120, 210, 50, 40
 INK, GRID = "#334155", "#e2e8f0"
 PANELS = (
     ("mean reward", (("reward/mean", "#0f766e"),), None),
