@@ -1,7 +1,7 @@
 """The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
 manual."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -112,6 +112,3 @@ def load_config(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Confi
     from controller.config_file import read_config  # it needs the models above
 
     return read_config(path, overrides)
-
-
-JsonObject = dict[str, Any]

@@ -5,7 +5,7 @@ range, why its default is what it is, and what changing it does. `controller.con
 stay at home.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -160,6 +160,3 @@ def load_settings(text: str) -> WorkerSettings:
     """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another
     release."""
     return WorkerSettings.model_validate_json(text, strict=False)
-
-
-JsonObject = dict[str, Any]
