@@ -16,7 +16,7 @@ from pydantic import Field
 
 from protocol.ids import TrajectoryId
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
@@ -179,6 +179,9 @@ class InstanceStatus(Message):
     decode_s: Real  # time spent in decode steps
     prefill_tokens: Count
     prefill_s: Real
+    decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
+    preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
+    queued: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt) of those that wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,9 @@ class RolloutWorker:
                 load.decode_s,
                 load.prefill_tokens,
                 load.prefill_s,
+                load.decode_context,
+                load.preemptions,
+                load.queued,
             )
         )
 

@@ -56,6 +56,9 @@ class EngineLoad:
     decode_s: float
     prefill_tokens: int
     prefill_s: float
+    decode_context: int = 0
+    preemptions: int = 0
+    queued: tuple[Key, ...] = ()
 
 
 class Engine(Protocol):

@@ -19,7 +19,7 @@ MESSAGES = [
     messages.PromptsEncoded(((0, 5), (1, 6)), ((2, "too long"),)),
     messages.Generated((messages.Delta(3, 1, 0, 0, 2, 5, ""), messages.Delta(3, 2, 1, 4, 0, 5, "stop"))),
     messages.GenerationFailed(3, 1, 0, "out of cache"),
-    messages.InstanceStatus(9, 5, 3, 2, 700, 10, 30, 0.5, 100, 0.25),
+    messages.InstanceStatus(9, 5, 3, 2, 700, 10, 30, 0.5, 100, 0.25, 7000, 1, ((1, 2, 3),)),
     messages.Pulled(5, "digest", 0.125),
     messages.PullFailed(5, "truncated"),
     messages.GroupScored(3, 0, (1.0, 0.0, -0.5)),

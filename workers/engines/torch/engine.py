@@ -88,7 +88,7 @@ class TorchEngine:
         self._keys: list[Key] = []  # by row
         self._rows: dict[Key, int] = {}
         self._state = np.zeros((5, self.capacity), dtype=np.int64)
-        self._decode_steps = self._decode_tokens = self._prefill_tokens = 0
+        self._decode_steps = self._decode_tokens = self._prefill_tokens = self._decode_context = 0
         self._decode_s = self._prefill_s = 0.0
 
     def add(self, generation: Generation) -> None:
@@ -133,6 +133,7 @@ class TorchEngine:
         if not self._keys:
             return []
         started = time.perf_counter()
+        self._decode_context += self._resident_tokens()
         sampled = self._decode()
         self._decode_s += time.perf_counter() - started
         self._decode_steps += 1
@@ -150,17 +151,22 @@ class TorchEngine:
         return EngineLoad(
             running=len(self._keys),
             waiting=len(self._waiting),
-            resident_tokens=int(self._state[_POSITION, : len(self._keys)].sum()),
+            resident_tokens=self._resident_tokens(),
             decode_steps=self._decode_steps,
             decode_tokens=self._decode_tokens,
             decode_s=self._decode_s,
             prefill_tokens=self._prefill_tokens,
             prefill_s=self._prefill_s,
+            decode_context=self._decode_context,
+            queued=tuple(self._waiting),
         )
 
     def is_busy(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._keys or self._waiting)
+
+    def _resident_tokens(self) -> int:
+        return int(self._state[_POSITION, : len(self._keys)].sum())
 
     def _admit(self) -> None:
         """Give rows to waiting generations, as far as rows and the prefill budget go, and fill their KV."""
