@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from controller.simulation_settings import SimulationSettings
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
 
 
@@ -102,6 +103,7 @@ class Config(Section):
     staleness: StalenessSettings = StalenessSettings()
     controller: ControllerSettings = ControllerSettings()
     logging: LoggingSettings = LoggingSettings()
+    simulation: SimulationSettings = SimulationSettings()
 
 
 def load_config(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Config:
