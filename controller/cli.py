@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from controller import cli_history
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -103,6 +104,10 @@ def test(context: typer.Context) -> None:
 
     os.chdir(ROOT)
     raise typer.Exit(int(pytest.main(context.args or ["tests"])))
+
+
+app.command()(cli_history.replay)
+app.command()(cli_history.story)
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:

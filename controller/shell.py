@@ -1,7 +1,8 @@
 """The asyncio host of the core: sockets, processes, disk and clock of a real run. It decides nothing.
 
 Invariants: all events of one drain are written, with their payload, in one transaction before the core sees
-the first of them, and no acknowledgement leaves before that; commands are executed in the order given;
+the first of them, and no acknowledgement leaves before that; commands are executed in the order given, and
+their fingerprints are written with the next events, or at the end;
 whatever happens, workers are closed, the summary is written, and nothing is left running.
 
 | what | produces | waits for |
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from controller.commands import Command
 from controller.config import Config
 from controller.core import Core
 from controller.events import Event
+from controller.fingerprint import fingerprint
 from controller.prompts import PromptSource
+from controller.release import release
 from controller.run_directory import RunDirectory
 from controller.store import Store
 from controller.supervisor import Supervisor
@@ -69,6 +73,7 @@ class Shell:
         self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
         self._stack = ExitStack()
         self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
+        self._fingerprints: tuple[int, bytes] | None = None  # of the last turn, not yet written
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
@@ -98,8 +103,8 @@ class Shell:
             self._server.start()
             self.directory.publish_address(self._server.endpoint)
             with self._store.transaction():
-                self._store.put_fact("config", self._config.model_dump_json())
-                self._store.put_fact("started_at", datetime.now(UTC).isoformat(timespec="seconds"))
+                for name, value in self._facts().items():
+                    self._store.put_fact(name, value)
             self._start = time.monotonic()
             self._stack = stack.pop_all()
 
@@ -166,16 +171,25 @@ class Shell:
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
         try:
+            last = 0
             with self._store.transaction():
+                self._write_fingerprints()
                 for event, frames in batch:
                     self._keep(event, frames)
-                    self._store.append_event(now, event)
-            wanted = [command for event, _ in batch for command in self.core.step(now, event)]
-            for command in wanted:
+                    last = self._store.append_event(now, event)
+            wanted = [self.core.step(now, event) for event, _ in batch]
+            self._fingerprints = (last - len(batch) + 1, b"".join(map(fingerprint, wanted)))
+            for command in chain.from_iterable(wanted):
                 self._execute(command)
             self._set_timer(now)
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
             self._fail(error)
+
+    def _write_fingerprints(self) -> None:
+        """Inside a transaction, which never fails without ending the run."""
+        if self._fingerprints is not None:
+            self._store.put_fingerprints(*self._fingerprints)
+            self._fingerprints = None
 
     def _keep(self, event: Event, frames: tuple[bytes, ...]) -> None:
         if isinstance(event, events.PromptsRead):
@@ -293,6 +307,21 @@ class Shell:
                 self.failure = self.failure or RunError(
                     f"{self.directory.path}/summary.json was not written: {error}."
                 )
+            try:
+                with self._store.transaction():
+                    self._write_fingerprints()
+            except RunError as error:
+                self.failure = self.failure or error
+
+    def _facts(self) -> dict[str, str]:
+        """What the core is built from, and by what: all that a replay needs beside the events."""
+        return {
+            "config": self._config.model_dump_json(),
+            "run_dir": str(self.directory.path),
+            "import_paths": json.dumps(self._import_paths),
+            "release": json.dumps(release()),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
 
     def _log_to_file(self, stack: ExitStack) -> None:
         handler = logging.FileHandler(self.directory.logs / "controller.log")

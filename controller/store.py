@@ -2,6 +2,9 @@
 
 Invariants:
 - Events and their payload are written in the same transaction, before the core sees the event.
+- Fingerprints of the commands that events gave come after, at the latest with the next events: a controller
+  that was killed leaves a last turn without them.
+- A file of another schema, or of another program, is refused and not touched.
 - The first bytes under (kind, group, member, attempt, start) stay; writing the same place again changes
   nothing.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
@@ -23,10 +26,11 @@ from protocol.codec import ITEM_BYTES
 from protocol.errors import LocalError, RemoteError, RunError
 from protocol.messages import Generated, Message, Piece, PromptsEncoded
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS payload (
     kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
     start INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (group_id, kind, member, attempt, start));
@@ -50,7 +54,7 @@ class Store:
         """Open or create the file; ":memory:" keeps everything in memory.
 
         `durability`: "process" survives the kill of this process, "host" also the loss of the machine (a
-        disk sync per transaction). Raises: RunError if SQLite cannot open it.
+        disk sync per transaction). Raises: RunError if SQLite cannot open it, or it is not of this release.
         """
         self._path = str(path)
         self._cache: dict[int, dict[Slot, Parts]] = {}  # insertion order is age
@@ -58,11 +62,13 @@ class Store:
         self._max_cache_bytes = cache_bytes
         try:
             self._db = sqlite3.connect(self._path, isolation_level=None)
+            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                check_schema(self._db, self._path)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'host' else 'NORMAL'}")
             self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
-            raise self._broken(error) from error
+            raise broken(self._path, error) from error
         self._groups = self._stored_groups()
 
     def close(self) -> None:
@@ -83,20 +89,24 @@ class Store:
             self._cache_bytes = 0
             self._groups = self._stored_groups()
             if isinstance(error, sqlite3.Error):
-                raise self._broken(error) from error
+                raise broken(self._path, error) from error
             raise
 
-    def append_event(self, now: float, event: Event) -> None:
-        """Write one event of the history; `now` in seconds since the run began."""
-        self._db.execute("INSERT INTO events (now, event) VALUES (?, ?)", (now, encode_event(event)))
+    def append_event(self, now: float, event: Event) -> int:
+        """Write one event of the history, `now` in seconds since the run began; returns its number."""
+        values = (now, encode_event(event))
+        number = self._db.execute("INSERT INTO events (now, event) VALUES (?, ?)", values).lastrowid
+        assert number is not None
+        return number
+
+    def put_fingerprints(self, first: int, digests: bytes) -> None:
+        """Keep the fingerprints (`controller.fingerprint`) of the events from number `first` on, joined."""
+        self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, for replay. Raises: RunError naming the record that does not decode."""
-        for sequence, now, data in self._db.execute("SELECT seq, now, event FROM events ORDER BY seq"):
-            try:
-                yield now, decode_event(data)
-            except RemoteError as error:
-                raise RunError(f"Event {sequence} of {self._path} cannot be replayed: {error}") from error
+        for number, now, data in self._db.execute("SELECT seq, now, event FROM events ORDER BY seq"):
+            yield now, decode_numbered(number, data, self._path)
 
     def put_fact(self, name: str, value: str) -> None:
         """Keep one fact about the run, replacing an older one of this name."""
@@ -202,9 +212,28 @@ class Store:
     def _stored_groups(self) -> set[int]:
         return {group for (group,) in self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")}
 
-    def _broken(self, error: sqlite3.Error) -> RunError:
-        return RunError(
-            f"The run's database {self._path} failed: {error}. Expected a writable local disk with free "
-            "space (network file systems without locks do not work). Free some space or set run.dir "
-            "elsewhere, and start again."
+
+def check_schema(db: sqlite3.Connection, path: str) -> None:
+    """Refuse a database that this release did not make. Raises: RunError, or sqlite3.Error if it is none."""
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found != SCHEMA_VERSION:
+        raise RunError(
+            f"{path} has schema {found}; expected {SCHEMA_VERSION}. It was written by another release of "
+            "StaleFlow, which can read it, or by another program."
         )
+
+
+def decode_numbered(number: int, data: bytes, path: str) -> Event:
+    """The event of one record. Raises: RunError that names the record."""
+    try:
+        return decode_event(data)
+    except RemoteError as error:
+        raise RunError(f"Event {number} of {path} cannot be replayed: {error}") from error
+
+
+def broken(path: str, error: sqlite3.Error) -> RunError:
+    """What to tell the user when SQLite fails."""
+    return RunError(
+        f"The run's database {path} failed: {error}. Expected a writable local disk with free space (network "
+        "file systems without locks do not work). Free some space or set run.dir elsewhere, and start again."
+    )

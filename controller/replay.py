@@ -1,0 +1,126 @@
+"""A run's history through the core again: does it give the commands that it gave?
+
+Invariants: the core is stepped with the recorded events at the recorded times and with nothing else; commands
+are compared, never executed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import extract_tb
+from typing import NamedTuple
+
+from controller.commands import Command, Send
+from controller.core import Core
+from controller.events import Event, Received
+from controller.fingerprint import fingerprint
+from controller.recording import Recorded, Recording
+from protocol.errors import RunError
+
+SHOWN_CHARS = 300  # of one event or command
+
+
+class Turn(NamedTuple):
+    """One event, and what the core wants because of it now."""
+
+    recorded: Recorded
+    commands: list[Command]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a replay came to."""
+
+    events: int = 0
+    unfingerprinted: int = 0  # the last events of a run that goes on, or whose controller was killed
+    commands: Counter[str] = field(default_factory=Counter)  # by the name of the message or command
+    steps: int = 0  # train steps
+    time_s: float = 0.0  # of the last event
+    finished: bool = False  # the history reaches the end of the run
+    difference: Turn | None = None  # the first event whose commands are others now; the replay ended there
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every fingerprint was met."""
+        return self.difference is None
+
+
+def turns(recording: Recording, core: Core) -> Iterator[Turn]:
+    """Step the core through the history. Raises: RunError naming the event at which the core fails."""
+    for recorded in recording.events():
+        try:
+            commands = core.step(recorded.now, recorded.event)
+        except Exception as error:  # a bug of the core, which the run has met too if it is of this release
+            frame = extract_tb(error.__traceback__)[-1]
+            raise RunError(
+                f"The core fails at event {recorded.number} of {recording.path} ({in_words(recorded)}) with "
+                f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno}). If the "
+                "run failed there too, this replay is the way to find out why; if not, it is of another "
+                "release. Please report it with run.db."
+            ) from error
+        yield Turn(recorded, commands)
+
+
+def replay(recording: Recording) -> Verdict:
+    """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
+
+    Raises: RunError if the file is damaged or the core fails.
+    """
+    core = recording.make_core()
+    verdict = Verdict()
+    for turn in turns(recording, core):
+        recorded = turn.recorded
+        verdict.events, verdict.time_s = recorded.number, recorded.now
+        verdict.commands.update(map(kind, turn.commands))
+        verdict.unfingerprinted += recorded.fingerprint is None
+        if recorded.fingerprint not in (None, fingerprint(turn.commands)):
+            verdict.difference = turn
+            break
+    verdict.steps, verdict.finished = core.state.steps, core.state.finished
+    return verdict
+
+
+def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
+    """The verdict for a person, several lines."""
+    commands = ", ".join(f"{count} {name}" for name, count in verdict.commands.most_common())
+    words = [
+        f"{verdict.events} events over {verdict.time_s:.1f} s, {verdict.steps} train steps"
+        + ("" if verdict.finished or verdict.difference else "; the run's end is not among them"),
+        f"{verdict.commands.total()} commands: {commands}",
+    ]
+    other = recording.other_release()
+    if other:
+        words.append(f"The run was made by another release: {other}.")
+    if verdict.unfingerprinted:
+        words.append(
+            f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "
+            "controller was killed. They were replayed and not compared."
+        )
+    turn = verdict.difference
+    if turn is None:
+        compared = verdict.events - verdict.unfingerprinted
+        words.append(f"Every command of {compared} events was re-derived bit for bit.")
+    else:
+        words.append(f"The first difference is at event {turn.recorded.number}, {in_words(turn.recorded)}.")
+        words += ["It gives now:", *(f"  {shortened(repr(command))}" for command in turn.commands)]
+        words += [] if turn.commands else ["  nothing"]
+        words.append("Expected the commands that the run made; use the release that made it.")
+    return "\n".join(words)
+
+
+def kind(command: Command) -> str:
+    """The name of what is sent, or of the command."""
+    return type(command.message if isinstance(command, Send) else command).__name__
+
+
+def in_words(recorded: Recorded) -> str:
+    """An event with its time, on one line."""
+    event: Event = recorded.event
+    shown = f"{event.message!r} from {event.peer}" if isinstance(event, Received) else repr(event)
+    return f"{recorded.now:.6f} s, {shortened(shown)}"
+
+
+def shortened(text: str) -> str:
+    """At most SHOWN_CHARS of it."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."

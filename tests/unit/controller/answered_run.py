@@ -1,0 +1,105 @@
+"""A small run without processes: every command is answered in turn, and journaled as a shell does."""
+
+from collections import deque
+from pathlib import Path
+
+from controller import commands
+from controller.commands import Command, Send
+from controller.config import Config
+from controller.core import Core
+from controller.events import Event, PromptsRead, Received, Started
+from controller.fingerprint import fingerprint
+from controller.store import Store
+from protocol import messages
+from protocol.messages import Attach, Delta, Generated, Message
+
+RELEASE = '{"staleflow": "test"}'
+
+
+class AnsweredRun:
+    """Two rollout workers, a reward worker and a trainer that answer at once, 10 ms apart."""
+
+    def __init__(self, path: Path, *, steps: int = 4, import_paths: str = "[]", **staleness: object) -> None:
+        self.config = Config.model_validate(
+            {
+                "run": {"steps": steps},
+                "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 10, "max_running": 4},
+                "trainer": {"batch_groups": 2, "lr": 0.1},
+                "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},
+            }
+        )
+        self.core = Core(self.config, run_dir="somewhere")
+        self.store = Store(path)
+        with self.store.transaction():
+            facts = {
+                "config": self.config.model_dump_json(),
+                "run_dir": "somewhere",
+                "import_paths": import_paths,
+                "release": RELEASE,
+            }
+            for name, value in facts.items():
+                self.store.put_fact(name, value)
+        self.inbox: deque[Event] = deque([Started()])
+        for name, role in (("rollout-0", "rollout"), ("rollout-1", "rollout"), ("reward-0", "reward")):
+            self.join(name, role)
+        self.join("trainer", "trainer")
+        self.hear("trainer", messages.PolicyPublished(0, "v", "digest", 1, 0.1))
+        self.events, self.now, self.routes, self.read = 0, 0.0, 0, 0
+
+    def join(self, name: str, role: messages.Role) -> None:
+        self.hear(name, Attach(role, name, 1, "here"))
+        is_rollout = role == "rollout"
+        self.hear(name, messages.Ready(0, 4 if is_rollout else 0, 1000 if is_rollout else 0))
+
+    def hear(self, peer: str, message: Message) -> None:
+        self.inbox.append(Received(peer, message))
+
+    def to_the_end(self, *, max_events: int = 10_000, flush: bool = True) -> None:
+        """One event a turn; `flush=False` ends as a killed controller does, without the last fingerprint."""
+        last: tuple[int, bytes] | None = None
+        while self.inbox and self.events < max_events:
+            event = self.inbox.popleft()
+            self.events, self.now = self.events + 1, self.now + 0.01
+            with self.store.transaction():
+                if last is not None:
+                    self.store.put_fingerprints(*last)
+                number = self.store.append_event(self.now, event)
+            wanted = self.core.step(self.now, event)
+            last = (number, fingerprint(wanted))
+            for command in wanted:
+                self.answer(command)
+        if flush and last is not None:
+            with self.store.transaction():
+                self.store.put_fingerprints(*last)
+        self.store.close()
+
+    def answer(self, command: Command) -> None:
+        match command:
+            case commands.ReadPrompts(count):
+                self.inbox.append(PromptsRead(self.read, count, False))
+                self.read += count
+            case Send(peer, message):
+                self.answer_message(peer, message)
+            case _:
+                pass
+
+    def answer_message(self, peer: str, message: Message) -> None:
+        match message:
+            case messages.Encode(groups):
+                self.hear(peer, messages.PromptsEncoded(tuple((group, 3) for group in groups), ()))
+            case messages.Route(group, member, attempt):
+                self.routes += 1
+                version = self.core.state.registry.workers[peer].policy_version  # type: ignore[attr-defined]
+                length = min(1 + self.routes % 7, message.max_new_tokens)
+                self.hear(peer, Generated((Delta(group, member, attempt, 0, length, version, "stop"),)))
+            case messages.Score(group, attempt, items):
+                self.hear(peer, messages.GroupScored(group, attempt, tuple(0.5 * i.member for i in items)))
+            case messages.Pull(policy_version):
+                self.hear(peer, messages.Pulled(policy_version, "digest", 0.1))
+            case messages.Train(train_version):
+                self.hear(peer, messages.TrainStepFinished(train_version + 1, 0.1, (("loss", 1 / 3),)))
+                self.hear(peer, messages.PolicyPublished(train_version + 1, "v", "digest", 1, 0.1))
+            case messages.SaveCheckpoint(policy_version):
+                self.hear(peer, messages.CheckpointSaved(policy_version, "checkpoint"))
+            case _:
+                pass
