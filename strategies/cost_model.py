@@ -1,46 +1,138 @@
-"""How long a decode step takes, and so what one more trajectory is worth on an instance.
+"""What decode steps and prefills cost on an instance, and so what one more trajectory is worth there.
 
 latency(n, tokens) = attention_b + attention_k * tokens + max(floor, other_b + other_k * n), in seconds per
 decode step, for n running trajectories with `tokens` resident tokens; throughput = n / latency, in tokens per
-second.
+second. Prefill of t tokens: prefill_b + prefill_k * t + prefill_square * t^2, in seconds.
+Invariants: no coefficient is negative; a step takes more than 0 s.
 Source: StaleFlow (arXiv 2601.12784), cost model of the rollout coordinator.
 """
 
-from typing import NamedTuple
+import json
+from typing import Any, NamedTuple
+
+from protocol.errors import ConfigError
+
+LARGEST = 1e9  # seconds: no engine is that slow, and sums and products stay finite
 
 
 class Coefficients(NamedTuple):
-    """Fitted numbers of one engine; seconds, seconds per trajectory, seconds per token."""
+    """Fitted numbers of one engine; seconds, seconds per trajectory, seconds per token (squared).
+
+    Prefill that was not given costs what it would with 7B parameters: a free one would move everything.
+    """
 
     floor: float
     other_b: float
     other_k: float
     attention_b: float
     attention_k: float
+    prefill_b: float = 0.0027
+    prefill_k: float = 1.231e-4
+    prefill_square: float = 1.63e-9
 
 
 QWEN_7B_TP1 = Coefficients(0.0064, 0.0027, 1.231e-4, 0.0028, 3.35e-8)
 """Published with the StaleFlow release. A safe default for others too: only ratios of gains decide."""
 
+PUBLISHED: dict[str, Coefficients] = {
+    "7b-tp1": QWEN_7B_TP1,
+    "7b-tp2": Coefficients(0.0073, 0.0053, 8.5e-5, 0.0007, 1.8789e-8, 0.0053, 8.5e-5, 8.2e-10),
+    "14b-tp1": Coefficients(
+        0.012303, 0.0049075, 2.441e-4, 0.0019664, 1.165e-7, 0.0049075, 2.441e-4, 4.0e-9
+    ),
+    "32b-tp2": Coefficients(
+        0.0250194, 0.0183826, 2.446e-4, 2e-10, 6.3e-8, 0.0183826, 2.446e-4, 2.66e-9
+    ),
+    "30b-a3b-tp1": Coefficients(
+        0.0115108, 0.0097899, 1.249e-4, 0.00086719, 7.28e-8, 0.0097899, 1.249e-4, 3.2e-9
+    ),
+}  # fmt: skip
+"""Decode rows as published. Prefill is ours: a prefilled token costs the same matrix products as a decoded
+one (other_b, other_k); the square is causal attention, 2 x layers x attention width FLOP at 123 TFLOPS."""
 
-def step_latency(coefficients: Coefficients, running: int, tokens: int) -> float:
+
+def step_latency(coefficients: Coefficients, running: float, tokens: float) -> float:
     """Seconds per decode step of `running` >= 1 trajectories that hold `tokens` tokens."""
     c = coefficients
     return c.attention_b + c.attention_k * tokens + max(c.floor, c.other_b + c.other_k * running)
 
 
-def throughput(coefficients: Coefficients, running: int, tokens: int) -> float:
+def prefill_s(coefficients: Coefficients, tokens: float) -> float:
+    """Seconds to compute the KV of `tokens` tokens: what moving or resuming a trajectory of them costs."""
+    c = coefficients
+    return c.prefill_b + (c.prefill_k + c.prefill_square * tokens) * tokens
+
+
+def throughput(coefficients: Coefficients, running: int, tokens: float) -> float:
     """Tokens per second of an instance; 0 when it is idle."""
     return running / step_latency(coefficients, running, tokens) if running else 0.0
 
 
-def marginal_gain(coefficients: Coefficients, running: int, tokens: int, length: int) -> float:
+def marginal_gain(coefficients: Coefficients, running: int, tokens: float, length: float) -> float:
     """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it
     does harm."""
     before = throughput(coefficients, running, tokens)
     return throughput(coefficients, running + 1, tokens + length) - before
 
 
-def ideal_gain(coefficients: Coefficients, length: int) -> float:
+def ideal_gain(coefficients: Coefficients, length: float) -> float:
     """What the trajectory would add to an idle instance."""
     return throughput(coefficients, 1, length)
+
+
+def scaled(coefficients: Coefficients, *, decode: float, prefill: float) -> Coefficients:
+    """The same engine with its decode and prefill times multiplied by these factors."""
+    c = coefficients
+    return Coefficients(
+        *(value * decode for value in c[:5]), *(value * prefill for value in c[5:])
+    )  # fmt: skip
+
+
+def dump_coefficients(coefficients: Coefficients) -> str:
+    """JSON text that `load_coefficients` reads back to an equal value."""
+    return json.dumps(coefficients._asdict(), indent=2) + "\n"
+
+
+def load_coefficients(text: str) -> Coefficients:
+    """Coefficients from a JSON object with their names as keys; prefill may be left out (7B is assumed).
+
+    Raises: ConfigError if the text is no such object, or an engine with these numbers cannot exist.
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"The coefficients of the cost model are no JSON: {error}. Expected an object such as "
+            f"{json.dumps(QWEN_7B_TP1._asdict())}. Write one with `launch.py profile RUN -o FILE.json`."
+        ) from None
+    if not isinstance(found, dict):
+        raise _refused(f"are a JSON {type(found).__name__}")
+    required = [name for name in Coefficients._fields if name not in Coefficients._field_defaults]
+    unknown = [name for name in found if name not in Coefficients._fields]
+    missing = [name for name in required if name not in found]
+    if unknown or missing:
+        raise _refused(f"have unknown keys {unknown} and lack {missing}")
+    for name, value in found.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= LARGEST:
+            raise _refused(f"have {name} = {value!r}")
+    coefficients = Coefficients(**{name: float(value) for name, value in found.items()})
+    if step_latency(coefficients, 1, 0) <= 0:
+        raise _refused(f"make a step of one trajectory take 0 s: {found}")
+    return coefficients
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _refused(f"give {sorted({name for name in names if names.count(name) > 1})} twice")
+    return found
+
+
+def _refused(what: str) -> ConfigError:
+    return ConfigError(
+        f"The coefficients of the cost model {what}; expected a JSON object of numbers from 0 to 1e9, "
+        f"in seconds, under the keys {', '.join(Coefficients._fields)}, the prefill ones optional, and a step "
+        "of more than 0 s. Write one with `launch.py profile RUN -o FILE.json`."
+    )
