@@ -10,23 +10,33 @@ import typer
 from controller.recording import Recording
 from controller.replay import replay as replay_run
 from controller.replay import verdict_in_words
+from controller.shadow import Shadow, agreement_in_words, other_config
 from controller.story import story as tell
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
+Strategy = Annotated[
+    str | None, typer.Option(metavar="PRESET", help="Ask this strategy too, at each decision.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="staleness.KEY=VALUE", help="Ask with other knobs; may be repeated."),
+]
+Group = Annotated[int | None, typer.Option(metavar="GROUP", help="Tell the life of one group too.")]
 
 
-def replay(
-    run: Run,
-    story: Annotated[
-        int | None, typer.Option(metavar="GROUP", help="Tell the life of one group too.")
-    ] = None,
-) -> None:
+def replay(run: Run, strategy: Strategy = None, changes: Changes = None, story: Group = None) -> None:
     """Re-derive every command of a run from its journal, and say whether they are the same bit for bit."""
     with Recording(run) as recording:
         if story is not None:
             _tell(recording, story)
-        verdict = replay_run(recording)
+        core, shadow = recording.make_core(), None
+        if strategy is not None or changes:
+            shadow = Shadow(recording, core, other_config(recording.config(), strategy, changes or []))
+        verdict = replay_run(recording, core)
         print(verdict_in_words(verdict, recording))
+        if shadow is not None:
+            print("Asked at each decision, where this run stood then, the other strategy would have decided:")
+            print(agreement_in_words(shadow.agreements))
     raise typer.Exit(0 if verdict.is_equal else 1)
 
 

@@ -49,6 +49,23 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     tree, lines, problems = _read_tree(file)
     for override in overrides:
         problems += _apply_override(tree, lines, override)
+    return _with_absolute_paths(_validated(tree, lines, problems, str(file)), file.absolute().parent)
+
+
+def change_config(config: Config, overrides: Sequence[str], *, without: Sequence[str] = ()) -> Config:
+    """The configuration with overrides applied, and the keys `without` back at their defaults before.
+
+    Raises: ConfigError as `read_config` does.
+    """
+    tree: Tree = json.loads(config.model_dump_json())
+    for dotted in without:
+        section, _, key = dotted.partition(".")
+        del tree[section][key]
+    problems = [problem for override in overrides for problem in _apply_override(tree, {}, override)]
+    return _with_absolute_paths(_validated(tree, {}, problems, "with its changes"), Path.cwd())
+
+
+def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str) -> Config:
     config, bad_fields = None, set[str]()
     for _ in range(
         2
@@ -66,13 +83,13 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
             if not bad_fields.intersection(fields):
                 problems.append(f"{fields[0]}{lines.get(fields[0], '')}: {problem}")
     if problems or config is None:
-        raise ConfigError(_summary(file, problems))
-    return _with_absolute_paths(config, file.absolute().parent)
+        raise ConfigError(_summary(name, problems))
+    return config
 
 
-def _summary(file: Path, problems: list[str]) -> str:
+def _summary(name: str, problems: list[str]) -> str:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"The configuration {file} has {count}:\n" + "\n".join(f"  {problem}" for problem in problems)
+    return f"The configuration {name} has {count}:\n" + "\n".join(f"  {problem}" for problem in problems)
 
 
 def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:

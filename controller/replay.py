@@ -16,7 +16,7 @@ from controller.core import Core
 from controller.events import Event, Received
 from controller.fingerprint import fingerprint
 from controller.recording import Recorded, Recording
-from protocol.errors import RunError
+from protocol.errors import RunError, StaleFlowError
 
 SHOWN_CHARS = 300  # of one event or command
 
@@ -51,6 +51,8 @@ def turns(recording: Recording, core: Core) -> Iterator[Turn]:
     for recorded in recording.events():
         try:
             commands = core.step(recorded.now, recorded.event)
+        except StaleFlowError:  # of whoever watches the core
+            raise
         except Exception as error:  # a bug of the core, which the run has met too if it is of this release
             frame = extract_tb(error.__traceback__)[-1]
             raise RunError(
@@ -62,12 +64,13 @@ def turns(recording: Recording, core: Core) -> Iterator[Turn]:
         yield Turn(recorded, commands)
 
 
-def replay(recording: Recording) -> Verdict:
+def replay(recording: Recording, core: Core | None = None) -> Verdict:
     """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
 
-    Raises: RunError if the file is damaged or the core fails.
+    `core` is the recording's own, if somebody watches it. Raises: RunError if the file is damaged or the core
+    fails.
     """
-    core = recording.make_core()
+    core = core or recording.make_core()
     verdict = Verdict()
     for turn in turns(recording, core):
         recorded = turn.recorded

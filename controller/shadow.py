@@ -1,0 +1,133 @@
+"""What another strategy would have decided at each point of a run, where the run stood then.
+
+Invariants: the run's own strategy decides, so its history is the one that is replayed; the other one is
+asked the same questions, with its own knobs, and its answers change nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from inspect import ismethod
+from typing import Any, NamedTuple
+
+from controller.config import Config
+from controller.config_file import change_config
+from controller.core import Core
+from controller.recording import Recording
+from controller.replay import shortened
+from protocol.errors import ConfigError, RunError
+
+KEPT = 5  # differences of each kind that are told one by one
+
+
+class Difference(NamedTuple):
+    """One decision that the other strategy would have taken otherwise."""
+
+    now: float  # seconds since the run began
+    about: str
+    chosen: object
+    other: object
+
+
+@dataclass(slots=True)
+class Agreement:
+    """How often two strategies decide the same, for one kind of decision."""
+
+    decisions: int = 0
+    different: int = 0
+    first: list[Difference] = field(default_factory=list)  # at most KEPT
+
+
+class Shadow:
+    """Watches a core, and asks another strategy whatever the core's own is asked."""
+
+    def __init__(self, recording: Recording, core: Core, other: Config) -> None:
+        """Put the watch in place of the core's strategies. `core`: the recording's own, not yet stepped.
+
+        Raises: ConfigError if a strategy of `other` cannot be found.
+        """
+        self.agreements: dict[str, Agreement] = {}
+        """By the name under which the coordination keeps the strategy: route, choose_pulls, ..."""
+        self._core, self._other = core, other
+        others = _strategies(recording.make_core(other))
+        for name, own in _strategies(core).items():
+            if name in others:
+                self.agreements[name] = Agreement()
+                setattr(core.coordination, name, self._watched(name, own, others[name]))
+
+    def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+        def decide(*arguments: Any) -> Any:
+            chosen = own(*arguments)
+            try:
+                otherwise = other(*map(self._with_knobs, arguments))
+            except Exception as error:  # it may be the user's
+                raise RunError(
+                    f"The other strategy failed to {name} at {self._core.state.now:.3f} s with "
+                    f"{type(error).__name__}: {error}. Mend it, or choose one that fits the run."
+                ) from error
+            agreement = self.agreements[name]
+            agreement.decisions += 1
+            if otherwise != chosen:
+                agreement.different += 1
+                if len(agreement.first) < KEPT:
+                    about = _subject(arguments[0])
+                    agreement.first.append(Difference(self._core.state.now, about, chosen, otherwise))
+            return chosen
+
+        return decide
+
+    def _with_knobs(self, argument: Any) -> Any:
+        """The argument with the other configuration's value for each field that is a key of `staleness`."""
+        names = getattr(argument, "_fields", ())
+        staleness = self._other.staleness
+        return (
+            argument._replace(**{n: getattr(staleness, n) for n in names if hasattr(staleness, n)})
+            if names
+            else argument
+        )
+
+
+def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -> Config:
+    """The run's configuration under another strategy: its preset at the run's bound, then the changes.
+
+    `changes`: `staleness.key=value`. Without `strategy` the run's own keys stay. Raises: ConfigError.
+    """
+    foreign = [change for change in changes if not change.startswith("staleness.")]
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0]!r} changes more than the strategy, so the run's events would not fit it. Expected "
+            "`staleness.key=value`; use `launch.py simulate` for anything else."
+        )
+    if strategy is None:
+        return change_config(config, changes)
+    keys = type(config.staleness).model_fields.keys() - {"max_staleness"}
+    preset = f"staleness.strategy={strategy}"
+    return change_config(config, [preset, *changes], without=[f"staleness.{key}" for key in sorted(keys)])
+
+
+def agreement_in_words(agreements: dict[str, Agreement]) -> str:
+    """The comparison for a person, several lines."""
+    lines = []
+    for name, agreement in agreements.items():
+        equal = agreement.decisions - agreement.different
+        lines.append(
+            f"{name}: {agreement.decisions} decisions, {equal} equal, {agreement.different} different"
+        )
+        lines += [
+            f"  {now:.3f} s, {about}: chosen {shortened(repr(chosen))}, other {shortened(repr(other))}"
+            for now, about, chosen, other in agreement.first
+        ]
+    return "\n".join(lines)
+
+
+def _strategies(core: Core) -> dict[str, Callable[..., Any]]:
+    """The functions that the coordination was given to choose by."""
+    held = vars(core.coordination)
+    return {name: value for name, value in held.items() if callable(value) and not ismethod(value)}
+
+
+def _subject(argument: Any) -> str:
+    if hasattr(argument, "group"):
+        return f"group {argument.group}"
+    if isinstance(argument, Sequence) and not hasattr(argument, "_fields"):
+        return f"{len(argument)} candidates"
+    return shortened(repr(argument))

@@ -1,0 +1,78 @@
+"""Journals of real runs are re-derived, whether their controller has finished, goes on, or was killed."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+from test_whole_runs import config
+
+from controller import Controller
+from controller.recording import Recording
+from controller.replay import Verdict, replay
+from controller.story import story
+
+ROOT = Path(__file__).parents[2]
+ENDLESS = """
+import asyncio, sys
+from pathlib import Path
+from test_whole_runs import config
+from controller import Controller
+
+async def main():
+    settings = config(Path(sys.argv[1]), run={"steps": 5000}, rollout={"instances": 1})
+    async with Controller(settings) as controller:
+        async for step in controller.train():
+            print(step.policy_version, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def replayed(run: Path) -> Verdict:
+    with Recording(run) as recording:
+        assert recording.other_release() == ""
+        return replay(recording)
+
+
+async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_after(tmp_path):
+    async with Controller(config(tmp_path, run={"steps": 8}, rollout={"instances": 1})) as controller:
+        async for step in controller.train():
+            if step.policy_version == 2:
+                children = psutil.Process().children(recursive=True)
+                next(p for p in children if "rollout-0" in p.cmdline()).send_signal(signal.SIGKILL)
+            if step.policy_version == 6:
+                verdict = replayed(controller.run_dir)
+                assert verdict.is_equal, verdict
+                assert verdict.steps >= 5
+    verdict = replayed(tmp_path / "run")
+    assert verdict.is_equal, verdict
+    assert verdict.finished
+    assert (verdict.steps, verdict.unfingerprinted) == (8, 0)
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert verdict.commands["ReportStep"] == last["step"] == 8
+    with Recording(tmp_path / "run") as recording:
+        assert any("Train 0.0 in the batch of version 0" in line for line in story(recording, 0))
+
+
+async def test_a_killed_controller_leaves_a_journal_that_is_re_derived_to_its_last_event(tmp_path):
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ENDLESS, str(tmp_path),
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while int(await process.stdout.readline()) < 3:
+        pass
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    await process.wait()
+    await asyncio.to_thread(psutil.wait_procs, workers)  # they leave when their parent is gone
+    verdict = replayed(tmp_path / "run")
+    assert verdict.is_equal, verdict
+    assert not verdict.finished
+    assert verdict.steps >= 3
+    assert 1 <= verdict.unfingerprinted < verdict.events
