@@ -133,6 +133,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refused(what: str) -> ConfigError:
     return ConfigError(
         f"The coefficients of the cost model {what}; expected a JSON object of numbers from 0 to 1e9, "
-        f"in seconds, under the keys {', '.join(Coefficients._fields)}, the prefill ones optional, and a step "
-        "of more than 0 s. Write one with `launch.py profile RUN -o FILE.json`."
+        f"in seconds, under the keys {', '.join(Coefficients._fields)}, the prefill ones optional, and a "
+        "step of more than 0 s. Write one with `launch.py profile RUN -o FILE.json`."
     )
