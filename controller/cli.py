@@ -19,7 +19,10 @@ from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
 from controller.controller import Controller
+from controller.profile import in_words
+from controller.profile import profile as profile_run
 from protocol.errors import ConfigError, StaleFlowError
+from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[1]
 STOPPED_AT_ONCE = 130
@@ -104,6 +107,27 @@ def test(context: typer.Context) -> None:
 
     os.chdir(ROOT)
     raise typer.Exit(int(pytest.main(context.args or ["tests"])))
+
+
+@app.command()
+def profile(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.json", help="Where to keep the coefficients."),
+    ] = None,
+) -> None:
+    """Fit the cost model to a run's history, for later runs on the same machines."""
+    found = profile_run(run)
+    print(in_words(found))
+    if output is not None:
+        try:
+            output.write_text(dump_coefficients(found.together.coefficients))
+        except OSError as error:
+            raise ConfigError(
+                f"The coefficients cannot be written to {output}: {error.strerror}. Expected a file in a "
+                "folder that exists and that you may write to; give another -o."
+            ) from error
 
 
 app.command()(cli_history.replay)
