@@ -52,8 +52,8 @@ def profile(run: str | Path) -> Profile:
     if not together.observations:
         raise RunError(
             f"{path} tells nothing about the cost of decode steps: none of its {len(latest)} rollout "
-            "instances reported twice with decode steps in between. Expected a run that generated for some seconds; "
-            "profile a longer one."
+            "instances reported twice with decode steps in between. Expected a run that generated for some "
+            "seconds; profile a longer one."
         )
     workers = {name: _fitted(fit) for name, fit in fits.items() if fit.observations}
     return Profile(_fitted(together), workers)
