@@ -1,12 +1,13 @@
 """The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
 manual."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from controller.simulation_settings import SimulationSettings
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
+from strategies.presets import with_preset
 
 
 class RunSettings(Section):
@@ -45,25 +46,78 @@ class StalenessSettings(Section):
     max_staleness: int = Field(default=2, ge=0, le=64)
     """Hard bound, in policy versions: no trajectory is trained whose oldest token is older than this. 0 is
     synchronous; 1 to 3 gives nearly all of the speed (the paper's eta)."""
-    strategy: Literal["staleflow"] = "staleflow"
-    """Preset of admission, routing and synchronization rules."""
-    in_flight_batches: float | Literal["auto"] = "auto"
-    """Groups in the system, in batches, counted until the version that they made is published. `auto` starts
-    whatever the bound allows, which makes the mean staleness equal to the bound; 2 keeps it near 1."""
+    strategy: Literal["staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "greedy"] = (
+        "staleflow"
+    )
+    """Preset of the keys below; a key that is written out counts instead. The others are the rules of other
+    systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted."""
+    in_flight_batches: float | Literal["auto", "all"] = "auto"
+    """Groups in the system, in batches, counted until the version that they made is published. `auto` finds
+    the fewest that keep the speed, `all` takes whatever the bound admits (then the mean staleness is about
+    the bound)."""
+    admission: str = "window"
+    """Rule for how many groups may start: `window` (in_flight_batches), `one_batch`, `areal`, `roll_flash`,
+    `verl_async`, or an import path of a function like those of strategies/admission.py."""
+    ledger: Literal["deadlines", "arrival", "completion", "floor"] = "deadlines"
+    """Order and promise of batches: `deadlines` keeps the bound by reservation; `arrival` and `completion`
+    take what started, or ended, first, however old; `floor` drops what grew too old."""
     routing: str = "marginal_gain"
-    """`marginal_gain`, `least_requests`, `round_robin`, or an import path of a function like those of
-    strategies/routing.py."""
+    """`marginal_gain`, `least_requests`, `group_affine`, `round_robin`, or an import path of a function like
+    those of strategies/routing.py."""
     mu: float = Field(default=0.3, ge=0, le=1)
     """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle
     instance."""
-    synchronization: str = "greedy"
-    """`greedy`, or an import path of a function like those of strategies/synchronization.py."""
+    synchronization: str = "gain"
+    """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
+    (when it has thinned out), `every_few`, or an import path of a function like those of
+    strategies/synchronization.py."""
+    indicator: Literal["requests", "throughput", "kv"] = "kv"
+    """What `status` looks at: running trajectories, tokens/s, share of the KV cache."""
+    indicator_threshold: float = Field(default=0.6, ge=0)
+    """`status` pulls at or under this value of the indicator."""
+    guard: bool = False
+    """Pull a version only when the batch that updates it is ready, so that the trainer does not starve."""
+    sync_steps: int = Field(default=4, ge=1)
+    """`every_few` pulls versions that are multiples of this."""
     partial_rollout: bool = True
     """Interrupt what runs when an instance pulls, and go on with it under the new weights. Off: wait until it
     ends."""
+    keep_kv: bool = False
+    """Swap weights under running trajectories, which keep the KV of the old ones: no prefill is repeated, at
+    the price of attention to keys that the new weights would not have made."""
+    migration: str = "benefit"
+    """What moves between instances: `benefit` (wide gaps in throughput, and what the next batch waits for),
+    `gap`, `none`, or an import path of a function like those of strategies/migration.py."""
+    phi_wait: int = Field(default=3, ge=0)
+    """An instance whose own queue is longer than this gives those that wait back."""
+    phi_throughput: float = Field(default=5.0, ge=1)
+    """Ratio of the throughputs of two instances above which trajectories move."""
+    length_prediction: bool = True
+    """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
+    cost_model: str = "online"
+    """Speed of instances: `online` (fitted from their reports), `published` (a 7B model on one GPU), or a
+    JSON file made by `launch.py profile`."""
+    decide_s: float = Field(default=0.1, gt=0)
+    """Seconds between two decisions to pull lazily or to migrate."""
+    stragglers: Literal["wait", "retry", "truncate"] = "wait"
+    """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
+    anew under new weights; or end the responses where they are."""
+    straggler_groups: int = Field(default=4, ge=0)
+    """`retry` and `truncate` act when at most so many groups are missing."""
+    spare_responses: int = Field(default=0, ge=0)
+    """Responses started per prompt beyond `rollout.group_size`; the first to end are kept, which favours
+    short ones."""
+    spare_groups: int = Field(default=0, ge=0)
+    """Groups started per batch beyond `trainer.batch_groups`; a batch waits for no straggler then, and what
+    is too late is dropped."""
     filter: str = "none"
     """`none`; `zero_variance` drops groups whose rewards are all equal, each replaced by one fresh prompt; or
     an import path of a function like those of strategies/filtering.py."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        return with_preset(values) if isinstance(values, dict) else values
 
 
 class ControllerSettings(Section):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from controller.config import Config
+from strategies.presets import FIXED_BOUND
 
 Problem = tuple[tuple[str, ...], str]
 BEATS_PER_LEASE = 3  # one lost and one late beat must not cost a worker its lease
@@ -46,11 +47,18 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
 def _staleness_problems(config: Config) -> Iterator[Problem]:
     staleness = config.staleness
     in_flight, most = staleness.in_flight_batches, staleness.max_staleness + 1
-    if in_flight != "auto" and not 1 <= in_flight <= most:
+    if not isinstance(in_flight, str) and not 1 <= in_flight <= most:
         yield (
             ("staleness.in_flight_batches", "staleness.max_staleness"),
             f"is {in_flight:g}; fewer than 1 batch can never be trained, and max_staleness "
             f"{staleness.max_staleness} admits {most}. Give 1 to {most}, or `auto`.",
+        )
+    bound = FIXED_BOUND.get(staleness.strategy, staleness.max_staleness)
+    if staleness.max_staleness != bound:
+        yield (
+            ("staleness.max_staleness", "staleness.strategy"),
+            f"is {staleness.max_staleness}, but the strategy `{staleness.strategy}` is made for {bound}; leave "
+            "max_staleness out, or choose another strategy.",
         )
 
 

@@ -2,13 +2,14 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event, expire leases, consume (frees headroom), synchronize (changes who may be routed
-to), dispatch, hand out text work, read ahead, retire, and see whether the run is over.
+is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, pull (changes who
+may be routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
 """
 
 from controller.commands import Command, Finish
 from controller.config import Config
 from controller.coordination import Coordination
+from controller.dispatch import Dispatch
 from controller.events import (
     Event,
     PeerFaulted,
@@ -20,6 +21,8 @@ from controller.events import (
     WorkerExited,
 )
 from controller.membership import MAY_SAY, Membership
+from controller.moves import Moves
+from controller.pulls import Pulls
 from controller.registry import Instance, TextWorker, Worker
 from controller.scoring import Scoring
 from controller.snapshot import ClusterSnapshot, WorkerSnapshot
@@ -38,8 +41,11 @@ class Core:
     def __init__(self, config: Config, *, run_dir: str = "", import_paths: tuple[str, ...] = ()) -> None:
         self.state = RunState(config)
         self.coordination = Coordination(self.state)
-        self.scoring = Scoring(self.state, self.coordination)
-        self.training = Training(self.state)
+        self.dispatch = Dispatch(self.state)
+        self.pulls = Pulls(self.state, self.dispatch)
+        self.moves = Moves(self.state, self.coordination, self.dispatch)
+        self.scoring = Scoring(self.state, self.coordination, self.dispatch)
+        self.training = Training(self.state, self.dispatch)
         settings = WorkerSettings(
             run_dir=run_dir,
             seed=config.run.seed,
@@ -53,7 +59,12 @@ class Core:
         self.settings = settings
         """What every worker is told."""
         self.membership = Membership(
-            self.state, self.coordination, self.scoring, self.training, settings.model_dump_json()
+            self.state,
+            self.coordination,
+            self.dispatch,
+            self.scoring,
+            self.training,
+            settings.model_dump_json(),
         )
 
     def step(self, now: float, event: Event) -> list[Command]:
@@ -62,17 +73,27 @@ class Core:
         if state.finished:
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
-        instances = tuple(state.registry.instances())
-        if state.registry.trainer() and any(instance.policy_version >= 0 for instance in instances):
-            state.accounts.advance(now, trainer_busy=self.training.is_busy, instances=instances)
+        if state.registry.ready_instances and state.versions.newest is not None:
+            state.accounts.advance(
+                now,
+                trainer_busy=self.training.is_busy,
+                ready=state.registry.ready_instances,
+                busy=state.registry.busy_instances,
+            )
         self._forgive(now)
         state.now = now
         self._absorb(event)
         self.membership.expire()
+        self.scoring.take_completed()
         if state.ending is None:
-            self.training.consume()
-            self.coordination.synchronize()
-            self.coordination.dispatch()
+            if self.training.consume():
+                self.scoring.give_up_useless()
+            if not self.training.is_busy:
+                self.moves.give_up_stragglers()
+            self.pulls.run()
+            self.moves.run()
+            self.dispatch.run()
+            self.scoring.take_completed()
             self.scoring.assign()
             self.scoring.read_ahead()
             self.training.retire()
@@ -83,7 +104,9 @@ class Core:
 
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
-        return None if self.state.finished else min(self.membership.deadlines(), default=None)
+        if self.state.finished:
+            return None
+        return self.state.now if self.dispatch.is_cut else self.state.registry.leases.next()
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
@@ -125,7 +148,8 @@ class Core:
         running = {id: i.peer for i in state.registry.instances() for id in i.running}
         for group in state.groups.values():
             in_ledger = group.state in ("generating", "scoring", "occupied")
-            assert not in_ledger or state.ledger.deadline(group.id) >= state.ledger.train_version
+            is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
+            assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
             for member in group.members:
                 assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
                 versions = [segment.policy_version for segment in member.segments]
@@ -138,6 +162,7 @@ class Core:
             assert instance.resident_tokens == resident, (
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
+        assert state.registry.busy_instances == sum(bool(i.running) for i in state.registry.instances())
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -196,10 +221,10 @@ class Core:
         match message:
             case messages.Generated():
                 self.membership.useful(instance)
-                for group in self.coordination.on_generated(instance, message):
-                    self.scoring.complete(group)
+                self.coordination.on_generated(instance, message)
             case messages.InstanceStatus():
                 self.coordination.on_status(instance, message)
+                self.moves.on_status(instance, message)
             case messages.Pulled():
                 self.coordination.on_pulled(instance, message)
             case messages.PullFailed():
@@ -230,6 +255,7 @@ class Core:
     def _wind_up(self) -> None:
         """Let the trainer finish and save, then close everybody. A failed run ends at once."""
         state, trainer = self.state, self.state.registry.trainer()
+        state.accounts.is_ending = True
         for group in [g for g in state.groups.values() if g.id not in self.training.batch]:
             self.coordination.abort(group, "aborted")
         if state.ending_is_success and trainer is not None:

@@ -1,7 +1,7 @@
-"""Trajectories that wait for an instance: by deadline, then group, then place in it.
+"""Trajectories that wait for an instance: a multi-level queue by policy version, each level by deadline.
 
-Invariants: only trajectories of started groups are here (their slot is reserved); the earliest deadline
-comes first,
+Invariants: only trajectories of started groups are here (their place is reserved); what an instance may run
+is decided by the level, the version of the newest token; among those, the earliest deadline comes first,
 siblings stand together, older groups come before younger ones. Fresh groups wait elsewhere, behind all of
 these.
 """
@@ -10,12 +10,14 @@ import heapq
 
 from controller.groups import Trajectory
 
+Entry = tuple[int, int, int, int]  # deadline, group, member, attempt
+
 
 class DispatchQueue:
-    """A heap with lazy deletion: a trajectory that is no longer queued is skipped when it surfaces."""
+    """Heaps with lazy deletion: a trajectory that is no longer queued is skipped when it surfaces."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, int]] = []  # deadline, group, member, attempt
+        self._levels: dict[int, list[Entry]] = {}  # newest version -> heap
         self._entries: dict[tuple[int, int], Trajectory] = {}
 
     def __len__(self) -> int:
@@ -25,26 +27,42 @@ class DispatchQueue:
         """Queue a trajectory of a group that is due by `deadline`."""
         assert trajectory.state == "queued"
         self._entries[trajectory.id] = trajectory
-        heapq.heappush(self._heap, (deadline, *trajectory.id, trajectory.attempt))
+        level = self._levels.setdefault(trajectory.newest_version, [])
+        heapq.heappush(level, (deadline, *trajectory.id, trajectory.attempt))
 
-    def peek(self) -> Trajectory | None:
-        """The next to route, left in place."""
-        while self._heap:
-            _, group, member, attempt = self._heap[0]
-            trajectory = self._entries.get((group, member))
-            if trajectory is not None and trajectory.attempt == attempt:
-                return trajectory
-            heapq.heappop(self._heap)
-        return None
-
-    def pop(self) -> Trajectory:
-        """Take what `peek` showed."""
-        trajectory = self.peek()
-        assert trajectory is not None, "pop from an empty queue"
-        heapq.heappop(self._heap)
-        del self._entries[trajectory.id]
-        return trajectory
+    def peek(self, newest_version: int) -> Trajectory | None:
+        """The next to route if the newest instance holds this version, left in place."""
+        best: Entry | None = None
+        for version in sorted(self._levels):
+            if version > newest_version:
+                break
+            first = self._first(version)
+            if first is None:
+                del self._levels[version]
+            elif best is None or first < best:
+                best = first
+        return None if best is None else self._entries[best[1], best[2]]
 
     def remove(self, trajectory: Trajectory) -> None:
-        """Forget a trajectory whose group was aborted; harmless if it is not queued."""
+        """Take a trajectory out; harmless if it is not queued."""
         self._entries.pop(trajectory.id, None)
+
+    def count_by_version(self) -> dict[int, int]:
+        """How many wait at each level."""
+        counts: dict[int, int] = {}
+        for trajectory in self._entries.values():
+            counts[trajectory.newest_version] = counts.get(trajectory.newest_version, 0) + 1
+        return counts
+
+    def _first(self, version: int) -> Entry | None:
+        level = self._levels[version]
+        while level:
+            _, group, member, attempt = level[0]
+            trajectory = self._entries.get((group, member))
+            if trajectory is not None and (trajectory.attempt, trajectory.newest_version) == (
+                attempt,
+                version,
+            ):
+                return level[0]
+            heapq.heappop(level)
+        return None

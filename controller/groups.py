@@ -1,10 +1,12 @@
 """Groups and their trajectories: one prompt, its responses, and where each of them stands.
 
-Invariants: a trajectory is in exactly one of the states queued, running, finished; its attempt grows with
-every route, so that words of an abandoned attempt are recognised; its segments never change, only grow, and
-their policy versions never decrease; a group is scored only when all of its trajectories are finished.
+Invariants: a trajectory is in exactly one of the states queued, running, finished, dropped; its attempt grows
+with every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
+segments never change, only grow, and their policy versions never decrease; a group is scored only with
+exactly `size` finished trajectories, and what else it had is dropped.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,13 +22,15 @@ class Trajectory:
 
     id: TrajectoryId
     prompt_tokens: int
-    state: Literal["queued", "running", "finished"] = "queued"
+    state: Literal["queued", "running", "finished", "dropped"] = "queued"
     attempt: int = 0  # of the newest route; 0: never routed
     reported: int = 0  # tokens of this attempt that were accepted
     peer: PeerId | None = None  # where it runs
+    left: PeerId | None = None  # the instance that it was moved away from; it does not go back there at once
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)
     response_tokens: int = 0
+    expected_tokens: int = 0  # final response length, as predicted when its load was last counted
 
     @property
     def resident_tokens(self) -> int:
@@ -70,37 +74,57 @@ class Group:
     state: GroupState = "encoding"
     prompt_tokens: int = 0
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
-    members: list[Trajectory] = field(default_factory=list)
+    size: int = 0  # responses that are trained
+    members: list[Trajectory] = field(default_factory=list)  # size, and spare ones
+    finished_lengths: list[int] = field(default_factory=list)  # in the order in which they ended
+    starts: int = 0  # 1, and one more for each time that it was begun anew
+    is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
     advantages: tuple[float, ...] = ()
     score_attempt: int = 0
     score_failures: int = 0
 
-    def make_members(self, count: int) -> None:
-        """Create the trajectories, all queued."""
-        self.members = [Trajectory(TrajectoryId(self.id, i), self.prompt_tokens) for i in range(count)]
+    def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
+        """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""
+        self.state, self.policy_version, self.size = "generating", policy_version, size
+        self.finished_lengths, self.is_cut_short, self.starts = [], False, self.starts + 1
+        attempts = [member.attempt for member in self.members] or [0] * (size + spare)
+        self.members = [
+            Trajectory(TrajectoryId(self.id, i), self.prompt_tokens, attempt=attempt)
+            for i, attempt in enumerate(attempts)
+        ]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every response is finished."""
-        return all(member.state == "finished" for member in self.members)
+        """Whether as many responses are finished as are trained."""
+        return len(self.finished_lengths) >= self.size
+
+    @property
+    def kept(self) -> Iterator[Trajectory]:
+        """The responses that are scored and trained."""
+        return (member for member in self.members if member.state == "finished")
 
     @property
     def response_tokens(self) -> int:
-        """Tokens generated for the group so far."""
-        return sum(member.response_tokens for member in self.members)
+        """Tokens generated for the group so far, dropped members apart."""
+        return sum(member.response_tokens for member in self.members if member.state != "dropped")
+
+    def finish(self, member: Trajectory, ending: Ending) -> None:
+        """A response is complete."""
+        member.state, member.ending = "finished", ending
+        self.finished_lengths.append(member.response_tokens)
 
     def oldest_token_version(self) -> int:
-        """Version of the oldest token in the group, which is never older than `policy_version`."""
+        """Version of the oldest token that is trained, which is never older than `policy_version`."""
         assert self.policy_version is not None, f"group {self.id} has not started"
-        first = [member.segments[0].policy_version for member in self.members if member.segments]
+        first = [member.segments[0].policy_version for member in self.kept if member.segments]
         return min(first, default=self.policy_version)
 
     def train_items(self) -> tuple[TrainItem, ...]:
         """The group as the trainer gets it."""
         return tuple(
             TrainItem(self.id, m.id.member, m.prompt_tokens, reward, advantage, m.ending, frozen_segments(m))
-            for m, reward, advantage in zip(self.members, self.rewards, self.advantages, strict=True)
+            for m, reward, advantage in zip(self.kept, self.rewards, self.advantages, strict=True)
         )
 
 

@@ -4,14 +4,15 @@ broken.
 A reservation is a *deadline*, not a slot: a group that starts under version v must be consumed by the batch
 of `v + max_staleness` at the latest. Invariants (STALEFLOW.md B.3, stated for deadlines):
 - L1 Window: every unconsumed group's deadline lies in [train_version, train_version + max_staleness].
-- L2 Hall: for every u >= train_version, at most `batch_groups * (u - train_version + 1)` unconsumed groups
-  are due by u.
+- L2 Hall: without redundancy, for every u >= train_version, at most `batch_groups * (u - train_version + 1)`
+  unconsumed groups are due by u. So a slot assignment exists at all times, whatever the order of completion.
 - L3 A group is in the ledger at most once, reserved or occupied.
-- L4 Batches are consumed in order of train_version, always of exactly `batch_groups` groups. L2 is Hall's
-  condition for a perfect matching of groups to slots, so a slot assignment exists at all times whatever the
-  order of completion: it replaces slots, and the movement of reservations between them.
+- L4 Batches are consumed in order of train_version, always of exactly `batch_groups` groups.
+With batch redundancy (`spare_groups` > 0) admission counts `batch_groups + spare_groups` per batch, a batch
+waits for no straggler, and what can no longer be used is named by `useless`, to be aborted.
 
-Source: StaleFlow (arXiv 2601.12784), reserve / occupy / consume; restated by deadlines.
+docs/ledger.md proves that this equals the paper's slots. Source: StaleFlow (arXiv 2601.12784), reserve /
+occupy / consume; restated by deadlines.
 """
 
 from collections.abc import Iterator
@@ -20,13 +21,20 @@ from collections.abc import Iterator
 class Ledger:
     """Reservations of groups against future batches. Units: groups and policy versions."""
 
-    def __init__(self, *, max_staleness: int, batch_groups: int, train_version: int = 0) -> None:
+    is_strict = True
+    """Whether every batch keeps the bound by construction."""
+
+    def __init__(
+        self, *, max_staleness: int, batch_groups: int, train_version: int = 0, spare_groups: int = 0
+    ) -> None:
         self.max_staleness = max_staleness
         self.batch_groups = batch_groups
+        self.spare_groups = spare_groups
         self.train_version = train_version
         self._reserved: dict[int, int] = {}  # group -> deadline
         self._occupied: dict[int, int] = {}
         self._due: dict[int, int] = {}  # deadline -> unconsumed groups
+        self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
 
     def __len__(self) -> int:
         return len(self._reserved) + len(self._occupied)
@@ -47,7 +55,7 @@ class Ledger:
 
     def can_reserve(self, policy_version: int) -> bool:
         """Whether one more group may start under this version."""
-        return self._fits(policy_version + self.max_staleness)
+        return self.headroom(policy_version) > 0
 
     def headroom(self, policy_version: int) -> int:
         """How many groups may start under this version, one after another."""
@@ -58,9 +66,11 @@ class Ledger:
 
     def reserve(self, group: int, policy_version: int) -> None:
         """Bind a group that starts now to its deadline. Call `can_reserve` first."""
-        assert group not in {**self._reserved, **self._occupied}, f"group {group} is reserved already"
+        assert group not in self._reserved, f"group {group} is reserved already"
+        assert group not in self._occupied, f"group {group} is occupied already"
         assert self.can_reserve(policy_version), f"no headroom for version {policy_version}"
-        self._move(group, self._reserved, policy_version + self.max_staleness)
+        self._reserved[group] = policy_version + self.max_staleness
+        self._count(self._due, self._reserved[group], 1)
 
     def can_lower(self, group: int, policy_version: int) -> bool:
         """Whether a sibling may start under this older version, which pulls the group's deadline forward."""
@@ -76,17 +86,23 @@ class Ledger:
         assert self.can_lower(group, policy_version), f"group {group} cannot include version {policy_version}"
         deadline = policy_version + self.max_staleness
         if deadline < self._reserved[group]:
-            self._due[self._reserved[group]] -= 1
-            self._move(group, self._reserved, deadline)
+            self._count(self._due, self._reserved[group], -1)
+            self._count(self._due, deadline, 1)
+            self._reserved[group] = deadline
 
     def occupy(self, group: int) -> None:
         """The group is complete and scored: it may be consumed. Raises: KeyError if it is not reserved."""
         self._occupied[group] = self._reserved.pop(group)
+        self._count(self._due_occupied, self._occupied[group], 1)
 
     def abort(self, group: int) -> None:
         """The group will never be trained; its place is free at once. Raises: KeyError if it is not in the
         ledger."""
-        self._due[(self._reserved if group in self._reserved else self._occupied).pop(group)] -= 1
+        if group in self._occupied:
+            self._count(self._due_occupied, self._occupied[group], -1)
+            self._count(self._due, self._occupied.pop(group), -1)
+        else:
+            self._count(self._due, self._reserved.pop(group), -1)
 
     def ready_batch(self) -> list[int] | None:
         """The groups to train now, oldest deadline first, or None while that would break a promise or is too
@@ -95,18 +111,27 @@ class Ledger:
         Taking the earliest deadlines leaves the most room for the rest, so if this choice fails every other
         does.
         """
+        return self._earliest() if self.is_ready() else None
+
+    def is_ready(self) -> bool:
+        """Whether `ready_batch` has a batch; costs one look at the window."""
+        return len(self._occupied) >= self.batch_groups and (
+            bool(self.spare_groups) or self.is_ready_without(set())
+        )
+
+    def is_ready_without(self, given_up: set[int]) -> bool:
+        """Whether there would be a batch if these reserved groups were not there: what a straggler costs."""
         if len(self._occupied) < self.batch_groups:
-            return None
-        chosen = sorted(self._occupied, key=lambda group: (self._occupied[group], group))[: self.batch_groups]
-        taken: dict[int, int] = {}
-        for group in chosen:
-            taken[self._occupied[group]] = taken.get(self._occupied[group], 0) + 1
-        left = 0
+            return False
+        to_take, left = self.batch_groups, 0
         for due in self._window():
-            left += self._due.get(due, 0) - taken.get(due, 0)
+            taken = min(to_take, self._due_occupied.get(due, 0))
+            to_take -= taken
+            gone = sum(self._reserved.get(group) == due for group in given_up)
+            left += self._due.get(due, 0) - taken - gone
             if left > self.batch_groups * (due - self.train_version):
-                return None
-        return chosen
+                return False
+        return True
 
     def consume(self, groups: list[int]) -> None:
         """The batch goes to the trainer; the next one is for train_version + 1."""
@@ -114,9 +139,41 @@ class Ledger:
             f"{len(groups)} groups are not a batch of {self.batch_groups}"
         )
         for group in groups:
-            self._due[self._occupied.pop(group)] -= 1
-        self._due.pop(self.train_version, None)
+            due = self._occupied.pop(group)
+            self._count(self._due, due, -1)
+            self._count(self._due_occupied, due, -1)
         self.train_version += 1
+
+    def useless(self) -> list[int]:
+        """Groups that no batch can use any more: those past their deadline, and, once occupied groups fill
+        every batch up to a deadline, all that are still generated for it. Empty without redundancy.
+
+        Source: StaleFlow (arXiv 2601.12784), abort by version.
+        """
+        if not self.spare_groups:
+            return []
+        past = [g for g, due in {**self._reserved, **self._occupied}.items() if due < self.train_version]
+        full_until = self.train_version - 1
+        filled = 0
+        for due in self._window():
+            filled = min(
+                filled + self._due_occupied.get(due, 0), self.batch_groups * (due - self.train_version + 1)
+            )
+        later = sum(
+            count
+            for due, count in self._due_occupied.items()
+            if due > self.train_version + self.max_staleness
+        )
+        assert not later, "a deadline lies beyond the window"
+        full_until += filled // self.batch_groups
+        idle = [g for g, due in self._reserved.items() if self.train_version <= due <= full_until]
+        return sorted({*past, *idle})
+
+    def final(self) -> list[int]:
+        """Occupied groups that the next batch takes whatever else is completed before it: a trainer may start
+        on them."""
+        rivals = sorted((due, group) for group, due in {**self._reserved, **self._occupied}.items())
+        return [group for _, group in rivals[: self.batch_groups] if group in self._occupied]
 
     def due_counts(self) -> dict[int, int]:
         """Unconsumed groups by deadline, over the whole window: the virtual staleness buffers, for people."""
@@ -124,6 +181,8 @@ class Ledger:
 
     def blockers(self) -> list[int]:
         """Reserved groups that the next batch has to wait for because their deadline is now."""
+        if not self._due.get(self.train_version, 0):
+            return []
         return [group for group, due in self._reserved.items() if due == self.train_version]
 
     def check(self) -> None:
@@ -131,32 +190,28 @@ class Ledger:
         assert not self._reserved.keys() & self._occupied.keys()
         counts: dict[int, int] = {}
         for due in (*self._reserved.values(), *self._occupied.values()):
-            assert self.train_version <= due <= self.train_version + self.max_staleness, (
-                f"deadline {due} is out of window"
-            )
+            assert due <= self.train_version + self.max_staleness, f"deadline {due} is out of window"
+            assert due >= self.train_version or self.spare_groups, f"deadline {due} is past"
             counts[due] = counts.get(due, 0) + 1
-        assert counts == {due: count for due, count in self._due.items() if count}, (
-            "deadline counts have drifted"
-        )
-        assert all(slack >= 0 for _, slack in self._slacks()), (
+        assert counts == self._due, f"deadline counts have drifted: {counts} {self._due}"
+        assert all(slack >= 0 for _, slack in self._slacks()) or self.spare_groups, (
             f"Hall's condition is broken: {self.due_counts()}"
         )
+
+    def _earliest(self) -> list[int]:
+        return sorted(self._occupied, key=lambda group: (self._occupied[group], group))[: self.batch_groups]
 
     def _window(self) -> range:
         return range(self.train_version, self.train_version + self.max_staleness + 1)
 
     def _slacks(self) -> Iterator[tuple[int, int]]:
         """For each deadline of the window, how many more groups could be due by then."""
-        total = 0
+        total, places = 0, self.batch_groups + self.spare_groups
         for due in self._window():
             total += self._due.get(due, 0)
-            yield due, self.batch_groups * (due - self.train_version + 1) - total
+            yield due, places * (due - self.train_version + 1) - total
 
-    def _fits(self, deadline: int) -> bool:
-        return deadline >= self.train_version and all(
-            slack >= 1 for due, slack in self._slacks() if due >= deadline
-        )
-
-    def _move(self, group: int, into: dict[int, int], deadline: int) -> None:
-        into[group] = deadline
-        self._due[deadline] = self._due.get(deadline, 0) + 1
+    def _count(self, counts: dict[int, int], due: int, change: int) -> None:
+        counts[due] = counts.get(due, 0) + change
+        if not counts[due]:
+            del counts[due]

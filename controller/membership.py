@@ -8,6 +8,7 @@ work.
 
 from controller.commands import Forget, Progress, Spawn
 from controller.coordination import Coordination
+from controller.dispatch import Dispatch
 from controller.events import PeerFaulted, WorkerExited
 from controller.registry import Instance, LocalWorker, TextWorker, Worker
 from controller.scoring import Scoring
@@ -44,10 +45,12 @@ class Membership:
     """Who takes part in the run."""
 
     def __init__(
-        self, state: RunState, coordination: Coordination, scoring: Scoring, training: Training, settings: str
-    ) -> None:
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, scoring: Scoring,
+        training: Training, settings: str,
+    ) -> None:  # fmt: skip
         self.state = state
-        self.coordination, self.scoring, self.training = coordination, scoring, training
+        self.coordination, self.dispatch = coordination, dispatch
+        self.scoring, self.training = scoring, training
         self.settings = settings
 
     def start(self) -> None:
@@ -73,6 +76,7 @@ class Membership:
             self.state.send(peer, Close(reason, is_fault=True))
             return
         worker = registry.attach(peer, message, self.state.now)
+        self._watch(worker)
         if sum(other.name == worker.name for other in registry.workers.values()) > 1:
             worker.name = f"{worker.name}#{registry.attached_ever}"
         controller = self.state.config.controller
@@ -80,7 +84,8 @@ class Membership:
 
     def ready(self, worker: Worker, message: Ready) -> None:
         """The worker can be given work."""
-        worker.ready = True
+        self.state.registry.make_ready(worker)
+        self._watch(worker)  # its lease is shorter from now on
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.deadline = None
@@ -164,30 +169,37 @@ class Membership:
 
     def expire(self) -> None:
         """Lose whoever was silent for longer than the lease, or did not get ready in time."""
-        for worker in list(self.state.registry.workers.values()):
-            lease_s = self._lease_s(worker)
-            if self.state.now >= worker.last_heard + lease_s:  # as `deadlines` adds it, to the last bit
-                silent_s = self.state.now - worker.last_heard
-                text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
-                self.state.warn_once(f"lease {worker.peer}", text)
-                self.state.accounts.counts["workers/lost"] += 1
-                self._lose(worker.peer)
-        for local in self.state.registry.local.values():
-            if local.deadline is not None and self.state.now >= local.deadline:
-                local.deadline = None
-                limit_s = self.state.config.controller.attach_timeout_s
-                local.last_reason = (
-                    f"{local.name} was not ready {limit_s:g} s after its start; see its log, or raise "
-                    "controller.attach_timeout_s."
-                )
-                worker = self.state.registry.named(local.name)
-                self.state.emit(Forget(worker.peer if worker else "", local.name))
+        while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
+            late = self.state.registry.leases.first()
+            if isinstance(late, Worker):
+                self._expire_worker(late)
+            else:
+                assert isinstance(late, LocalWorker)
+                self._expire_start(late)
 
-    def deadlines(self) -> list[float]:
-        """When `expire` must be called at the latest."""
-        workers = self.state.registry.workers.values()
-        silent = [worker.last_heard + self._lease_s(worker) for worker in workers]
-        return silent + [w.deadline for w in self.state.registry.local.values() if w.deadline is not None]
+    def _expire_worker(self, worker: Worker) -> None:
+        silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)
+        text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
+        self.state.warn_once(f"lease {worker.peer}", text)
+        self.state.accounts.counts["workers/lost"] += 1
+        self._lose(worker.peer)
+
+    def _expire_start(self, local: LocalWorker) -> None:
+        local.deadline = None
+        limit_s = self.state.config.controller.attach_timeout_s
+        local.last_reason = (
+            f"{local.name} was not ready {limit_s:g} s after its start; see its log, or raise "
+            "controller.attach_timeout_s."
+        )
+        worker = self.state.registry.named(local.name)
+        self.state.emit(Forget(worker.peer if worker else "", local.name))
+
+    def _watch(self, worker: Worker) -> None:
+        def deadline() -> float | None:
+            is_attached = self.state.registry.workers.get(worker.peer) is worker
+            return worker.last_heard + self._lease_s(worker) if is_attached else None
+
+        self.state.registry.leases.watch(worker, deadline)
 
     def _report_progress(self, name: str) -> None:
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
@@ -204,6 +216,7 @@ class Membership:
         local = self.state.registry.local[name]
         local.last_reason = ""
         local.deadline = self.state.now + delay_s + self.state.config.controller.attach_timeout_s
+        self.state.registry.leases.watch(local, lambda: local.deadline)
         self.state.emit(Spawn(name, local.role, delay_s))
 
     def _give_up(self, local: LocalWorker, words: str) -> None:
@@ -219,6 +232,7 @@ class Membership:
     def _lose(self, peer: PeerId) -> None:
         worker = self.state.registry.remove(peer)
         if isinstance(worker, Instance):
+            self.dispatch.forget(worker)
             self.coordination.on_lost(worker)
         elif isinstance(worker, TextWorker):
             self.scoring.on_lost(worker)

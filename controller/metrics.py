@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from controller.groups import Group
-from controller.registry import Instance
 from controller.snapshot import TokenLedger
 
 IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
@@ -23,7 +22,7 @@ def quantile(sorted_values: Sequence[int], q: float) -> int:
 
 def batch_metrics(groups: Sequence[Group], train_version: int) -> dict[str, object]:
     """What can be said of a batch from ids, lengths, versions and rewards alone."""
-    members = [member for group in groups for member in group.members]
+    members = [member for group in groups for member in group.kept]
     rewards = [reward for group in groups for reward in group.rewards]
     lengths = sorted(member.response_tokens for member in members)
     ages = [train_version - member.segments[0].policy_version for member in members if member.segments]
@@ -68,7 +67,12 @@ class Accounts:
         self.generated = self.trained = self.aborted = self.filtered = self.lost = 0
         self.in_flight = 0
         self.counts: Counter[str] = Counter()  # rare things: respawns, reward failures, prompts refused ...
-        self.violations = 0  # trained trajectories older than the bound; any other value than 0 is a bug
+        self.violations = (
+            0  # trained trajectories older than the bound; not 0 only where the rules promise none
+        )
+        self.ages: dict[int, int] = {}  # trained trajectories by staleness
+        self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
+        self.is_ending = False
         self.reward_by_step: list[float] = []
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
@@ -78,15 +82,13 @@ class Accounts:
         self._seconds: Counter[str] = Counter()
         self._now: float | None = None
 
-    def advance(self, now: float, *, trainer_busy: bool, instances: Sequence[Instance]) -> None:
-        """Account the time since the last call, in the state that held during it; starting up is not
-        idling."""
+    def advance(self, now: float, *, trainer_busy: bool, ready: int, busy: int) -> None:
+        """Account the time since the last call, in the state that held during it (instances ready, and those
+        of them that had work); starting up is not idling."""
         if self._now is not None and now > self._now:
             elapsed = now - self._now
-            ready = [instance for instance in instances if instance.ready]
-            busy = sum(bool(instance.running) for instance in ready)
             for rollout in (self._rollout, self._rollout_total):
-                rollout.add(elapsed, busy=busy, total=len(ready))
+                rollout.add(elapsed, busy=busy, total=ready)
             for trainer in (self._trainer, self._trainer_total):
                 trainer.add(elapsed, busy=trainer_busy)
         self._now = now
@@ -96,10 +98,12 @@ class Accounts:
         self._seconds[what] += seconds
 
     def take(self, tokens: int, *, is_expected: bool) -> None:
-        """Tokens came in: of a live attempt, or too late."""
+        """Tokens came in: of a live attempt, or too late (which is nobody's loss once the run ends)."""
         self.generated += tokens
         if is_expected:
             self.in_flight += tokens
+        elif self.is_ending:
+            self.aborted += tokens
         else:
             self.lost += tokens
 
@@ -108,6 +112,17 @@ class Accounts:
         tokens = group.response_tokens
         self.in_flight -= tokens
         setattr(self, end, getattr(self, end) + tokens)
+
+    def drop(self, tokens: int) -> None:
+        """A spare response was not needed."""
+        self.in_flight -= tokens
+        self.aborted += tokens
+
+    def consume(self, ages: Sequence[int]) -> None:
+        """A batch with trajectories of these ages, in versions, goes to the trainer."""
+        for age in ages:
+            self.ages[age] = self.ages.get(age, 0) + 1
+        self.violations += sum(age > self.max_staleness for age in ages)
 
     def tokens(self) -> TokenLedger:
         """The token ledger now."""
@@ -135,6 +150,7 @@ class Accounts:
             for name in ("generated", "trained", "aborted", "filtered", "lost")
         }
         line["tokens/in_flight"] = self.in_flight
+        line["tokens/reprefilled"] = self.reprefilled
         line["throughput/tokens_per_s"] = (self.generated - self._last_generated) / elapsed
         line["throughput/trajectories_per_s"] = trajectories / elapsed
         line["idle/trainer"], line["idle/rollout"] = self._trainer.idle, self._rollout.idle
@@ -175,6 +191,10 @@ class Accounts:
             "reward/last_steps": fmean(rewards[-span:]) if rewards else None,
             "staleness/violations": self.violations,
             "staleness/max_allowed": self.max_staleness,
+            "staleness/mean": sum(a * n for a, n in self.ages.items()) / max(1, sum(self.ages.values())),
+            "staleness/max": max(self.ages, default=0),
+            "staleness/hist": {str(age): count for age, count in sorted(self.ages.items())},
+            "tokens/reprefilled": self.reprefilled,
             **{f"tokens/{name}": getattr(ledger, name) for name in TokenLedger.__slots__},
             "idle/trainer": self._trainer_total.idle,
             "idle/rollout": self._rollout_total.idle,

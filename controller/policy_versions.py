@@ -21,18 +21,19 @@ class PolicyVersions:
 
     def __init__(self) -> None:
         self._visible: dict[int, Published] = {}
+        self._newest: Published | None = None
 
     @property
     def newest(self) -> Published | None:
         """The version that instances should move to; None before the first publication."""
-        return self._visible[max(self._visible)] if self._visible else None
+        return self._newest
 
     def publish(self, version: Published) -> bool:
         """Make a version visible; False if it is not newer than the newest (a repeated or late word)."""
         newest = self.newest
         if newest is not None and version.policy_version <= newest.policy_version:
             return False
-        self._visible[version.policy_version] = version
+        self._visible[version.policy_version] = self._newest = version
         return True
 
     def retire(self, being_pulled: set[int]) -> list[int]:
@@ -44,6 +45,11 @@ class PolicyVersions:
         for version in retired:
             del self._visible[version]
         return retired
+
+    @property
+    def count(self) -> int:
+        """Versions that can be pulled."""
+        return len(self._visible)
 
     @property
     def visible(self) -> tuple[int, ...]:

@@ -1,16 +1,19 @@
 """Workers that the controller knows: who is attached, who is expected, who has fallen silent.
 
 Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
-between Ready
-and Detach, loss or closure; an instance's load counts every route and return that the core has decided,
-acknowledged or not (StaleFlow's speculative state).
+between Ready and Detach, loss or closure; an instance's load counts every route and return that the core has
+decided, acknowledged or not (StaleFlow's speculative state), and changes only by `place`, `take` and `grow`;
+nothing here costs more than the logarithm of the number of workers per event.
 """
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from controller.groups import Trajectory
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, Role
+from strategies.fitting import OnlineFit
 
 
 @dataclass(slots=True)
@@ -33,9 +36,14 @@ class Instance(Worker):
     policy_version: int = -1  # that it samples from; -1 before its first pull
     pulling: int | None = None  # version that it was told to load
     pull_failures: int = 0  # in a row
+    pull_s: float = 0.0  # that the last pull took
+    number: int = 0  # order of attaching: what strategies call it by
     resident_tokens: int = 0
+    expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
     status: InstanceStatus | None = None
+    fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
+    kv_share: float = 1.0  # of kv_tokens that it is given; preemptions lower it
 
     @property
     def is_routable(self) -> bool:
@@ -74,6 +82,13 @@ class Registry:
         self.workers: dict[PeerId, Worker] = {}
         self.local: dict[str, LocalWorker] = {}
         self.attached_ever = 0
+        self.ready_instances = self.busy_instances = 0
+        self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
+        self.leases = Leases()
+        self._instances: dict[PeerId, Instance] = {}
+        self._by_number: dict[int, Instance] = {}
+        self._text_workers: dict[PeerId, TextWorker] = {}
+        self._trainers: dict[PeerId, Worker] = {}
 
     def attach(self, peer: PeerId, message: Attach, now: float) -> Worker:
         """Enter a new peer."""
@@ -81,11 +96,58 @@ class Registry:
         worker = kinds[message.role](peer=peer, name=message.name, role=message.role, last_heard=now)
         self.workers[peer] = worker
         self.attached_ever += 1
+        if isinstance(worker, Instance):
+            worker.number = self.attached_ever
+            self._instances[peer] = self._by_number[worker.number] = worker
+        elif isinstance(worker, TextWorker):
+            self._text_workers[peer] = worker
+        else:
+            self._trainers[peer] = worker
         return worker
+
+    def make_ready(self, worker: Worker) -> None:
+        """The worker may be given work from now on."""
+        if not worker.ready and isinstance(worker, Instance):
+            self.ready_instances += 1
+            self.changed[worker.peer] = None
+        worker.ready = True
 
     def remove(self, peer: PeerId) -> Worker | None:
         """Take a peer out."""
-        return self.workers.pop(peer, None)
+        worker = self.workers.pop(peer, None)
+        if isinstance(worker, Instance):
+            del self._instances[peer], self._by_number[worker.number]
+            self.changed.pop(peer, None)
+            self.ready_instances -= worker.ready
+            self.busy_instances -= bool(worker.running)
+        self._text_workers.pop(peer, None)
+        self._trainers.pop(peer, None)
+        return worker
+
+    def place(self, instance: Instance, trajectory: Trajectory) -> None:
+        """A trajectory runs on the instance from now on."""
+        self.busy_instances += not instance.running
+        trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
+        instance.running[trajectory.id] = trajectory.attempt
+        instance.resident_tokens += trajectory.resident_tokens
+        instance.expected_tokens += trajectory.prompt_tokens + trajectory.expected_tokens
+        self.changed[instance.peer] = None
+
+    def take(self, instance: Instance, trajectory: Trajectory) -> None:
+        """It runs there no more; the caller says what becomes of it."""
+        del instance.running[trajectory.id]
+        instance.resident_tokens -= trajectory.resident_tokens
+        instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
+        trajectory.state, trajectory.peer = "queued", None
+        if instance.peer in self._instances:  # else it was lost, and is counted no more
+            self.busy_instances -= not instance.running
+            self.changed[instance.peer] = None
+
+    def grow(self, instance: Instance, trajectory: Trajectory, *, count: int, expected: int) -> None:
+        """It has `count` more tokens, and is expected to end with `expected`."""
+        instance.resident_tokens += count
+        instance.expected_tokens += expected - trajectory.expected_tokens
+        trajectory.expected_tokens = expected
 
     def named(self, name: str) -> Worker | None:
         """The attached worker of this name, if there is one."""
@@ -93,15 +155,19 @@ class Registry:
 
     def instances(self) -> Iterator[Instance]:
         """Attached rollout workers, in the order in which they attached."""
-        return (worker for worker in self.workers.values() if isinstance(worker, Instance))
+        return iter(self._instances.values())
+
+    def instance(self, number: int) -> Instance:
+        """The instance that strategies call by this number. Raises: KeyError."""
+        return self._by_number[number]
 
     def text_workers(self) -> Iterator[TextWorker]:
         """Reward workers that are ready."""
-        return (worker for worker in self.workers.values() if isinstance(worker, TextWorker) and worker.ready)
+        return (worker for worker in self._text_workers.values() if worker.ready)
 
     def trainer(self) -> Worker | None:
         """The trainer, once it is ready."""
-        return next((w for w in self.workers.values() if w.role == "trainer" and w.ready), None)
+        return next((worker for worker in self._trainers.values() if worker.ready), None)
 
     def being_pulled(self) -> set[int]:
         """Versions that somebody is loading now."""
@@ -114,3 +180,41 @@ class Registry:
         for local in self.local.values():
             if local.deadline is not None:
                 local.deadline += gap_s
+
+
+class Leases:
+    """Deadlines that move away again and again: a heap that looks at the real one only when it surfaces.
+
+    Invariant: every thing that is watched has an entry at or before its real deadline.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, object, Callable[[], float | None]]] = []
+        self._count = 0
+
+    def watch(self, what: object, real: Callable[[], float | None]) -> None:
+        """Keep an eye on the deadline of something; `real` tells it, None when it is over for good.
+
+        Call again if a deadline moves forward in time.
+        """
+        deadline = real()
+        if deadline is not None:
+            self._count += 1
+            heapq.heappush(self._heap, (deadline, self._count, what, real))
+
+    def next(self) -> float | None:
+        """The earliest real deadline, of what `first` names."""
+        while self._heap:
+            entered, count, what, real = self._heap[0]
+            deadline = real()
+            if deadline == entered:
+                return deadline
+            if deadline is None:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (deadline, count, what, real))
+        return None
+
+    def first(self) -> object:
+        """What the deadline is of that `next` has just told."""
+        return self._heap[0][2]

@@ -5,8 +5,11 @@ at most one reward worker at a time; a group occupies its place in the ledger on
 member; a reward function that never works ends the run, one that rarely fails costs a retry.
 """
 
+from collections import deque
+
 from controller.commands import DropPayload, ReadPrompts
 from controller.coordination import Coordination
+from controller.dispatch import Dispatch
 from controller.events import PromptsRead
 from controller.groups import Group
 from controller.registry import TextWorker
@@ -23,15 +26,18 @@ MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and 
 class Scoring:
     """Feeds reward workers and takes what they say."""
 
-    def __init__(self, state: RunState, coordination: Coordination) -> None:
+    def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
         self.state = state
-        self.coordination = coordination
+        self.coordination, self.dispatch = coordination, dispatch
         self.advantages = ADVANTAGES[state.config.trainer.algorithm]
         self.keep = select(state.config.staleness.filter, FILTERS)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
+        self._read_until = self._next_release = (
+            0  # groups below were read; were given to dispatch, or refused
+        )
         self._to_encode: list[int] = []
-        self._to_score: list[int] = []
+        self._to_score: deque[int] = deque()
         self._refused_in_a_row = 0
         self._failures_in_a_row = 0
         self._first_failure = ""
@@ -41,7 +47,7 @@ class Scoring:
     def read_ahead(self) -> None:
         """Keep enough encoded prompts waiting that a batch never waits for the data."""
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
-        there = self._reading + len(self._to_encode) + len(self.coordination.waiting)
+        there = self._reading + len(self._to_encode) + len(self.dispatch.waiting)
         there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
         if not self.data_has_ended and not self._reading and there <= wanted // 2:
             self._reading = wanted - there
@@ -50,6 +56,7 @@ class Scoring:
     def on_prompts(self, event: PromptsRead) -> None:
         """Rows are in the store: give them a group each."""
         self._reading = 0
+        self._read_until = event.first_group + event.count
         self.data_has_ended = event.is_end
         for group in range(event.first_group, event.first_group + event.count):
             self.state.groups[group] = Group(group)
@@ -61,6 +68,7 @@ class Scoring:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
                 group.prompt_tokens, group.state = tokens, "waiting"
+                self.state.prompt_tokens = tokens
                 self._refused_in_a_row = 0
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
@@ -82,19 +90,22 @@ class Scoring:
 
     def _release_in_order(self) -> None:
         """Let encoded groups start in the order of prompts, whichever worker was faster."""
-        newest = self.coordination.waiting[-1] if self.coordination.waiting else -1
-        for group in sorted(g for g in self.state.groups if g > newest):
-            if self.state.groups[group].state == "encoding":
+        while self._next_release < self._read_until:
+            group = self.state.groups.get(self._next_release)
+            if group is not None and group.state == "encoding":
                 return
-            if self.state.groups[group].state == "waiting":
-                self.coordination.waiting.append(group)
+            if group is not None:
+                self.dispatch.waiting.append(group.id)
+            self._next_release += 1
 
     # -- rewards ----------------------------------------------------------------------------------------
 
-    def complete(self, group: Group) -> None:
-        """All members are finished: the group is to be scored."""
-        group.state = "scoring"
-        self._to_score.append(group.id)
+    def take_completed(self) -> None:
+        """Groups whose responses are finished are to be scored."""
+        for group in self.state.completed:
+            group.state = "scoring"
+            self._to_score.append(group.id)
+        self.state.completed.clear()
 
     def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
         """Rewards become advantages, and the group may be trained, unless it carries no signal."""
@@ -109,6 +120,13 @@ class Scoring:
         group.advantages = tuple(self.advantages(group.rewards))
         group.state = "occupied"
         self.state.ledger.occupy(group.id)
+        self.give_up_useless()
+
+    def give_up_useless(self) -> None:
+        """Abort what no batch can use any more."""
+        for id in self.state.ledger.useless():
+            self.state.accounts.counts["groups/useless"] += 1
+            self.coordination.abort(self.state.groups[id], "aborted")
 
     def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:
         """Score the group again, or set its prompt aside; a function that never works ends the run."""
@@ -144,7 +162,9 @@ class Scoring:
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""
         self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
-        self._to_score = sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
+        self._to_score = deque(
+            sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
+        )
         worker.encoding, worker.scoring = set(), set()
 
     def assign(self) -> None:
@@ -154,10 +174,12 @@ class Scoring:
             worker.encoding.update(chunk)
             self.state.send(worker.peer, Encode(tuple(chunk)))
         while self._to_score and (worker := self._least_loaded()) is not None:
-            group = self.state.groups[self._to_score.pop(0)]
+            group = self.state.groups.get(self._to_score.popleft())
+            if group is None:  # it became useless while it waited
+                continue
             group.score_attempt += 1
             worker.scoring.add(group.id)
-            items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.members)
+            items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
             self.state.send(worker.peer, Score(group.id, group.score_attempt, items))
 
     def _least_loaded(self) -> TextWorker | None:

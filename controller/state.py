@@ -3,6 +3,8 @@
 Invariant: nothing here decides; each part changes only what its module names.
 """
 
+# The fields of one run are many; they are kept flat, since each is read by several parts of the core.
+
 import random
 
 from controller.commands import Command, DropPayload, Send, Warn
@@ -10,27 +12,59 @@ from controller.config import Config
 from controller.dispatch_queue import DispatchQueue
 from controller.groups import Group, Trajectory
 from controller.ledger import Ledger
+from controller.loose_ledger import LooseLedger
 from controller.metrics import Accounts
 from controller.policy_versions import PolicyVersions
 from controller.registry import Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
+from strategies.admission import first_cap
+from strategies.cost_model import QWEN_7B_TP1, Coefficients
+from strategies.lengths import LengthModel
+from strategies.views import Settings
+
+FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
 
 
 class RunState:
     """One run, as the controller knows it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, coefficients: Coefficients | None = None) -> None:
         self.config = config
+        self.coefficients = coefficients or QWEN_7B_TP1
+        """Speed of an instance that has no fit of its own."""
         self.now = 0.0
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
-        self.ledger = Ledger(
-            max_staleness=config.staleness.max_staleness, batch_groups=config.trainer.batch_groups
+        staleness = config.staleness
+        bounds = {
+            "max_staleness": staleness.max_staleness,
+            "batch_groups": config.trainer.batch_groups,
+            "spare_groups": staleness.spare_groups,
+        }
+        self.ledger: Ledger | LooseLedger = (
+            Ledger(**bounds) if staleness.ledger == "deadlines" else LooseLedger(staleness.ledger, **bounds)
         )
         self.queue = DispatchQueue()
         self.versions = PolicyVersions()
         self.accounts = Accounts(config.staleness.max_staleness)
+        self.lengths = LengthModel(config.rollout.max_response_tokens)
+        self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
+        self.completed: list[Group] = []  # complete, and not yet handed to scoring
+        self.cap = first_cap(**bounds)  # groups in the system, by the adaptive rule
+        self.period_s: float | None = None  # mean time between two train steps
+        self.started = 0  # groups, less those that were begun anew
+        self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
+        self.strategy_settings = Settings(
+            mu=staleness.mu,
+            guard=staleness.guard,
+            indicator=staleness.indicator,
+            indicator_threshold=staleness.indicator_threshold,
+            phi_wait=staleness.phi_wait,
+            phi_throughput=staleness.phi_throughput,
+            sync_steps=staleness.sync_steps,
+            uses_prediction=staleness.length_prediction,
+        )
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True
@@ -62,9 +96,30 @@ class RunState:
         if self.ending is None:
             self.ending, self.ending_is_success = reason, is_success
 
-    def seed(self, trajectory: Trajectory) -> int:
-        """The seed of a trajectory's sampling noise, a function of the run's seed and its id alone."""
-        return random.Random(f"{self.config.run.seed}/{trajectory.id}").getrandbits(52)
+    def seed(self, group: Group, trajectory: Trajectory) -> int:
+        """The seed of a trajectory's sampling noise, a function of the run's seed, its id, and how often its
+        prompt was begun anew."""
+        again = f"/{group.starts}" if group.starts > 1 else ""
+        return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
+
+    def expected_tokens(self, group: Group, trajectory: Trajectory) -> int:
+        """Predicted length of the whole response; what it has, where prediction is off."""
+        if not self.strategy_settings.uses_prediction:
+            return trajectory.response_tokens
+        return round(self.lengths.total(trajectory.response_tokens, group.finished_lengths))
+
+    def refresh_settings(self, fresh: int = 0) -> Settings:
+        """What concerns all instances, as of now; `fresh`: groups that may start."""
+        newest = self.versions.newest
+        spare = self.config.staleness.spare_responses
+        self.strategy_settings = self.strategy_settings._replace(
+            newest_version=newest.policy_version if newest else 0,
+            fresh=fresh * (self.config.rollout.group_size + spare),
+            typical_tokens=self.prompt_tokens + round(self.lengths.total(0)),
+            horizon_s=self.period_s if self.period_s is not None else FIRST_HORIZON_S,
+            is_batch_ready=self.ledger.is_ready(),
+        )
+        return self.strategy_settings
 
     def remove_group(self, group: Group, end: str) -> None:
         """A group leaves the system without being trained: "aborted" or "filtered"."""
@@ -78,5 +133,18 @@ class RunState:
         self.accounts.close(group, end)
         if group.members:
             self.accounts.counts[f"groups/{end}"] += 1
+        self.started -= group.policy_version is not None
         del self.groups[group.id]
         self.emit(DropPayload((group.id,)))
+
+    def withdraw(self, group: Group) -> None:
+        """A group that was generating waits for a new start; its tokens were in vain."""
+        assert group.state == "generating", f"group {group.id} is {group.state}"
+        self.ledger.abort(group.id)
+        for member in group.members:
+            self.queue.remove(member)
+        self.accounts.close(group, "aborted")
+        for member in group.members:
+            member.segments, member.response_tokens = [], 0
+        self.started -= 1
+        group.state, group.policy_version = "waiting", None

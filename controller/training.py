@@ -4,7 +4,10 @@ Invariants: the trainer has at most one batch; a batch is consumed in the order 
 it is older than the bound, which is asserted here where it counts; versions become visible in order.
 """
 
+from statistics import fmean
+
 from controller.commands import DropPayload, ReportStep
+from controller.dispatch import Dispatch
 from controller.groups import Group
 from controller.metrics import batch_metrics
 from controller.policy_versions import Published
@@ -18,17 +21,24 @@ from protocol.messages import (
     Train,
     TrainStepFinished,
 )
+from strategies.admission import next_cap
+from strategies.cost_model import throughput
+
+PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between two
 
 
 class Training:
     """Feeds the trainer."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, dispatch: Dispatch) -> None:
         self.state = state
+        self.dispatch = dispatch
         self.batch: tuple[int, ...] = ()  # groups that are being trained
         self.checkpoint_of: int | None = None  # version that is being saved
         self.saved_version = -1
         self._idle_since: float | None = None
+        self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
+        self._consumed_at: float | None = None
         self._metrics: dict[str, object] = {}
 
     @property
@@ -36,27 +46,62 @@ class Training:
         """Whether the trainer has something to do that its next batch must wait for."""
         return bool(self.batch) or self.checkpoint_of is not None
 
-    def consume(self) -> None:
-        """Send the next batch if there is one and the trainer is free."""
+    def consume(self) -> bool:
+        """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
         trainer = self.state.registry.trainer()
         if trainer is None or self.is_busy or self.state.ending is not None:
-            return
+            return False
+        if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
+            self._enough_at = self.state.now
         ready = self.state.ledger.ready_batch()
         if ready is None:
-            return
+            return False
         train_version = self.state.ledger.train_version
         groups = [self.state.groups[id] for id in sorted(ready)]
-        self._assert_bound(groups, train_version)
+        self._check_bound(groups, train_version)
+        self._adapt_cap()
         self.state.ledger.consume(ready)
         for group in groups:
             group.state = "training"
         self.batch = tuple(group.id for group in groups)
         self._metrics = batch_metrics(groups, train_version)
-        self._metrics["trajectories"] = sum(len(group.members) for group in groups)
+        self._metrics["trajectories"] = sum(group.size for group in groups)
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)
         items = tuple(item for group in groups for item in group.train_items())
         self.state.send(trainer.peer, Train(train_version, items))
+        return True
+
+    def _adapt_cap(self) -> None:
+        """Learn from the wait for this batch how many groups ought to be in the system."""
+        state, now = self.state, self.state.now
+        if self._consumed_at is not None and self._idle_since is not None:
+            period = max(now - self._consumed_at, 1e-9)
+            enough_at = now if self._enough_at is None else self._enough_at
+            starved = max(0.0, enough_at - max(self._idle_since, self._consumed_at)) / period
+            mean = state.period_s
+            state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
+            view = self.dispatch.admission_view()
+            state.cap = next_cap(view, starved=starved, elasticity=self._elasticity())
+        self._consumed_at = now
+        is_enough = state.ledger.occupied >= 2 * state.ledger.batch_groups
+        self._enough_at = now if is_enough else None
+
+    def _elasticity(self) -> float:
+        """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""
+        now = more = 0.0
+        for instance in self.state.registry.instances():
+            view = self.dispatch.view(instance)
+            if view.running:
+                now += throughput(view.coefficients, view.running, view.resident_tokens)
+                more += (
+                    throughput(
+                        view.coefficients, view.running + 1, view.resident_tokens * (1 + 1 / view.running)
+                    )
+                    * view.running
+                )
+                more -= throughput(view.coefficients, view.running, view.resident_tokens) * view.running
+        return more / now if now else 1.0
 
     def on_ready(self) -> None:
         """A trainer is there; from now on it waits for batches."""
@@ -75,6 +120,9 @@ class Training:
         line = self.state.accounts.step_line(
             self.state.now, step=self.state.steps, batch=self._metrics, trainer=dict(message.metrics)
         )
+        line["staleness/cap"] = round(self.state.cap / self.state.ledger.batch_groups, 4)
+        errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
+        line["cost_model/error"] = fmean(errors) if errors else None
         self.state.emit(ReportStep(line))
         every = self.state.config.trainer.checkpoint_steps
         if self.state.steps >= self.state.config.run.steps:
@@ -101,13 +149,20 @@ class Training:
     def retire(self) -> None:
         """Free versions that nobody needs any more."""
         trainer = self.state.registry.trainer()
-        if trainer is not None:
+        if trainer is not None and self.state.versions.count > 1:
             for version in self.state.versions.retire(self.state.registry.being_pulled()):
                 self.state.send(trainer.peer, Retire(version))
 
-    def _assert_bound(self, groups: list[Group], train_version: int) -> None:
-        for group in groups:
-            age = train_version - group.oldest_token_version()
-            if age > self.state.config.staleness.max_staleness:
-                self.state.accounts.violations += 1
-            assert age <= self.state.config.staleness.max_staleness, f"group {group.id} is {age} versions old"
+    def _check_bound(self, groups: list[Group], train_version: int) -> None:
+        """Count the ages of what is trained; a strict ledger that lets one through has a bug."""
+        ages = [
+            train_version
+            - (member.segments[0].policy_version if member.segments else group.oldest_token_version())
+            for group in groups
+            for member in group.kept
+        ]
+        self.state.accounts.consume(ages)
+        if self.state.ledger.is_strict:
+            assert max(ages) <= self.state.config.staleness.max_staleness, (
+                f"a trajectory is {max(ages)} versions old"
+            )

@@ -1,12 +1,112 @@
-"""How many groups may be in the system: the cap, apart from the deadline.
+"""How many groups may start now: the cap, apart from the deadline. `admit(view, batches) -> groups`.
 
-The ledger alone keeps the bound; admission chooses how much of its room to use. Source: SIMULATION.md section
-5.
+The ledger keeps the bound; admission chooses how much of its room to use. The rules of other systems are here
+to be compared on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source:
+SIMULATION.md section 5 (cap apart from deadline); STALEFLOW.md F.4 (the rules of other systems).
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
+
+from strategies.views import AdmissionView
+
+Admission = Callable[[AdmissionView, Any], int]
+
+VERL_THRESHOLD = 0.1  # share of stale samples that veRL's fully asynchronous trainer admits by default
+VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout, by default
 
 
-def in_flight_groups(batches: float | Literal["auto"], *, max_staleness: int, batch_groups: int) -> int:
-    """Groups that may be started and not yet consumed; `auto` takes all the room that the bound leaves."""
-    return round((max_staleness + 1 if batches == "auto" else batches) * batch_groups)
+def held(view: AdmissionView) -> int:
+    """Groups in the system, those counted too whose version is not out yet.
+
+    A group that starts while the trainer works carries the old version and wastes one deadline, so the place
+    of a batch is free only when the version that it made is published.
+    """
+    unpublished = view.batch_groups * (view.train_version - view.published_version)
+    return view.generating + view.occupied + unpublished
+
+
+def by_cap(view: AdmissionView, batches: float) -> int:
+    """A fixed number of batches in the system: the mean staleness is about `batches` - 1."""
+    return round(batches * (view.batch_groups + view.spare_groups)) - held(view)
+
+
+def adaptive(view: AdmissionView, batches: float) -> int:
+    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`)."""
+    del batches
+    return round(view.cap) - held(view)
+
+
+def whole_window(view: AdmissionView, batches: float) -> int:
+    """Whatever the ledger has room for: the paper's protocol, whose mean staleness is about the bound."""
+    del batches
+    places = view.batch_groups + view.spare_groups
+    return (view.max_staleness + 1) * places - view.generating - view.occupied
+
+
+def one_batch(view: AdmissionView, batches: float) -> int:
+    """A whole batch at a time, the next when the last is generated: synchronous and one-step systems."""
+    del batches
+    return 0 if view.generating else view.batch_groups + view.spare_groups - view.occupied
+
+
+def areal(view: AdmissionView, batches: float) -> int:
+    """AReaL's capacity: (max_staleness + version + 1) batches ever started. Bounds the mean age only."""
+    del batches
+    return (view.max_staleness + view.published_version + 1) * view.batch_groups - view.started
+
+
+def roll_flash(view: AdmissionView, batches: float) -> int:
+    """ROLL Flash: (max_staleness + 1) batches running or complete; what grows too old is dropped."""
+    del batches
+    return (view.max_staleness + 1) * view.batch_groups - view.generating - view.occupied
+
+
+def verl_async(view: AdmissionView, batches: float) -> int:
+    """veRL, fully asynchronous: a quota per parameter update, less what was in the system when it came."""
+    del batches
+    quota = int(view.batch_groups * (1 + VERL_THRESHOLD) * VERL_SYNC_STEPS)
+    return quota - view.in_system_at_pull - view.started_since_pull
+
+
+ADMISSIONS: dict[str, Admission] = {
+    "window": adaptive,
+    "one_batch": one_batch,
+    "areal": areal,
+    "roll_flash": roll_flash,
+    "verl_async": verl_async,
+}
+
+
+def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
+    """What `staleness.in_flight_batches` means for the admission rule `window`."""
+    return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
+
+
+GROW, SHRINK = (
+    0.125,
+    0.0625,
+)  # of a batch, at each train step: growth hurts freshness, want of work hurts speed
+STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
+LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
+
+
+def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> float:
+    """Groups in the system to begin with: two batches, a mean staleness near 1, where the bound admits it."""
+    return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
+
+
+def next_cap(
+    view: AdmissionView, *, starved: float, elasticity: float, least_elasticity: float = 0.15
+) -> float:
+    """The adaptive cap after a train step.
+
+    It grows while the trainer waited for *groups* (`starved`: share of the step in which fewer than a batch
+    were occupied) and more of them would raise the throughput of the instances by more than they cost in
+    freshness (`elasticity`: relative gain in tokens per second for a relative gain in trajectories); it
+    shrinks while the trainer waits for stragglers or for nothing, since then groups only grow old.
+    """
+    places = view.batch_groups + view.spare_groups
+    step = GROW if starved > STARVED and elasticity > least_elasticity else -SHRINK
+    least = min(LEAST_BATCHES, view.max_staleness + 1.0)
+    return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))

@@ -3,14 +3,20 @@
 Every function gets only instances that may run the work (version, readiness) and returns the index of its
 choice, or None to leave the work queued. `has_room` is the hard limit that all of them keep: work starts at
 once or stays with the controller, it never queues inside an engine.
+
+A function may carry an attribute `order`: a key of an instance alone, smallest first, such that an instance
+far down this order is not chosen. The core then shows it only the first few of each version (and those that
+hold a sibling), which makes a decision cost the same on 16 instances and on 1,024.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from strategies.cost_model import QWEN_7B_TP1, ideal_gain, marginal_gain
+from strategies.cost_model import ideal_gain, marginal_gain
 from strategies.views import InstanceView, Settings, WorkView
 
 Routing = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
+Order = Callable[[InstanceView, Settings], Any]
 
 
 def has_room(work: WorkView, instance: InstanceView) -> bool:
@@ -19,25 +25,46 @@ def has_room(work: WorkView, instance: InstanceView) -> bool:
     return instance.running < instance.capacity and fits
 
 
+def load(instance: InstanceView, settings: Settings) -> int:
+    """Tokens that the instance reads per step: those resident now, or the mean until its trajectories end."""
+    if not settings.uses_prediction:
+        return instance.resident_tokens
+    return (instance.resident_tokens + instance.expected_tokens) // 2
+
+
+def size(work: WorkView, settings: Settings) -> int:
+    """The same for a trajectory."""
+    if not settings.uses_prediction or not work.expected_tokens:
+        return work.resident_tokens
+    return (work.resident_tokens + work.expected_tokens) // 2
+
+
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance whose throughput grows most, if by at least mu times what an idle one would gain.
 
     Fresh work prefers the newest version, begun work the oldest that it may use, which keeps new weights for
     new groups. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
-    Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with threshold mu.
+    With length prediction, an instance is judged by the tokens that it will hold on average, not by those of
+    now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with threshold mu.
     """
-    cut = settings.mu * ideal_gain(QWEN_7B_TP1, work.resident_tokens)
+    length = size(work, settings)
     best: tuple[int, float, bool, int] | None = None
     for instance in instances:
         if not has_room(work, instance):
             continue
-        gain = marginal_gain(QWEN_7B_TP1, instance.running, instance.resident_tokens, work.resident_tokens)
-        if gain < cut:
+        c = instance.coefficients
+        gain = marginal_gain(c, instance.running, load(instance, settings), length)
+        if gain < settings.mu * ideal_gain(c, length) and instance.running:
             continue
         age = instance.policy_version if work.is_fresh else -instance.policy_version
-        key = (age, gain, work.group in instance.groups, -instance.index)
+        key = (age, gain, instance.has_sibling, -instance.index)
         best = key if best is None or key > best else best
     return None if best is None else -best[3]
+
+
+def _gain_order(instance: InstanceView, settings: Settings) -> float:
+    length = settings.typical_tokens
+    return -marginal_gain(instance.coefficients, instance.running, load(instance, settings), length)
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
@@ -46,6 +73,13 @@ def by_least_requests(work: WorkView, instances: Sequence[InstanceView], setting
     del settings
     candidates = [i for i in instances if has_room(work, i)]
     return min(candidates, key=lambda i: (i.running, i.index)).index if candidates else None
+
+
+def by_group(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
+    """The instance that holds a sibling, so that the prompt is prefilled once; the first member, and any that
+    finds its siblings' instance full, goes where throughput grows most."""
+    home = [i for i in instances if i.has_sibling and has_room(work, i)]
+    return by_marginal_gain(work, home or instances, settings)
 
 
 def round_robin(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
@@ -58,8 +92,18 @@ def round_robin(work: WorkView, instances: Sequence[InstanceView], settings: Set
     return None
 
 
+def _fewest(instance: InstanceView, settings: Settings) -> int:
+    del settings
+    return instance.running
+
+
+by_marginal_gain.order = _gain_order  # type: ignore[attr-defined]
+by_group.order = _gain_order  # type: ignore[attr-defined]
+by_least_requests.order = _fewest  # type: ignore[attr-defined]
+
 ROUTINGS: dict[str, Routing] = {
     "marginal_gain": by_marginal_gain,
     "least_requests": by_least_requests,
+    "group_affine": by_group,
     "round_robin": round_robin,
 }

@@ -1,7 +1,12 @@
-"""Which instances to bring to the newest version now: `choose(instances, settings) -> indices`."""
+"""Which instances to bring to the newest version now: `choose(instances, settings) -> indices`.
+
+Every function gets the instances that hold an older version and are not pulling. A pull blocks its own
+instance only; what runs there is interrupted first and goes on under the new weights.
+"""
 
 from collections.abc import Callable, Sequence
 
+from strategies.cost_model import throughput
 from strategies.views import Settings, SyncView
 
 Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
@@ -9,8 +14,91 @@ Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
 
 def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """All of them, as soon as a version is published (the default of PSRL, the released StaleFlow code)."""
-    del settings
+    if settings.guard and not settings.is_batch_ready:
+        return []
     return [instance.index for instance in instances]
 
 
-SYNCHRONIZATIONS: dict[str, Synchronization] = {"greedy": greedy}
+def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
+    """Those for whom new weights are worth what they cost.
+
+    An idle instance pulls at once. A busy one pulls when fresh trajectories wait that it could take at the
+    newest version only, and the tokens that they would add until the next version is out exceed those that it
+    loses while it pulls and prefills again what it had. The cheapest come first, and each takes its share of
+    what waits. Our reading of the paper's marginal-gain rule (the release has it commented out); lazy pulls
+    after SIMULATION.md section 5, item 5.
+    """
+    if settings.guard and not settings.is_batch_ready:
+        return []
+    chosen = [instance.index for instance in instances if not instance.running]
+    waiting = settings.fresh
+    busy = sorted(
+        (instance for instance in instances if instance.running), key=lambda i: (loss(i), i.running, i.index)
+    )
+    share = -(-waiting // len(busy)) if busy else 0
+    for instance in busy:
+        room = instance.capacity - instance.running
+        by_kv = (instance.kv_tokens - instance.resident_tokens) // max(1, settings.typical_tokens)
+        taken = min(share, waiting, room, by_kv)
+        if taken <= 0:
+            continue
+        if gain(instance, taken, settings) > loss(instance):
+            chosen.append(instance.index)
+            waiting -= taken
+    return chosen
+
+
+def gain(instance: SyncView, taken: int, settings: Settings) -> float:
+    """Tokens that `taken` fresh trajectories would add on the instance until the next version is out."""
+    c, n, tokens = instance.coefficients, instance.running, instance.resident_tokens
+    more = throughput(c, n + taken, tokens + taken * settings.typical_tokens) - throughput(c, n, tokens)
+    return more * settings.horizon_s
+
+
+def loss(instance: SyncView) -> float:
+    """Tokens that the instance does not generate because it pulls and prefills again."""
+    rate = throughput(instance.coefficients, instance.running, instance.resident_tokens)
+    return rate * (instance.pull_s + instance.restart_s)
+
+
+def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
+    """Those that have thinned out: nothing waits in the engine, nothing queued could still run at the old
+    version, and the indicator is at or under its threshold.
+
+    Indicators: `requests` (running trajectories), `throughput` (tokens/s), `kv` (share of the KV cache in
+    use). Source: PSRL, status-based synchronization.
+    """
+    if settings.guard and not settings.is_batch_ready:
+        return []
+    return [
+        instance.index
+        for instance in instances
+        if instance.waiting == 0
+        and instance.useful == 0
+        and indicator(instance, settings.indicator) <= settings.indicator_threshold
+    ]
+
+
+def indicator(instance: SyncView, name: str) -> float:
+    """How busy an instance is, in the unit that `name` implies. Raises: KeyError for an unknown name."""
+    values = {
+        "requests": float(instance.running),
+        "throughput": throughput(instance.coefficients, instance.running, instance.resident_tokens),
+        "kv": instance.resident_tokens / max(1, instance.kv_tokens),
+    }
+    return values[name]
+
+
+def every_few(instances: Sequence[SyncView], settings: Settings) -> list[int]:
+    """All of them, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
+    if settings.newest_version % settings.sync_steps:
+        return [i.index for i in instances if i.policy_version < 0]
+    return greedy(instances, settings)
+
+
+SYNCHRONIZATIONS: dict[str, Synchronization] = {
+    "gain": by_gain,
+    "greedy": greedy,
+    "status": by_status,
+    "every_few": every_few,
+}

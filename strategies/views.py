@@ -5,17 +5,24 @@ Invariant: a strategy sees nothing else, keeps nothing between two calls, and ch
 
 from typing import NamedTuple
 
+from strategies.cost_model import QWEN_7B_TP1, Coefficients
+
 
 class InstanceView(NamedTuple):
-    """One rollout instance that could take work, as the controller believes it to be."""
+    """One rollout instance as the controller believes it to be: every route and return that was decided
+    counts, acknowledged or not (StaleFlow's speculative state)."""
 
-    index: int  # place in the list given to the strategy; what a routing function returns
+    index: int  # names the instance to the core: what a strategy returns
     policy_version: int
     running: int  # trajectories routed and not returned
     resident_tokens: int  # prompt and response tokens of those
     capacity: int  # trajectories that it runs at once
-    kv_tokens: int  # tokens that its KV cache holds
-    groups: frozenset[int] = frozenset()  # groups with a member there, for prefix sharing
+    kv_tokens: int  # tokens that its KV cache holds, less what preemptions have taught to leave free
+    expected_tokens: int = 0  # prompt and predicted response tokens of those that run, at their end
+    coefficients: Coefficients = QWEN_7B_TP1  # of its engine: fitted online, or from a profile
+    has_sibling: bool = False  # a member of the work's group runs there, so its prompt is in the KV cache
+    urgent: int = 0  # trajectories there whose group is due in the next batch
+    waiting: int = 0  # trajectories in the engine's own queue, by its last report
 
 
 class WorkView(NamedTuple):
@@ -25,6 +32,8 @@ class WorkView(NamedTuple):
     resident_tokens: int  # prompt and response so far: what has to be prefilled
     min_version: int  # it may run at this policy version or any newer one
     is_fresh: bool  # no member of its group has started
+    expected_tokens: int = 0  # prompt and predicted response tokens at its end
+    slack: int = 0  # train steps that may pass before its group is due
 
 
 class SyncView(NamedTuple):
@@ -34,10 +43,62 @@ class SyncView(NamedTuple):
     policy_version: int
     running: int
     resident_tokens: int
+    capacity: int = 1 << 30
+    coefficients: Coefficients = QWEN_7B_TP1
+    pull_s: float = 0.0  # that its last pull took
+    restart_s: float = 0.0  # prefill that a pull makes necessary: interrupted trajectories lose their KV
+    waiting: int = 0  # trajectories in the engine's own queue, by its last report
+    kv_tokens: int = 1 << 60
+    useful: int = 0  # queued trajectories that could run at its present version
+
+
+class RunningView(NamedTuple):
+    """One trajectory on an instance, as a candidate to be moved."""
+
+    index: int  # names the trajectory to the core
+    resident_tokens: int
+    remaining_tokens: int  # predicted
+    min_version: int  # it may go on at this policy version or any newer one
+    slack: int  # train steps that may pass before its group is due; 0: the next batch waits for it
+
+
+class Move(NamedTuple):
+    """Take a trajectory from where it runs; `target` is the instance it was moved for, -1 for anywhere."""
+
+    trajectory: int
+    target: int = -1
 
 
 class Settings(NamedTuple):
-    """Knobs that strategies share (`staleness.*` in the configuration)."""
+    """Knobs that strategies share (`staleness.*` in the configuration), and what concerns all instances."""
 
     mu: float = 0.3
     newest_version: int = 0
+    fresh: int = 0  # trajectories that may start now under the newest version
+    typical_tokens: int = 1  # mean of the predicted tokens of a fresh trajectory at its end, prompt included
+    horizon_s: float = 1.0  # mean time between two versions
+    guard: bool = False  # pull a version only when the batch that updates it is ready
+    is_batch_ready: bool = False
+    indicator: str = "kv"
+    indicator_threshold: float = 0.6
+    phi_wait: int = 3
+    phi_throughput: float = 5.0
+    sync_steps: int = 1  # pull only versions that are a multiple of this
+    uses_prediction: bool = True
+
+
+class AdmissionView(NamedTuple):
+    """What is in the system, for the rule that says how many groups may start. Units: groups, versions."""
+
+    max_staleness: int
+    batch_groups: int
+    train_version: int
+    published_version: int
+    generating: int  # started and not yet scored
+    occupied: int  # scored and waiting for their batch
+    started: int  # since the run began, less those that were given up
+    pulled_version: int = 0  # newest version that instances were told to load
+    started_since_pull: int = 0
+    in_system_at_pull: int = 0  # generating and occupied when they were told
+    spare_groups: int = 0
+    cap: float = 0.0  # of the adaptive rule: groups in the system

@@ -26,13 +26,24 @@ def config(*, max_staleness=2, batch_groups=4, group_size=4, instances=3, steps=
             "trainer": {"batch_groups": batch_groups},
             "staleness": {"max_staleness": max_staleness, "mu": 0.0, **staleness},
             "controller": {"attach_timeout_s": 12.0},
+            "simulation": {
+                "workload": {"median_tokens": 20, "low_tokens": 1, "prompt_tokens": 16},
+                "engine": {"floor_s": 0.02, "decode_base_s": 0.0, "decode_context_s": 0.0},
+                "train_base_s": 2.0,
+                "train_token_s": 0.0,
+                "publish_s": 0.2,
+                "pull_s": 0.3,
+                "score_s": 0.05,
+            },
         }
     )
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
 def test_every_batch_keeps_the_bound_and_the_bound_is_used(max_staleness):
-    outcome = Simulation(config(max_staleness=max_staleness), seed=1, check_every=1).run()
+    outcome = Simulation(
+        config(max_staleness=max_staleness, in_flight_batches="all"), seed=1, check_every=1
+    ).run()
     assert outcome.is_success, outcome.reason
     assert len(outcome.lines) == 12
     ages = [line["staleness/max"] for line in outcome.lines]

@@ -24,7 +24,7 @@ class Run:
                     "max_running": 4,
                 },
                 "trainer": {"batch_groups": 2},
-                "staleness": {"max_staleness": 1, "mu": 0.0},
+                "staleness": {"max_staleness": 1, "mu": 0.0, "synchronization": "greedy"},
                 **sections,
             }
         )

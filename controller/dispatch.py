@@ -1,0 +1,252 @@
+"""Which trajectory starts where: admission, reservation, routing.
+
+Invariants: a group starts only with a reservation in the ledger; a trajectory runs only at or above the
+version of its newest token, and never below the version that its group was admitted under without the
+ledger's leave; an instance that pulls gets no route; begun work goes before fresh work; routes per step are
+bounded; a decision looks at a few instances, however many there are.
+Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
+"""
+
+from collections import deque
+from typing import Any
+
+from controller.groups import Group, Trajectory
+from controller.registry import Instance
+from controller.shortlist import Shortlist
+from controller.state import RunState
+from protocol.ids import TrajectoryId
+from protocol.messages import Route
+from strategies.admission import ADMISSIONS, window_rule
+from strategies.routing import ROUTINGS
+from strategies.select import select
+from strategies.views import AdmissionView, InstanceView, WorkView
+
+ROUTES_PER_STEP = 128  # then other events have their turn
+SHORTLISTED = 4  # instances of each version that routing is shown
+
+
+class Dispatch:
+    """Places trajectories on instances."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        staleness = state.config.staleness
+        self.route = select(staleness.routing, ROUTINGS)
+        self.admit = select(staleness.admission, ADMISSIONS)
+        if staleness.admission == "window":
+            self.admit = window_rule(staleness.in_flight_batches)
+        self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
+        self.is_cut = False  # the last step ended at ROUTES_PER_STEP
+        self._shortlist = Shortlist()
+        self._views: dict[int, InstanceView] = {}
+        self._refused: tuple[Any, ...] | None = None  # what found no place, and when it may be tried again
+
+    def run(self) -> None:
+        """Route what waits: begun work by deadline, then fresh groups as far as ledger and admission
+        allow."""
+        changed = self._refresh()
+        self.is_cut = False
+        for _ in range(ROUTES_PER_STEP):
+            work = self._next()
+            if work is None:
+                return
+            trajectory, is_fresh = work
+            moment = (trajectory.id, trajectory.attempt, *self._moment())
+            only = changed if moment == self._refused else None
+            chosen = None if only == [] else self._choose(trajectory, is_fresh, only)
+            if chosen is None:
+                self._refused = moment
+                return
+            self._refused = None
+            if is_fresh:
+                trajectory = self._start(self.waiting.popleft(), chosen.policy_version)
+            self.state.queue.remove(trajectory)
+            self._place(trajectory, chosen)
+            changed = self._refresh()
+        self.is_cut = True
+
+    def admissible(self) -> int:
+        """Groups that may start now under the newest version."""
+        newest = self.state.versions.newest
+        if newest is None or not self.waiting:
+            return 0
+        room = min(len(self.waiting), self.admit(self.admission_view(), self._batches))
+        return max(0, min(room, self.state.ledger.headroom(newest.policy_version)))
+
+    def admission_view(self) -> AdmissionView:
+        """What admission sees."""
+        state, ledger = self.state, self.state.ledger
+        newest = state.versions.newest
+        return AdmissionView(
+            ledger.max_staleness,
+            ledger.batch_groups,
+            ledger.train_version,
+            newest.policy_version if newest else 0,
+            ledger.reserved,
+            ledger.occupied,
+            state.started,
+            state.pulled_version,
+            state.started - state.started_at_pull,
+            state.in_system_at_pull,
+            ledger.spare_groups,
+            state.cap,
+        )
+
+    def view(self, instance: Instance) -> InstanceView:
+        """An instance as strategies see it."""
+        return InstanceView(
+            instance.number,
+            instance.policy_version,
+            len(instance.running),
+            instance.resident_tokens,
+            instance.capacity,
+            int(instance.kv_tokens * instance.kv_share),
+            instance.expected_tokens,
+            instance.fit.coefficients if instance.fit else self.state.coefficients,
+            waiting=instance.status.waiting if instance.status else 0,
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    @property
+    def _batches(self) -> float | str:
+        return self.state.config.staleness.in_flight_batches
+
+    def _moment(self) -> tuple[int, int, int]:
+        """Changes whenever something may have become possible that no single instance's load tells."""
+        newest = self.state.versions.newest
+        ledger = self.state.ledger
+        return len(ledger), ledger.train_version, newest.policy_version if newest else -1
+
+    def _refresh(self) -> list[int]:
+        """Bring the views of changed instances up to date; returns their numbers."""
+        registry = self.state.registry
+        changed = []
+        settings = self.state.strategy_settings
+        order = getattr(self.route, "order", None)
+        for peer in registry.changed:
+            instance = registry.workers[peer]
+            assert isinstance(instance, Instance)
+            changed.append(instance.number)
+            if not self._is_routable(instance):
+                self._shortlist.drop(instance.number)
+                self._views.pop(instance.number, None)
+                continue
+            view = self._views[instance.number] = self.view(instance)
+            is_full = view.running >= view.capacity
+            key = (is_full, order(view, settings) if order else 0)
+            self._shortlist.put(instance.number, instance.policy_version, key)
+        registry.changed.clear()
+        return changed
+
+    def forget(self, instance: Instance) -> None:
+        """The instance is gone."""
+        self._shortlist.drop(instance.number)
+        self._views.pop(instance.number, None)
+
+    def _is_routable(self, instance: Instance) -> bool:
+        """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
+        newest = self.state.versions.newest
+        staleness = self.state.config.staleness
+        may_stay = staleness.partial_rollout or staleness.keep_kv
+        return instance.is_routable and (
+            may_stay or newest is None or instance.policy_version == newest.policy_version
+        )
+
+    def _next(self) -> tuple[Trajectory, bool] | None:
+        """The trajectory to route next, and whether it opens a fresh group."""
+        versions = self._shortlist.versions()
+        if not versions:
+            return None
+        queued = self.state.queue.peek(versions[0])
+        if queued is not None:
+            return queued, False
+        if not self.waiting or self.admit(self.admission_view(), self._batches) <= 0:
+            return None
+        group = self.state.groups[self.waiting[0]]
+        return Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens), True
+
+    def _choose(self, trajectory: Trajectory, is_fresh: bool, only: list[int] | None) -> Instance | None:
+        group = self.state.groups[trajectory.id.group]
+        numbers = self._candidates(group, trajectory, is_fresh) if only is None else only
+        away = self._number(trajectory.left)
+        may = [
+            view
+            for number in numbers
+            if (view := self._views.get(number)) is not None
+            and self._may_run(group, trajectory, is_fresh, view.policy_version)
+        ]
+        work = self._work(group, trajectory, is_fresh)
+        siblings = {self._number(member.peer) for member in group.members if member.peer is not None}
+        shown = [view._replace(has_sibling=True) if view.index in siblings else view for view in may]
+        elsewhere = [view for view in shown if view.index != away]
+        settings = self.state.strategy_settings
+        index = self.route(work, elsewhere, settings) if elsewhere else None
+        if index is None and len(elsewhere) < len(shown):
+            index = self.route(work, shown, settings)
+        if index is None:
+            return None
+        assert any(view.index == index for view in may), f"routing chose {index}, which may not run it"
+        return self.state.registry.instance(index)
+
+    def _candidates(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> list[int]:
+        if not hasattr(self.route, "order"):
+            return sorted(self._views)
+        lowest = -1 if is_fresh else trajectory.newest_version
+        found: dict[int, None] = {}
+        for version in self._shortlist.versions():
+            if version >= lowest:
+                found |= dict.fromkeys(self._shortlist.best(version, SHORTLISTED))
+        found |= dict.fromkeys(self._number(m.peer) for m in group.members if m.peer is not None)
+        return [number for number in found if number >= 0]
+
+    def _number(self, peer: str | None) -> int:
+        instance = self.state.registry.workers.get(peer) if peer is not None else None
+        return instance.number if isinstance(instance, Instance) else -1
+
+    def _work(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> WorkView:
+        if is_fresh:
+            expected, slack = self.state.strategy_settings.typical_tokens, self.state.ledger.max_staleness
+        else:
+            expected = trajectory.prompt_tokens + self.state.expected_tokens(group, trajectory)
+            slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
+        minimum = 0 if is_fresh else trajectory.newest_version
+        return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
+
+    def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
+        """Version rules: no token older than the one before it, and no start that the ledger has no
+        room for."""
+        if is_fresh:
+            return self.state.ledger.can_reserve(policy_version)
+        if trajectory.newest_version >= 0:
+            return policy_version >= trajectory.newest_version
+        return self.state.ledger.can_lower(group.id, policy_version)
+
+    def _start(self, group_id: int, policy_version: int) -> Trajectory:
+        """Reserve, and queue all members; returns the first of them."""
+        state, config = self.state, self.state.config
+        group = state.groups[group_id]
+        state.ledger.reserve(group.id, policy_version)
+        group.start(policy_version, size=config.rollout.group_size, spare=config.staleness.spare_responses)
+        state.started += 1
+        deadline = state.ledger.deadline(group.id)
+        for member in group.members:
+            state.queue.push(member, deadline)
+        return group.members[0]
+
+    def _place(self, trajectory: Trajectory, instance: Instance) -> None:
+        state = self.state
+        group = state.groups[trajectory.id.group]
+        assert group.policy_version is not None
+        if trajectory.newest_version < 0 and instance.policy_version < group.policy_version:
+            state.ledger.lower(group.id, instance.policy_version)
+            group.policy_version = instance.policy_version
+        trajectory.attempt += 1
+        trajectory.left = None
+        trajectory.expected_tokens = state.expected_tokens(group, trajectory)
+        state.registry.place(instance, trajectory)
+        state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
+        budget = state.config.rollout.max_response_tokens - trajectory.response_tokens
+        seed, segments = state.seed(group, trajectory), tuple(trajectory.segments)
+        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments)
+        state.send(instance.peer, message)

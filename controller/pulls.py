@@ -1,0 +1,94 @@
+"""When instances move to newer weights: interrupt what runs, then pull.
+
+Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
+first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
+it is visible.
+Source: StaleFlow (arXiv 2601.12784), synchronization.
+"""
+
+from controller.dispatch import Dispatch
+from controller.registry import Instance
+from controller.state import RunState
+from protocol.messages import Interrupt, Pull
+from strategies.cost_model import prefill_s
+from strategies.select import select
+from strategies.synchronization import SYNCHRONIZATIONS
+from strategies.views import SyncView
+
+
+class Pulls:
+    """Keeps instances as new as it pays."""
+
+    def __init__(self, state: RunState, dispatch: Dispatch) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
+        self._seen = -1  # newest version at the last decision
+        self._decided_at = 0.0
+
+    def run(self) -> None:
+        """Bring the chosen instances to the newest version."""
+        newest = self.state.versions.newest
+        if newest is None or not self._is_due(newest.policy_version):
+            return
+        self._seen, self._decided_at = newest.policy_version, self.state.now
+        behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
+        if not behind:
+            return
+        useful = self.state.queue.count_by_version()
+        views = [self._view(instance, useful) for instance in behind]
+        numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
+        for instance in behind:
+            if instance.number in numbers:
+                self._pull(instance)
+
+    def _is_due(self, newest: int) -> bool:
+        if newest != self._seen or self.state.now >= self._decided_at + self.state.config.staleness.decide_s:
+            return True
+        workers = self.state.registry.workers
+        return any(self._is_dry(workers[peer], newest) for peer in self.state.registry.changed)
+
+    def _is_dry(self, instance: object, newest: int) -> bool:
+        assert isinstance(instance, Instance)
+        return self._could_pull(instance, newest) and not instance.running
+
+    def _could_pull(self, instance: Instance, newest: int) -> bool:
+        staleness = self.state.config.staleness
+        may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
+        is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
+        return is_behind and may_run_on
+
+    def _view(self, instance: Instance, useful: dict[int, int]) -> SyncView:
+        view = self.dispatch.view(instance)
+        restart_s = 0.0
+        if view.running and not self.state.config.staleness.keep_kv:
+            restart_s = view.running * prefill_s(view.coefficients, view.resident_tokens / view.running)
+        return SyncView(
+            view.index,
+            view.policy_version,
+            view.running,
+            view.resident_tokens,
+            view.capacity,
+            view.coefficients,
+            instance.pull_s,
+            restart_s,
+            view.waiting,
+            view.kv_tokens,
+            sum(count for version, count in useful.items() if version <= instance.policy_version),
+        )
+
+    def _pull(self, instance: Instance) -> None:
+        state = self.state
+        newest = state.versions.newest
+        assert newest is not None
+        if instance.running and not state.config.staleness.keep_kv:
+            attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+            state.send(instance.peer, Interrupt(attempts))
+            state.accounts.counts["interrupts"] += len(attempts)
+        instance.pulling = newest.policy_version
+        state.registry.changed[instance.peer] = None
+        state.accounts.counts["pulls"] += 1
+        if newest.policy_version > state.pulled_version:
+            state.pulled_version = newest.policy_version
+            state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
+        state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest))

@@ -1,0 +1,64 @@
+"""The most attractive instances of each policy version, without looking at all of them.
+
+Invariants: an instance is under at most one version; `best` gives the smallest keys first, ties by number;
+an entry that is no longer true is skipped when it surfaces, so that a change costs the logarithm of the number
+of instances.
+"""
+
+import heapq
+from typing import Any
+
+
+class Shortlist:
+    """Heaps of (key, number of the instance), one per policy version."""
+
+    def __init__(self) -> None:
+        self._heaps: dict[int, list[tuple[Any, int]]] = {}
+        self._entries: dict[int, tuple[int, Any]] = {}  # number -> (version, key) that is true now
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, number: int, policy_version: int, key: Any) -> None:
+        """Enter an instance, or change its version or key."""
+        if self._entries.get(number) == (policy_version, key):
+            return
+        self._entries[number] = (policy_version, key)
+        heap = self._heaps.setdefault(policy_version, [])
+        heapq.heappush(heap, (key, number))
+        if len(heap) > 4 * len(self._entries) + 64:
+            self._heaps[policy_version] = sorted(
+                (key, n) for n, (version, key) in self._entries.items() if version == policy_version
+            )
+
+    def drop(self, number: int) -> None:
+        """Take an instance out; harmless if it is not here."""
+        self._entries.pop(number, None)
+
+    def versions(self) -> list[int]:
+        """Policy versions that some instance is under, newest first."""
+        for version in list(self._heaps):
+            if self._first(version) is None:
+                del self._heaps[version]
+        return sorted(self._heaps, reverse=True)
+
+    def best(self, policy_version: int, count: int) -> list[int]:
+        """Up to `count` instances under this version, best first."""
+        found: list[tuple[Any, int]] = []
+        heap = self._heaps.get(policy_version, [])
+        while len(found) < count and (top := self._first(policy_version)) is not None:
+            heapq.heappop(heap)
+            if not found or found[-1] != top:  # the same instance may have been entered twice
+                found.append(top)
+        for entry in found:
+            heapq.heappush(heap, entry)
+        return [number for _, number in found]
+
+    def _first(self, policy_version: int) -> tuple[Any, int] | None:
+        heap = self._heaps.get(policy_version, [])
+        while heap:
+            key, number = heap[0]
+            if self._entries.get(number) == (policy_version, key):
+                return heap[0]
+            heapq.heappop(heap)
+        return None

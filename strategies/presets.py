@@ -1,0 +1,72 @@
+"""`staleness.strategy`: whole sets of rules under one name, ours and those of other systems.
+
+Invariants: a preset is nothing but values of other keys of `staleness`; a key that is written out counts
+instead. A preset whose ledger is not strict does not promise the bound: its violations are counted and shown.
+Source: STALEFLOW.md F.4 (admission and consumption rules of the other systems).
+"""
+
+from typing import Any
+
+STRICT = {"ledger": "deadlines"}
+PRESETS: dict[str, dict[str, Any]] = {
+    "staleflow": {
+        **STRICT,
+        "routing": "marginal_gain",
+        "synchronization": "gain",
+        "migration": "benefit",
+    },
+    # the protocol alone, as released: least requests, pull at once, whatever the window admits
+    "greedy": {
+        **STRICT,
+        "in_flight_batches": "all",
+        "routing": "least_requests",
+        "synchronization": "greedy",
+        "migration": "none",
+    },
+    "sync": {
+        **STRICT,
+        "max_staleness": 0,
+        "admission": "one_batch",
+        "routing": "least_requests",
+        "synchronization": "greedy",
+        "migration": "none",
+    },
+    # one batch is generated while the one before is trained; weights change between two batches
+    "one_step": {
+        **STRICT,
+        "max_staleness": 1,
+        "admission": "one_batch",
+        "routing": "least_requests",
+        "synchronization": "greedy",
+        "migration": "none",
+        "partial_rollout": False,
+    },
+    "areal": {
+        "ledger": "arrival",
+        "admission": "areal",
+        "routing": "round_robin",
+        "synchronization": "greedy",
+        "migration": "none",
+    },
+    "roll_flash": {
+        "ledger": "floor",
+        "admission": "roll_flash",
+        "routing": "least_requests",
+        "synchronization": "greedy",
+        "migration": "none",
+    },
+    "verl_async": {
+        "ledger": "completion",
+        "admission": "verl_async",
+        "routing": "least_requests",
+        "synchronization": "every_few",
+        "migration": "none",
+    },
+}
+FIXED_BOUND = {"sync": 0, "one_step": 1}
+"""Presets that have one bound only."""
+
+
+def with_preset(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `staleness` as written, filled up from the preset that they name."""
+    return {**PRESETS.get(values.get("strategy", "staleflow"), {}), **values}
