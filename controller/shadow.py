@@ -6,6 +6,7 @@ asked the same questions, with its own knobs, and its answers change nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from inspect import ismethod
 from typing import Any, NamedTuple
 
@@ -46,22 +47,24 @@ class Shadow:
         Raises: ConfigError if a strategy of `other` cannot be found.
         """
         self.agreements: dict[str, Agreement] = {}
-        """By the name under which the coordination keeps the strategy: route, choose_pulls, ..."""
+        """By the part of the core that decides, and its name for the strategy: coordination.route, ..."""
         self._core, self._other = core, other
         others = _strategies(recording.make_core(other))
-        for name, own in _strategies(core).items():
+        for name, (holder, attribute) in _strategies(core).items():
             if name in others:
                 self.agreements[name] = Agreement()
-                setattr(core.coordination, name, self._watched(name, own, others[name]))
+                own, other_own = getattr(holder, attribute), getattr(*others[name])
+                setattr(holder, attribute, self._watched(name, own, other_own))
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(own)  # with its attributes: the core goes by them
         def decide(*arguments: Any) -> Any:
             chosen = own(*arguments)
             try:
                 otherwise = other(*map(self._with_knobs, arguments))
             except Exception as error:  # it may be the user's
                 raise RunError(
-                    f"The other strategy failed to {name} at {self._core.state.now:.3f} s with "
+                    f"The other strategy failed as {name} at {self._core.state.now:.3f} s with "
                     f"{type(error).__name__}: {error}. Mend it, or choose one that fits the run."
                 ) from error
             agreement = self.agreements[name]
@@ -119,10 +122,22 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
     return "\n".join(lines)
 
 
-def _strategies(core: Core) -> dict[str, Callable[..., Any]]:
-    """The functions that the coordination was given to choose by."""
-    held = vars(core.coordination)
-    return {name: value for name, value in held.items() if callable(value) and not ismethod(value)}
+def _strategies(core: Core) -> dict[str, tuple[object, str]]:
+    """Where the parts of the core keep the functions that they were given to choose by."""
+    found: dict[str, tuple[object, str]] = {}
+    parts = {name: part for name, part in vars(core).items() if part is not core.state}
+    seen: set[int] = set()
+    while parts:
+        name, part = parts.popitem()
+        if id(part) in seen or not type(part).__module__.startswith("controller."):
+            continue
+        seen.add(id(part))
+        for attribute, value in vars(part).items() if hasattr(part, "__dict__") else ():
+            if callable(value) and not ismethod(value):
+                found[f"{type(part).__name__.lower()}.{attribute}"] = (part, attribute)
+            elif value is not core.state and value is not core:
+                parts[f"{name}.{attribute}"] = value
+    return dict(sorted(found.items()))
 
 
 def _subject(argument: Any) -> str:
