@@ -16,6 +16,7 @@ from controller.core import Core
 from controller.recording import Recording
 from controller.replay import shortened
 from protocol.errors import ConfigError, RunError
+from strategies.presets import FIXED_BOUND
 
 KEPT = 5  # differences of each kind that are told one by one
 
@@ -80,8 +81,10 @@ class Shadow:
 
     def _with_knobs(self, argument: Any) -> Any:
         """The argument with the other configuration's value for each field that is a key of `staleness`."""
-        names = getattr(argument, "_fields", ())
         staleness = self._other.staleness
+        if argument is self._core.state.config.staleness.in_flight_batches:  # admission gets this knob alone
+            return staleness.in_flight_batches
+        names = getattr(argument, "_fields", ())
         return (
             argument._replace(**{n: getattr(staleness, n) for n in names if hasattr(staleness, n)})
             if names
@@ -90,9 +93,9 @@ class Shadow:
 
 
 def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -> Config:
-    """The run's configuration under another strategy: its preset at the run's bound, then the changes.
+    """The run's configuration under another strategy: its preset, then the changes.
 
-    `changes`: `staleness.key=value`. Without `strategy` the run's own keys stay. Raises: ConfigError.
+    A preset without a bound of its own gets the run's. `changes`: `staleness.key=value`. Without `strategy` the run's own keys stay. Raises: ConfigError.
     """
     foreign = [change for change in changes if not change.startswith("staleness.")]
     if foreign:
@@ -102,7 +105,9 @@ def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -
         )
     if strategy is None:
         return change_config(config, changes)
-    keys = type(config.staleness).model_fields.keys() - {"max_staleness"}
+    keys = set(type(config.staleness).model_fields)
+    if strategy not in FIXED_BOUND:
+        keys.remove("max_staleness")
     preset = f"staleness.strategy={strategy}"
     return change_config(config, [preset, *changes], without=[f"staleness.{key}" for key in sorted(keys)])
 

@@ -7,6 +7,7 @@ from controller.recording import Recording
 from controller.replay import replay
 from controller.shadow import KEPT, Shadow, other_config
 from protocol.errors import ConfigError, RunError
+from strategies.presets import PRESETS
 from strategies.routing import by_least_requests
 from tests.unit.controller.answered_run import AnsweredRun
 
@@ -48,7 +49,7 @@ def test_a_strategy_agrees_with_itself(run_dir):
     assert verdict.is_equal
     assert verdict.finished
     assert of(agreements, "route").decisions >= verdict.commands["Route"]
-    assert of(agreements, "choose_pulls").decisions > 0
+    assert of(agreements, "choose").decisions > 0
     assert sum(agreement.different for agreement in agreements.values()) == 0
 
 
@@ -60,9 +61,9 @@ def test_another_one_is_compared_at_each_decision_and_the_run_stays_as_it_was(ru
     assert 0 < route.different < route.decisions
     assert len(route.first) == min(KEPT, route.different)
     first = route.first[0]
-    assert (first.chosen, first.other) == (0, 1)
+    assert (first.chosen, first.other) == (1, 2)
     assert first.about.startswith("group ")
-    assert of(agreements, "choose_pulls").different == 0
+    assert of(agreements, "choose").different == 0
 
 
 def test_it_is_asked_with_its_own_knobs(run_dir):
@@ -88,6 +89,15 @@ def test_a_preset_starts_from_its_own_defaults_at_the_runs_bound(run_dir):
         other = other_config(own, "staleflow", ["staleness.mu=0.5"])
     assert other.staleness == type(own.staleness)(max_staleness=1, mu=0.5)
     assert other.trainer == own.trainer
+    assert other_config(own, "areal", []).staleness == type(own.staleness)(strategy="areal", max_staleness=1)
+    assert other_config(own, "sync", []).staleness.max_staleness == 0
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_can_be_asked(run_dir, preset, capsys):
+    assert main(["replay", str(run_dir), "--strategy", preset]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}: " in said for name in ("dispatch.route", "dispatch.admit", "pulls.choose"))
 
 
 def test_the_command_line_tells_the_verdict_and_the_comparison(run_dir, capsys):
@@ -96,4 +106,4 @@ def test_the_command_line_tells_the_verdict_and_the_comparison(run_dir, capsys):
     said = capsys.readouterr().out
     assert "re-derived bit for bit" in said
     assert " different\n" in said
-    assert "chosen 0, other 1" in said
+    assert "chosen 1, other 2" in said
