@@ -78,7 +78,7 @@ class FaultSettings(Section):
     straggler_factor: float = Field(default=4.0, ge=1)
     """How many times slower an instance is in such a spell."""
     straggler_s: float = Field(default=60.0, gt=0)
-    """Mean length of a slow spell, in seconds."""
+    """Mean length of a slow spell, of an instance or a link, in seconds."""
     slow_links: float = Field(default=0.0, ge=0)
     """Spells per second in which all messages of one worker are late."""
     late_share: float = Field(default=0.0, ge=0, le=1)

@@ -1,0 +1,112 @@
+"""Makes the simulated workers that a configuration describes.
+
+Invariant: everything that a worker needs comes out of the configuration and the seed.
+"""
+
+import random
+
+from controller.config import Config
+from controller.simulation.traces import read_lengths
+from protocol.errors import ConfigError
+from protocol.messages import Role
+from workers.simulated import (
+    Distribution,
+    Engine,
+    RolloutTimes,
+    SimulatedReward,
+    SimulatedRollout,
+    SimulatedTrainer,
+    StepCost,
+    TrainerTimes,
+    Workload,
+    make_distribution,
+)
+from workers.simulated.physics import BLOCK
+
+Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer
+
+
+def distribution_of(config: Config) -> Distribution:
+    """Response lengths of a configuration. Raises: ConfigError."""
+    workload = config.simulation.workload
+    return make_distribution(
+        workload.kind,
+        cap=config.rollout.max_response_tokens,
+        low=workload.low_tokens,
+        median=workload.median_tokens,
+        sigma=workload.sigma,
+        alpha=workload.alpha,
+        long_share=workload.long_share,
+        lengths=read_lengths(workload.trace) if workload.kind == "trace" else (),
+    )
+
+
+def step_cost(config: Config) -> StepCost:
+    """Coefficients of an engine of speed 1."""
+    fields = config.simulation.engine.model_dump()
+    return StepCost(**{name: fields[name] for name in StepCost._fields})
+
+
+class Cluster:
+    """Makes workers of one run."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        simulation = config.simulation
+        self._config, self._rng = config, random.Random(f"workers/{seed}")
+        self.prompt_tokens = min(simulation.workload.prompt_tokens, config.rollout.max_prompt_tokens)
+        self.workload = Workload(
+            distribution_of(config),
+            seed=seed,
+            group_correlation=simulation.workload.group_correlation,
+            prompt_tokens=self.prompt_tokens,
+        )
+        longest = self.prompt_tokens + config.rollout.max_response_tokens + 1
+        there = simulation.engine.kv_blocks * BLOCK
+        if there < longest:
+            raise ConfigError(
+                f"simulation.engine.kv_blocks is {simulation.engine.kv_blocks}, which holds {there} tokens; one "
+                f"prompt with its response can have {longest}. Give at least {-(-longest // BLOCK)}, or lower "
+                "rollout.max_response_tokens."
+            )
+
+    def make(self, name: str, role: Role, now: float) -> Simulated:
+        """A worker that was started at `now`."""
+        simulation = self._config.simulation
+        if role == "trainer":
+            is_early = simulation.publish == "early"
+            base_s, token_s = simulation.train_base_s, simulation.train_token_s
+            times = TrainerTimes(simulation.attach_s, base_s, token_s, simulation.publish_s, is_early)
+            return SimulatedTrainer(times, now=now)
+        if role == "reward":
+            return SimulatedReward(
+                self._rng.getrandbits(32),
+                prompt_tokens=self.prompt_tokens,
+                score_s=simulation.score_s,
+                attach_s=simulation.attach_s,
+                now=now,
+            )
+        return self._rollout(name, now)
+
+    def _rollout(self, name: str, now: float) -> SimulatedRollout:
+        simulation, rollout = self._config.simulation, self._config.rollout
+        engine = Engine(
+            step_cost(self._config),
+            rows=rollout.max_running,
+            kv_blocks=simulation.engine.kv_blocks,
+            token_budget=simulation.engine.token_budget,
+            prompt_tokens=self.prompt_tokens,
+            is_reprefill_free=simulation.is_reprefill_free,
+        )
+        engine.speed = self.speed(name)
+        times = RolloutTimes(
+            simulation.attach_s,
+            simulation.pull_s,
+            max(rollout.progress_s, simulation.report_s),
+            max(rollout.status_s, simulation.report_s),
+        )
+        return SimulatedRollout(engine, self.workload, times, now=now)
+
+    def speed(self, name: str) -> float:
+        """Speed of the instance of this name (`rollout-<n>`)."""
+        speeds, number = self._config.simulation.engine.speeds, name.rpartition("-")[2]
+        return speeds[int(number) % len(speeds)] if number.isdigit() else speeds[0]

@@ -1,0 +1,296 @@
+"""Drives the core and its simulated workers from one heap of future happenings.
+
+Invariants: time never goes back; between one pair of ends messages keep their order; a worker that was killed
+or hangs neither hears nor speaks; commands of one step to one worker arrive together.
+"""
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from controller.commands import Command, Finish, Forget, ReadPrompts, ReportStep, Send, Spawn, Warn
+from controller.config import Config
+from controller.core import Core
+from controller.events import Event, PromptsRead, Received, Started, Tick, WorkerExited
+from controller.simulation.cluster import Cluster, Simulated
+from controller.simulation.faults import Faults, FaultSource, Kind
+from controller.simulation.records import Load, TrainStart, train_start
+from protocol.ids import PeerId
+from protocol.messages import Attach, Beat, Message, Role, Train
+from workers.simulated import SimulatedRollout, SimulatedTrainer
+
+LINK_S = 0.001  # from the controller to a worker
+EXIT_S = 0.01  # until the supervisor sees that a process ended
+BEATS_PER_LEASE = 4
+
+
+@dataclass(slots=True)
+class _Process:
+    peer: PeerId
+    name: str
+    role: Role
+    worker: Simulated
+    is_alive: bool = True
+    heard_s: float = 0.0  # when the last message to it arrives
+    said_s: float = 0.0  # when its last message arrives
+    slow_until_s: float = -1.0  # its link
+    wake_s: float | None = None  # of the wake-up call that counts
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a simulated run came to."""
+
+    is_success: bool = False
+    reason: str = ""
+    lines: list[dict[str, object]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    summary: dict[str, object] = field(default_factory=dict)
+    starts: list[TrainStart] = field(default_factory=list)
+    load: Load = field(default_factory=Load)
+    digest: str = ""  # of all commands, in order; "" if none was asked for
+    events: int = 0  # that the core was given
+    happenings: int = 0  # on the heap
+
+    @property
+    def trained(self) -> list[list[int]]:
+        """Groups of each step."""
+        return [list(start.groups) for start in self.starts]
+
+
+class Simulation:
+    """One run in virtual time."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        seed: int = 0,
+        faults: Faults | None = None,
+        prompts: int | None = None,
+        check_every: int = 0,
+        with_digest: bool = True,
+        core: Core | None = None,
+        now: float = 0.0,
+    ) -> None:
+        """`prompts`: how many there are (None: no end); `check_every`: events between two calls of
+        Core.check; `core`: go on with this one at `now` instead of a new one, with workers that `adopt`
+        enters."""
+        self.core = core or Core(config)
+        self._is_begun = core is not None
+        self._config, self._now = config, now
+        self.cluster = Cluster(config, seed)
+        self._rng = random.Random(seed)
+        self._faults = FaultSource(faults or Faults.of(config.simulation.faults), self._rng)
+        self._prompts, self._read = prompts, 0
+        self._check_every = check_every
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = self._spawned = 0
+        self._sample_s = now
+        self._ticking: float | None = None
+        self._processes: dict[PeerId, _Process] = {}
+        self._rollouts: list[SimulatedRollout] = []  # all that ever were
+        self._digest = blake2b(digest_size=16) if with_digest else None
+        controller = config.controller
+        self._silence_s = max(controller.beat_s, controller.lease_s / BEATS_PER_LEASE)
+        self.outcome = Outcome()
+
+    def run(self, *, max_events: int = 5_000_000) -> Outcome:
+        """Run to the end. Raises: RuntimeError if it does not come within `max_events`."""
+        if not self._is_begun:
+            self._deliver(Started())
+        self._faults.start(self._at, self._strike)
+        heap, outcome, state = self._heap, self.outcome, self.core.state
+        while heap and not state.finished:
+            self._now, _, action, arguments = heapq.heappop(heap)
+            outcome.happenings += 1
+            if self._now >= self._sample_s:
+                self._sample()
+            action(*arguments)
+            if outcome.events > max_events or outcome.happenings > 10 * max_events:
+                waiting = self.core.snapshot().waiting_for
+                raise RuntimeError(f"No end after {outcome.events} events; the run waits for {waiting}.")
+        if not state.finished:
+            waiting = self.core.snapshot().waiting_for
+            raise RuntimeError(f"Nothing is left to happen; the run waits for {waiting}.")
+        outcome.summary = self.core.summary()
+        outcome.digest = self._digest.hexdigest() if self._digest else ""
+        return outcome
+
+    def adopt(self, peer: PeerId, name: str, role: Role, worker: Simulated) -> None:
+        """Enter a worker that the core knows, or will know once it attaches."""
+        process = _Process(peer, name, role, worker)
+        self._processes[peer] = process
+        if isinstance(worker, SimulatedRollout):
+            self._rollouts.append(worker)
+        process.said_s = process.heard_s = self._now
+        self._at(self._silence_s, self._beat, process)
+        self._wake_later(process)
+
+    # -- the core ---------------------------------------------------------------------------------------
+
+    def _at(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self._now + delay_s, self._count, action, arguments))
+
+    def _deliver(self, event: Event) -> None:
+        commands = self.core.step(self._now, event)
+        self.outcome.events += 1
+        if self._check_every and self.outcome.events % self._check_every == 0:
+            self.core.check()
+        letters: dict[PeerId, list[Message]] = {}
+        for command in commands:
+            if self._digest is not None:
+                self._digest.update(repr(command).encode())
+            if isinstance(command, Send):
+                letters.setdefault(command.peer, []).append(command.message)
+            else:
+                self._execute(command)
+        for peer, messages in letters.items():
+            self._send(peer, messages)
+        deadline = self.core.next_deadline()
+        if deadline is not None and (self._ticking is None or deadline < self._ticking):
+            self._ticking = deadline
+            self._at(max(0.0, deadline - self._now), self._tick, deadline)
+
+    def _tick(self, deadline: float) -> None:
+        if deadline == self._ticking:
+            self._ticking = None
+            self._deliver(Tick())
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case Spawn(name, role, delay_s):
+                self._at(delay_s, self._spawn, name, role)
+            case ReadPrompts(count):
+                self._at(0.0, self._read_prompts, count)
+            case Forget(_, name):
+                for process in [p for p in self._processes.values() if p.name == name]:
+                    self._kill(process)
+            case ReportStep(line):
+                self.outcome.lines.append(line)
+            case Warn(text):
+                self.outcome.warnings.append(text)
+            case Finish(is_success, reason):
+                self.outcome.is_success, self.outcome.reason = is_success, reason
+            case _:
+                pass
+
+    def _read_prompts(self, count: int) -> None:
+        first = self._read
+        if self._prompts is not None:
+            count = min(count, self._prompts - first)
+        self._read += count
+        is_end = self._prompts is not None and self._read >= self._prompts
+        self._deliver(PromptsRead(first, count, is_end))
+
+    # -- workers ----------------------------------------------------------------------------------------
+
+    def _spawn(self, name: str, role: Role) -> None:
+        self._spawned += 1
+        peer = f"{self._spawned:032x}"
+        self.adopt(peer, name, role, self.cluster.make(name, role, self._now))
+        self._say(self._processes[peer], [Attach(role, name, self._spawned, "simulated")])
+
+    def _send(self, peer: PeerId, messages: list[Message]) -> None:
+        process = self._processes.get(peer)
+        if process is not None and process.is_alive:
+            delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
+            process.heard_s = max(process.heard_s, self._now + LINK_S + delay_s)
+            self._at(process.heard_s - self._now, self._hear, process, messages)
+
+    def _hear(self, process: _Process, messages: list[Message]) -> None:
+        if not process.is_alive:
+            return
+        out: list[Message] = []
+        for message in messages:
+            if isinstance(message, Train):
+                self._record(message, process.worker)
+            out += process.worker.handle(self._now, message)
+        self._say(process, out + process.worker.wake(self._now))
+        self._wake_later(process)
+
+    def _wake_later(self, process: _Process) -> None:
+        at = process.worker.next_wake_s()
+        if at is not None and (process.wake_s is None or at != process.wake_s):
+            process.wake_s = at
+            self._at(max(0.0, at - self._now), self._wake, process, at)
+
+    def _wake(self, process: _Process, at: float) -> None:
+        if process.is_alive and process.wake_s == at:
+            process.wake_s = None
+            self._say(process, process.worker.wake(self._now))
+            self._wake_later(process)
+
+    def _say(self, process: _Process, messages: list[Message]) -> None:
+        """Send; what comes later never overtakes, and what has no delay is delivered at once."""
+        for message in messages:
+            delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
+            process.said_s = max(process.said_s, self._now + delay_s)
+            if process.said_s > self._now:
+                self._at(process.said_s - self._now, self._arrive, process, message)
+            else:
+                self._arrive(process, message)
+
+    def _arrive(self, process: _Process, message: Message) -> None:
+        if process.is_alive:
+            self._deliver(Received(process.peer, message))
+
+    def _beat(self, process: _Process) -> None:
+        """A sign of life when nothing else was said for a while: virtual time needs no more."""
+        if process.is_alive:
+            due_s = process.said_s + self._silence_s
+            if self._now >= due_s:
+                self._say(process, [Beat()])
+                due_s = max(process.said_s, self._now) + self._silence_s
+            self._at(due_s - self._now, self._beat, process)
+
+    # -- records ----------------------------------------------------------------------------------------
+
+    def _record(self, message: Train, trainer: Simulated) -> None:
+        assert isinstance(trainer, SimulatedTrainer)
+        tokens = self.core.snapshot().tokens
+        spent = (tokens.generated, tokens.aborted, tokens.filtered, tokens.lost)
+        instances = sum(p.role == "rollout" for p in self._processes.values())
+        start = train_start(self._now, message, self._rollouts, trainer, spent=spent, instances=instances)
+        self.outcome.starts.append(start)
+
+    def _sample(self) -> None:
+        living = [p.worker for p in self._processes.values() if isinstance(p.worker, SimulatedRollout)]
+        self._sample_s = self._now + self.outcome.load.take(self._now, living)
+
+    # -- faults -----------------------------------------------------------------------------------------
+
+    def _strike(self, kind: Kind) -> None:
+        roles = {"reward_kills": ("reward",), "slow_links": ("rollout", "reward", "trainer")}
+        role = roles.get(kind, ("rollout",))
+        victims = [p for p in self._processes.values() if p.is_alive and p.role in role]
+        if victims:
+            self._harm(self._rng.choice(victims), kind)
+        self._faults.again(kind, self._at, self._strike)
+
+    def _harm(self, victim: _Process, kind: Kind) -> None:
+        if kind == "slow_links":
+            victim.slow_until_s = self._now + self._faults.spell_s()
+        elif kind == "stragglers":
+            self._set_speed(victim, 1 / self._faults.faults.straggler_factor)
+            self._at(self._faults.spell_s(), self._set_speed, victim, 1.0)
+        elif self._faults.is_hang():
+            victim.is_alive = False  # silent: the core must find out by its lease
+        else:
+            self._kill(victim)
+
+    def _set_speed(self, process: _Process, factor: float) -> None:
+        if process.is_alive and isinstance(process.worker, SimulatedRollout):
+            speed = factor * self.cluster.speed(process.name)
+            self._say(process, process.worker.set_speed(self._now, speed))
+            self._wake_later(process)
+
+    def _kill(self, process: _Process) -> None:
+        if self._processes.pop(process.peer, None) is not None:
+            process.is_alive = False
+            exited = WorkerExited(process.name, process.role, -9, "")
+            self._at(EXIT_S, self._deliver, exited)

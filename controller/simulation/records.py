@@ -1,0 +1,147 @@
+"""What a simulated run did, as seen from outside the core, and the figures of a window of it.
+
+Invariants: staleness is counted from the messages that reach the trainer, not from what the core says of
+itself; a window goes from the start of one train step to the start of another, so that it holds whole
+periods; counters are totals, so that any window is a difference of two of them.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.messages import Train
+from workers.simulated import SimulatedRollout, SimulatedTrainer
+
+MAX_SAMPLES = 600  # of the load; the oldest resolution is halved when there are more
+
+
+class Totals(NamedTuple):
+    """Counters of the whole run up to a time."""
+
+    generated: int  # tokens, as the core counts them; so are the next three
+    aborted: int
+    filtered: int
+    lost: int
+    decode_steps: int  # as the engines count them; so are the next four
+    decoded: int
+    prefilled: int
+    reprefilled: int
+    preemptions: int
+    rollout_busy_s: float  # summed over instances
+    trainer_busy_s: float
+
+
+class TrainStart(NamedTuple):
+    """One batch on its way to the trainer."""
+
+    at_s: float
+    instances: int
+    groups: tuple[int, ...]
+    trajectories: int
+    response_tokens: int
+    ages: dict[int, int]  # staleness -> trajectories
+    totals: Totals
+
+
+def engine_totals(rollouts: list[SimulatedRollout]) -> tuple[int, int, int, int, int, float]:
+    """Decode steps, tokens decoded, prefilled and prefilled again, preemptions, and busy seconds of all
+    engines ever."""
+    engines = [rollout.engine for rollout in rollouts]
+    return (
+        sum(engine.decode_steps for engine in engines),
+        sum(engine.decode_tokens for engine in engines),
+        sum(engine.prefill_tokens for engine in engines),
+        sum(engine.reprefill_tokens for engine in engines),
+        sum(engine.preemptions for engine in engines),
+        sum(engine.busy_s for engine in engines),
+    )
+
+
+def train_start(
+    now: float, message: Train, rollouts: list[SimulatedRollout], trainer: SimulatedTrainer,
+    *, spent: tuple[int, int, int, int], instances: int,
+) -> TrainStart:  # fmt: skip
+    """The record of one batch. `spent`: tokens generated, aborted, filtered and lost so far."""
+    ages: Counter[int] = Counter()
+    tokens = 0
+    for item in message.items:
+        if item.segments:
+            ages[message.train_version - item.segments[0].policy_version] += 1
+        tokens += item.response_tokens
+    totals = Totals(*spent, *engine_totals(rollouts), trainer.busy_s)
+    groups = tuple(sorted({item.group for item in message.items}))
+    return TrainStart(now, instances, groups, len(message.items), tokens, dict(sorted(ages.items())), totals)
+
+
+@dataclass(slots=True)
+class Load:
+    """Running and queued requests of each instance over time, in at most MAX_SAMPLES rows."""
+
+    every_s: float = 1.0
+    times: list[float] = field(default_factory=list)
+    running: list[list[int]] = field(default_factory=list)
+    queued: list[list[int]] = field(default_factory=list)
+
+    def take(self, now: float, rollouts: list[SimulatedRollout]) -> float:
+        """Add a row; returns the seconds until the next one is wanted."""
+        self.times.append(now)
+        self.running.append([rollout.engine.running for rollout in rollouts])
+        self.queued.append([len(rollout.engine.queue) for rollout in rollouts])
+        if len(self.times) > MAX_SAMPLES:
+            self.times, self.running, self.queued = self.times[::2], self.running[::2], self.queued[::2]
+            self.every_s *= 2
+        return self.every_s
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Figures of a run between two train starts."""
+
+    steps: int
+    seconds: float
+    trajectories_per_s: float
+    tokens_per_s: float  # of trained responses
+    mean_tokens: float  # of a trained response: far from the workload's mean, long ones were lost
+    staleness_mean: float
+    staleness_max: int
+    staleness: dict[int, int]
+    violations: int  # trained trajectories older than the bound
+    trainer_idle: float
+    rollout_idle: float  # share of instance time in which no step was made; a pull is idle too
+    mean_running: float  # requests in an average decode step of an instance
+    wasted_tokens: int  # aborted, filtered, lost
+    reprefilled_tokens: int
+    preemptions: int
+
+
+def window(starts: list[TrainStart], *, max_staleness: int, skip: int = 10) -> Window | None:
+    """The figures from train start `skip` to the last one; None if fewer than two starts are left."""
+    if len(starts) < skip + 2:
+        return None
+    first, last = starts[skip], starts[-1]
+    used = starts[skip:-1]
+    seconds = max(last.at_s - first.at_s, 1e-9)
+    ages: Counter[int] = Counter()
+    for start in used:
+        ages.update(start.ages)
+    trained, tokens = sum(s.trajectories for s in used), sum(s.response_tokens for s in used)
+    before, after = first.totals, last.totals
+    instance_s = max(sum(s.instances for s in used) / len(used) * seconds, 1e-9)
+    rollout_busy_s = after.rollout_busy_s - before.rollout_busy_s
+    return Window(
+        steps=len(used),
+        seconds=seconds,
+        trajectories_per_s=trained / seconds,
+        tokens_per_s=tokens / seconds,
+        mean_tokens=tokens / max(1, trained),
+        staleness_mean=sum(age * count for age, count in ages.items()) / max(1, ages.total()),
+        staleness_max=max(ages, default=0),
+        staleness=dict(sorted(ages.items())),
+        violations=sum(count for age, count in ages.items() if age > max_staleness),
+        trainer_idle=max(0.0, 1 - (after.trainer_busy_s - before.trainer_busy_s) / seconds),
+        rollout_idle=max(0.0, 1 - rollout_busy_s / instance_s),
+        mean_running=(after.decoded - before.decoded) / max(1, after.decode_steps - before.decode_steps),
+        wasted_tokens=sum(getattr(after, k) - getattr(before, k) for k in ("aborted", "filtered", "lost")),
+        reprefilled_tokens=after.reprefilled - before.reprefilled,
+        preemptions=after.preemptions - before.preemptions,
+    )

@@ -1,0 +1,45 @@
+"""Response lengths out of the journal of a finished run.
+
+Invariant: a response counts when it ended by itself, with all tokens that its attempts reported in order;
+what was thrown away with its group counts too, since the engine had to make it.
+"""
+
+from pathlib import Path
+
+from controller.events import Received
+from controller.store import Store
+from protocol.errors import ConfigError
+from protocol.messages import Delta, Generated
+
+
+def read_lengths(path: str) -> list[int]:
+    """Lengths in tokens of the finished responses of a run, given its directory or its run.db, in the order
+    in which they ended. Raises: ConfigError if there is no such run; RunError if its journal is broken."""
+    file = Path(path) / "run.db" if Path(path).is_dir() else Path(path)
+    if not path or not file.is_file():
+        raise ConfigError(
+            f"simulation.workload.trace is {path!r}, where there is no run.db. Give the directory of a "
+            "finished run, or its run.db."
+        )
+    store = Store(file)
+    lengths: list[int] = []
+    tokens: dict[tuple[int, int], dict[int, int]] = {}  # (group, member) -> attempt -> tokens
+    try:
+        for _, event in store.events():
+            if isinstance(event, Received) and isinstance(event.message, Generated):
+                for delta in event.message.deltas:
+                    _take(delta, tokens, lengths)
+    finally:
+        store.close()
+    return lengths
+
+
+def _take(delta: Delta, tokens: dict[tuple[int, int], dict[int, int]], lengths: list[int]) -> None:
+    attempts = tokens.setdefault((delta.group, delta.member), {})
+    if attempts and delta.attempt < max(attempts):
+        return  # late words of an attempt that was given up
+    if attempts.get(delta.attempt, 0) != delta.start:
+        return  # said twice
+    attempts[delta.attempt] = delta.start + delta.count
+    if delta.ending in ("stop", "length"):
+        lengths.append(sum(attempts.values()))

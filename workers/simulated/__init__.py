@@ -1,0 +1,26 @@
+"""Workers that cost nothing: rollout, reward and trainer as pure state machines in virtual time.
+
+Invariants: no clock, socket or tensor; the same seed and the same messages at the same times give the same
+answers; they speak the real protocol, so whatever drives them drives real workers by the same words.
+"""
+
+from workers.simulated.engine import Engine, Request
+from workers.simulated.physics import StepCost
+from workers.simulated.rollout import RolloutTimes, SimulatedRollout
+from workers.simulated.text import SimulatedReward
+from workers.simulated.trainer import SimulatedTrainer, TrainerTimes
+from workers.simulated.workload import Distribution, Workload, make_distribution
+
+__all__ = [
+    "Distribution",
+    "Engine",
+    "Request",
+    "RolloutTimes",
+    "SimulatedReward",
+    "SimulatedRollout",
+    "SimulatedTrainer",
+    "StepCost",
+    "TrainerTimes",
+    "Workload",
+    "make_distribution",
+]

@@ -1,0 +1,155 @@
+"""A simulated rollout worker: the real protocol around a simulated engine.
+
+Invariants: messages leave at the time of the call that returned them; a delta holds tokens of one policy
+version; progress and load are reported while the engine has work, and once more when it runs dry.
+"""
+
+from dataclasses import dataclass
+
+from protocol import messages
+from protocol.messages import Delta, Ending, Generated, InstanceStatus, Message, Route
+from workers.simulated.engine import Engine, Request
+from workers.simulated.workload import Workload
+
+Tag = tuple[int, int, int]  # group, member, attempt
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTimes:
+    """What a rollout worker takes, in seconds, and how often it reports."""
+
+    attach_s: float = 1.0
+    pull_s: float = 3.0
+    progress_s: float = 1.0
+    status_s: float = 1.0
+
+
+class SimulatedRollout:
+    """Answers commands as a rollout worker does; `wake` at `next_wake_s` lets it speak by itself."""
+
+    def __init__(self, engine: Engine, workload: Workload, times: RolloutTimes, *, now: float = 0.0) -> None:
+        self.engine, self.workload, self.times = engine, workload, times
+        self.policy_version = -1
+        self._routes: dict[Tag, tuple[Request, Ending]] = {}
+        self._ready_s: float | None = now + times.attach_s
+        self._pull: tuple[float, messages.Pull] | None = None
+        self._progress_due_s: float | None = None  # None while the engine is dry
+        self._status_due_s = 0.0
+        self._sequence = 0
+
+    def next_wake_s(self) -> float | None:
+        """When `wake` is to be called if no command comes before."""
+        due = [self._ready_s, self._pull[0] if self._pull else None, self.engine.next_change_s()]
+        if self._progress_due_s is not None:
+            due += [self._progress_due_s, self._status_due_s]
+        return min((at for at in due if at is not None), default=None)
+
+    def handle(self, now: float, command: Message) -> list[Message]:
+        """Answers to one command. Call `wake(now)` after the last command of an instant."""
+        out = self._advance(now)
+        match command:
+            case Route():
+                self._add(now, command)
+            case messages.Interrupt(attempts):
+                deltas = tuple(self._end(now, tag) for tag in attempts if tag in self._routes)
+                out += [Generated(deltas)] if deltas else []
+            case messages.Abort(attempts):
+                for tag in attempts:
+                    if self._routes.pop(tag, None) is not None:
+                        self.engine.remove(now, tag)
+            case messages.Pull():
+                out += self._progress()  # the last tokens of the old version
+                self._pull = (now + self.times.pull_s, command)
+                self.engine.clear(now, now + self.times.pull_s)
+            case _:
+                pass
+        return out
+
+    def wake(self, now: float) -> list[Message]:
+        """What is due by now."""
+        out = self._advance(now)
+        if self._ready_s is not None and self._ready_s <= now:
+            self._ready_s = None
+            out.append(messages.Ready(0, self.engine.rows, self.engine.kv_blocks * 16))
+        if self._pull is not None and self._pull[0] <= now:
+            _, pull = self._pull
+            self._pull, self.policy_version = None, pull.policy_version
+            out.append(messages.Pulled(pull.policy_version, pull.digest, self.times.pull_s))
+        if self._progress_due_s is not None:
+            out += self._reports(now)
+        elif self._routes:
+            self._progress_due_s = now + self.times.progress_s
+            self._status_due_s = now + self.times.status_s
+        return out
+
+    def set_speed(self, now: float, speed: float) -> list[Message]:
+        """Run at another speed from now on; returns what was due."""
+        out = self._advance(now)
+        self.engine.set_speed(now, speed)
+        return out
+
+    def _advance(self, now: float) -> list[Message]:
+        ended = self.engine.advance(now)
+        if not ended:
+            return []
+        deltas = tuple(self._delta(request, self._routes.pop(request.tag)[1]) for request in ended)
+        return [Generated(deltas)]
+
+    def _reports(self, now: float) -> list[Message]:
+        if not self._routes:
+            self._progress_due_s = None
+            return [self._status()]
+        assert self._progress_due_s is not None
+        out: list[Message] = []
+        if self._progress_due_s <= now:
+            self._progress_due_s = now + self.times.progress_s
+            out = self._progress()
+        if self._status_due_s <= now:
+            self._status_due_s = now + self.times.status_s
+            out.append(self._status())
+        return out
+
+    def _add(self, now: float, route: Route) -> None:
+        done = sum(segment.count for segment in route.segments)
+        left = max(1, self.workload.length(route.group, route.member) - done)
+        limit = max(1, min(left, route.max_new_tokens))
+        is_whole = left == limit and done + left < self.workload.distribution.cap
+        tag = (route.group, route.member, route.attempt)
+        resident = self.workload.prompt_tokens + done
+        request = Request(tag, resident=resident, limit=limit, is_redone=done > 0)
+        ending: Ending = "stop" if is_whole else "length"
+        self._routes[tag] = (request, ending)
+        self.engine.add(now, request)
+
+    def _end(self, now: float, tag: Tag) -> Delta:
+        request, _ = self._routes.pop(tag)
+        self.engine.remove(now, tag)
+        return self._delta(request, "interrupt")
+
+    def _progress(self) -> list[Message]:
+        deltas = [self._delta(request, "") for request, _ in self._routes.values()]
+        grown = tuple(delta for delta in deltas if delta.count)
+        return [Generated(grown)] if grown else []
+
+    def _delta(self, request: Request, ending: Ending) -> Delta:
+        start, request.reported = request.reported, self.engine.tokens(request)
+        return Delta(*request.tag, start, request.reported - start, self.policy_version, ending)
+
+    def _status(self) -> InstanceStatus:
+        engine = self.engine
+        self._sequence += 1
+        return InstanceStatus(
+            sequence=self._sequence,
+            policy_version=max(self.policy_version, 0),
+            running=engine.running,
+            waiting=len(engine.queue),
+            resident_tokens=engine.resident_tokens,
+            decode_steps=engine.decode_steps,
+            decode_tokens=engine.decode_tokens,
+            decode_s=engine.decode_s,
+            prefill_tokens=engine.prefill_tokens,
+            prefill_s=engine.prefill_s,
+            decode_context=engine.decode_context,
+            preemptions=engine.preemptions,
+            queued=tuple(request.tag for request in engine.queue),
+        )

@@ -1,0 +1,43 @@
+"""A simulated reward worker: encodes at once, scores after a while; rewards are noise.
+
+Invariant: answers leave in the order of their times; the same seed gives the same rewards.
+"""
+
+import random
+from heapq import heappop, heappush
+
+from protocol import messages
+from protocol.messages import Message
+
+
+class SimulatedReward:
+    """Answers Encode and Score."""
+
+    def __init__(self, seed: int, *, prompt_tokens: int, score_s: float, attach_s: float, now: float) -> None:
+        self._rng = random.Random(seed)
+        self._prompt_tokens, self._score_s = prompt_tokens, score_s
+        self._due: list[tuple[float, int, Message]] = [(now + attach_s, 0, messages.Ready(0, 0, 0))]
+        self._count = 0
+
+    def next_wake_s(self) -> float | None:
+        """When its next answer leaves."""
+        return self._due[0][0] if self._due else None
+
+    def handle(self, now: float, command: Message) -> list[Message]:
+        """Take one command; returns what is said at once."""
+        match command:
+            case messages.Encode(groups):
+                return [messages.PromptsEncoded(tuple((g, self._prompt_tokens) for g in groups), ())]
+            case messages.Score(group, attempt, items):
+                rewards = tuple(self._rng.random() for _ in items)
+                self._count += 1
+                scored = messages.GroupScored(group, attempt, rewards)
+                heappush(self._due, (now + self._score_s, self._count, scored))
+        return []
+
+    def wake(self, now: float) -> list[Message]:
+        """Answers that are due by now."""
+        out: list[Message] = []
+        while self._due and self._due[0][0] <= now:
+            out.append(heappop(self._due)[2])
+        return out

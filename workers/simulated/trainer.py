@@ -1,0 +1,70 @@
+"""A simulated trainer: a step takes a time that grows with its tokens; its version is visible afterwards.
+
+Invariants: one batch at a time, as the core promises; versions become visible in order. `early` shows a
+version when its step begins, which no real trainer can do.
+"""
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from protocol import messages
+from protocol.messages import Message
+
+CHECKPOINT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerTimes:
+    """What a trainer takes, in seconds."""
+
+    attach_s: float = 1.0
+    base_s: float = 0.0
+    token_s: float = 2.3e-5
+    publish_s: float = 0.0
+    is_early: bool = False
+
+
+class SimulatedTrainer:
+    """Answers Train and SaveCheckpoint."""
+
+    def __init__(self, times: TrainerTimes, *, now: float = 0.0) -> None:
+        self.times = times
+        self.busy_s = 0.0
+        self._due: list[tuple[float, int, Message]] = []
+        self._count = 0
+        self._later(now + times.attach_s, messages.Ready(0, 0, 0))
+        self._later(now + times.attach_s + times.publish_s, self._published(0))
+
+    def next_wake_s(self) -> float | None:
+        """When its next word leaves."""
+        return self._due[0][0] if self._due else None
+
+    def handle(self, now: float, command: Message) -> list[Message]:
+        """Take one command; returns what is said at once."""
+        match command:
+            case messages.Train(train_version, items):
+                tokens = sum(item.prompt_tokens + item.response_tokens for item in items)
+                seconds = self.times.base_s + self.times.token_s * tokens
+                self.busy_s += seconds
+                version, end = train_version + 1, now + seconds
+                self._later(end, messages.TrainStepFinished(version, seconds, (("loss", 0.0),)))
+                if self.times.is_early:
+                    return [self._published(version)]
+                self._later(end + self.times.publish_s, self._published(version))
+            case messages.SaveCheckpoint(version):
+                self._later(now + CHECKPOINT_S, messages.CheckpointSaved(version, f"step_{version}"))
+        return []
+
+    def wake(self, now: float) -> list[Message]:
+        """What is due by now."""
+        out: list[Message] = []
+        while self._due and self._due[0][0] <= now:
+            out.append(heappop(self._due)[2])
+        return out
+
+    def _later(self, at: float, message: Message) -> None:
+        self._count += 1
+        heappush(self._due, (at, self._count, message))
+
+    def _published(self, version: int) -> Message:
+        return messages.PolicyPublished(version, f"v{version}", f"digest-{version}", 1, self.times.publish_s)

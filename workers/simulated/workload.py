@@ -1,0 +1,127 @@
+"""How long each response of a simulated run is: a function of the seed, its group and its member alone.
+
+Invariants: a response that goes on elsewhere keeps its length; lengths inside a group are tied by a Gaussian
+copula, so the distribution of a single length does not depend on the correlation; never longer than the cap.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from math import exp, sqrt
+from statistics import NormalDist
+from typing import NamedTuple
+
+from protocol.errors import ConfigError
+
+NORMAL = NormalDist()
+CLASSES = 2000  # equally likely quantiles that `mean` and the bounds average over
+
+
+class Distribution(NamedTuple):
+    """One of the known shapes; fields as in `simulation.workload`, all in tokens."""
+
+    kind: str
+    cap: int
+    low: int
+    median: float
+    sigma: float
+    alpha: float
+    long_share: float
+    lengths: tuple[int, ...] = ()  # sorted; of a trace
+
+    def quantile(self, u: float) -> int:
+        """The length below which a share `u` (0 < u < 1) of the responses lies."""
+        match self.kind:
+            case "lognormal":
+                drawn = self.median * exp(self.sigma * NORMAL.inv_cdf(u))
+            case "bimodal":
+                drawn = self.cap if u >= 1 - self.long_share else self.low
+            case "power_law":
+                drawn = self.low * (1 - u) ** (-1 / self.alpha)
+            case "uniform":
+                drawn = self.low + u * (self.cap - self.low)
+            case "trace":
+                drawn = self.lengths[int(u * len(self.lengths))]
+            case _:
+                drawn = self.low
+        return max(1, min(self.cap, max(self.low, round(drawn))))
+
+    def sample(self) -> list[int]:
+        """Equally likely lengths, sorted, that stand for the whole distribution."""
+        return [self.quantile((i + 0.5) / CLASSES) for i in range(CLASSES)]
+
+    def mean(self) -> float:
+        """Mean length in tokens."""
+        return sum(self.sample()) / CLASSES
+
+
+LOW_SHARES = {
+    "lognormal": 1 / 512,
+    "bimodal": 1 / 12,
+    "power_law": 1200 / 40960,
+    "uniform": 1 / 16,
+    "fixed": 1.0,
+}
+MEDIAN_SHARE = 3000 / 16384
+
+
+def make_distribution(
+    kind: str, *, cap: int, low: int | None = None, median: int | None = None, sigma: float = 0.9,
+    alpha: float = 1.2, long_share: float = 0.1, lengths: Sequence[int] = (),
+) -> Distribution:  # fmt: skip
+    """A distribution whose missing numbers are shares of the cap. Raises: ConfigError if low > cap, or a
+    trace is empty."""
+    if kind == "trace" and not lengths:
+        raise ConfigError(
+            "simulation.workload.kind is `trace`, but simulation.workload.trace names no run with finished "
+            "responses; give the run.db of a run that made at least one train step."
+        )
+    if low is None:
+        low = 1 if kind == "trace" else max(1, round(cap * LOW_SHARES[kind]))
+    if low > cap:
+        raise ConfigError(
+            f"simulation.workload.low_tokens is {low}, more than rollout.max_response_tokens, which is "
+            f"{cap}; give at most that, or raise the cap."
+        )
+    middle = median if median is not None else cap * MEDIAN_SHARE
+    return Distribution(kind, cap, low, middle, sigma, alpha, long_share, tuple(sorted(lengths)))
+
+
+class Workload:
+    """Lengths of all responses of one run."""
+
+    def __init__(self, distribution: Distribution, *, seed: int, group_correlation: float = 0.0,
+                 prompt_tokens: int = 512) -> None:  # fmt: skip
+        """`group_correlation`: of the normal scores of siblings, 0 to 1."""
+        self.distribution, self.prompt_tokens = distribution, prompt_tokens
+        self._key = seed.to_bytes(16, "little", signed=True)
+        self._shared, self._own = sqrt(group_correlation), sqrt(1 - group_correlation)
+
+    def length(self, group: int, member: int) -> int:
+        """Tokens of this response."""
+        u = self._uniform(group, member)
+        if self._shared:
+            score = self._shared * NORMAL.inv_cdf(self._uniform(group, -1)) + self._own * NORMAL.inv_cdf(u)
+            u = min(max(NORMAL.cdf(score), 1e-12), 1 - 1e-12)
+        return self.distribution.quantile(u)
+
+    def _uniform(self, group: int, member: int) -> float:
+        word = group.to_bytes(8, "little") + member.to_bytes(4, "little", signed=True)
+        drawn = int.from_bytes(blake2b(word, digest_size=7, key=self._key).digest(), "little")
+        return (drawn + 0.5) / (1 << 56)
+
+
+def classes(lengths: Sequence[int], count: int) -> list[tuple[float, float]]:
+    """Sorted, equally likely lengths as at most `count` classes of (length, share), each the mean of equally
+    many; equal lengths at a class edge stay together, so that an atom keeps its weight."""
+    found: list[tuple[float, float]] = []
+    begin = 0
+    for i in range(count):
+        end = round(len(lengths) * (i + 1) / count)
+        if end <= begin:
+            continue
+        end = max(end, bisect_right(lengths, lengths[end - 1])) if lengths[end - 1] == lengths[begin] else end
+        part = lengths[begin:end]
+        found.append((sum(part) / len(part), len(part) / len(lengths)))
+        begin = end
+    return found
