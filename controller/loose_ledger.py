@@ -46,12 +46,13 @@ class LooseLedger:
         return version + self.max_staleness
 
     def can_reserve(self, policy_version: int) -> bool:
-        """Always: admission alone limits what starts."""
-        return True
+        """Whether it is not too old from the start; else admission alone limits what starts."""
+        return self.headroom(policy_version) > 0
 
     def headroom(self, policy_version: int) -> int:
-        """No limit."""
-        return UNLIMITED
+        """No limit, but for what would be dropped at once."""
+        is_too_old = self.order == "floor" and policy_version < self.train_version - self.max_staleness
+        return 0 if is_too_old else UNLIMITED
 
     def reserve(self, group: int, policy_version: int) -> None:
         """The group starts now."""
@@ -62,8 +63,8 @@ class LooseLedger:
         self._started += 1
 
     def can_lower(self, group: int, policy_version: int) -> bool:
-        """Always."""
-        return True
+        """As `can_reserve`."""
+        return self.can_reserve(policy_version)
 
     def lower(self, group: int, policy_version: int) -> None:
         """A sibling starts under an older version: the group is as old as its oldest member."""

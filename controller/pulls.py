@@ -2,7 +2,7 @@
 
 Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
 first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
-it is visible.
+it is visible; an instance that can do nothing at its version pulls, whatever the strategy says.
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
@@ -39,8 +39,20 @@ class Pulls:
         views = [self._view(instance, useful) for instance in behind]
         numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
         for instance in behind:
-            if instance.number in numbers:
+            if instance.number in numbers or self._must_pull(instance):
                 self._pull(instance)
+
+    def _must_pull(self, instance: Instance) -> bool:
+        """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it is
+        idle and neither fresh nor begun work may run there."""
+        if instance.policy_version < 0:
+            return True
+        if instance.running:
+            return False
+        is_of_use = self.state.queue.peek(instance.policy_version) is not None
+        return not is_of_use and (
+            bool(self.state.queue) or not self.state.ledger.can_reserve(instance.policy_version)
+        )
 
     def _is_due(self, newest: int) -> bool:
         if newest != self._seen or self.state.now >= self._decided_at + self.state.config.staleness.decide_s:
