@@ -95,7 +95,8 @@ class Shadow:
 def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -> Config:
     """The run's configuration under another strategy: its preset, then the changes.
 
-    A preset without a bound of its own gets the run's. `changes`: `staleness.key=value`. Without `strategy` the run's own keys stay. Raises: ConfigError.
+    A preset without a bound of its own gets the run's. Without `strategy` the run's own keys stay. `changes`:
+    `staleness.key=value`. Raises: ConfigError.
     """
     foreign = [change for change in changes if not change.startswith("staleness.")]
     if foreign:
@@ -127,22 +128,32 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
     return "\n".join(lines)
 
 
+def parts(core: Core) -> dict[str, Any]:
+    """The parts of the core that decide, by the name of their class; not the state that they share."""
+    found: dict[str, Any] = {}
+    waiting = [part for part in vars(core).values() if part is not core.state]
+    while waiting:
+        part = waiting.pop()
+        name = type(part).__name__.lower()
+        if (
+            not type(part).__module__.startswith("controller.")
+            or not hasattr(part, "__dict__")
+            or name in found
+        ):
+            continue
+        found[name] = part
+        waiting += [value for value in vars(part).values() if value is not core.state and value is not core]
+    return dict(sorted(found.items()))
+
+
 def _strategies(core: Core) -> dict[str, tuple[object, str]]:
     """Where the parts of the core keep the functions that they were given to choose by."""
-    found: dict[str, tuple[object, str]] = {}
-    parts = {name: part for name, part in vars(core).items() if part is not core.state}
-    seen: set[int] = set()
-    while parts:
-        name, part = parts.popitem()
-        if id(part) in seen or not type(part).__module__.startswith("controller."):
-            continue
-        seen.add(id(part))
-        for attribute, value in vars(part).items() if hasattr(part, "__dict__") else ():
-            if callable(value) and not ismethod(value):
-                found[f"{type(part).__name__.lower()}.{attribute}"] = (part, attribute)
-            elif value is not core.state and value is not core:
-                parts[f"{name}.{attribute}"] = value
-    return dict(sorted(found.items()))
+    return {
+        f"{name}.{attribute}": (part, attribute)
+        for name, part in parts(core).items()
+        for attribute, value in vars(part).items()
+        if callable(value) and not ismethod(value)
+    }
 
 
 def _subject(argument: Any) -> str:

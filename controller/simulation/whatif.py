@@ -7,114 +7,27 @@ rollout and reward workers are started anew and go on from the last reported tok
 under way begins anew.
 """
 
-from dataclasses import dataclass, field
-from statistics import fmean
-from typing import Any
+from dataclasses import dataclass
+from inspect import ismethod
 
-from controller.commands import Command, ReadPrompts, Send
+from controller.commands import ReadPrompts, Send
 from controller.config import Config
 from controller.config_file import change_config
 from controller.core import Core
 from controller.events import PeerFaulted, PromptsRead, Received, WorkerExited
-from controller.profile import profile
-from controller.recording import Recorded, Recording
+from controller.recording import Recording
 from controller.replay import turns
 from controller.shadow import parts
 from controller.simulation.host import Simulation
+from controller.simulation.measured import Measured, RecordedWorkload
 from controller.simulation.records import Window, window
 from protocol import messages
 from protocol.errors import ConfigError, RunError
-from protocol.messages import Score, Train
-from workers.simulated import Workload, make_distribution
-from workers.simulated.physics import BLOCK
+from protocol.messages import Train
 
 STEPS = 30  # train steps that are simulated
 ENDLESS = 1_000_000  # respawns
-
-
-@dataclass(slots=True)
-class Measured:
-    """What a run tells of its work and its workers."""
-
-    lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, member) -> response tokens
-    pull_s: list[float] = field(default_factory=list)
-    publish_s: list[float] = field(default_factory=list)
-    train_s: list[float] = field(default_factory=list)
-    score_s: list[float] = field(default_factory=list)
-    prompt_tokens: list[int] = field(default_factory=list)
-    train_tokens: int = 0
-    kv_tokens: int = 0
-    end_s: float = 0.0
-    _asked: dict[int, float] = field(default_factory=dict)
-
-    def take(self, recorded: Recorded, commands: list[Command]) -> None:
-        """Learn from one turn."""
-        self.end_s = recorded.now
-        match recorded.event:
-            case Received(_, messages.Pulled(pull_s=pull_s)):
-                self.pull_s.append(pull_s)
-            case Received(_, messages.PolicyPublished(publish_s=publish_s)):
-                self.publish_s.append(publish_s)
-            case Received(_, messages.TrainStepFinished(train_s=train_s)):
-                self.train_s.append(train_s)
-            case Received(_, messages.PromptsEncoded(encoded)):
-                self.prompt_tokens += [count for _, count in encoded]
-            case Received(_, messages.Ready(kv_tokens=kv_tokens)):
-                self.kv_tokens = max(self.kv_tokens, kv_tokens)
-            case Received(_, messages.GroupScored(group)) if group in self._asked:
-                self.score_s.append(recorded.now - self._asked.pop(group))
-        for command in commands:
-            if isinstance(command, Send) and isinstance(command.message, Score):
-                group = command.message.group
-                self._asked[group] = recorded.now
-                for item in command.message.items:
-                    self.lengths[group, item.member] = sum(s.count for s in item.segments)
-            elif isinstance(command, Send) and isinstance(command.message, Train):
-                items = command.message.items
-                self.train_tokens += sum(item.prompt_tokens + item.response_tokens for item in items)
-
-    def cluster(self, recording: Recording) -> list[str]:
-        """Overrides of `simulation` that make workers like those of the run. Raises: RunError if it was too
-        short to tell."""
-        if not (self.lengths and self.train_s and self.prompt_tokens and self.kv_tokens):
-            raise RunError(
-                f"{recording.path} cannot be simulated on: it has {len(self.lengths)} complete responses and "
-                f"{len(self.train_s)} train steps. Expected at least one of each."
-            )
-        c = profile(recording.path).together.coefficients
-        values = {
-            "engine.floor_s": c.floor,
-            "engine.step_base_s": c.other_b,
-            "engine.token_s": c.other_k,
-            "engine.decode_base_s": c.attention_b,
-            "engine.decode_context_s": c.attention_k,
-            "engine.prefill_base_s": c.prefill_b,
-            "engine.prefill_pair_s": c.prefill_square,
-            "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
-            "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
-            "train_token_s": sum(self.train_s) / max(1, self.train_tokens),
-            "publish_s": _mean(self.publish_s),
-            "pull_s": _mean(self.pull_s),
-            "score_s": _mean(self.score_s),
-            "attach_s": 0.0,
-        }
-        return [f"simulation.{key}={value}" for key, value in values.items()]
-
-
-class RecordedWorkload(Workload):
-    """Lengths that a run produced; where it never finished a response, one drawn from those that it did."""
-
-    def __init__(
-        self, lengths: dict[tuple[int, int], int], *, cap: int, seed: int, prompt_tokens: int
-    ) -> None:
-        found = make_distribution("trace", cap=cap, lengths=list(lengths.values()))
-        super().__init__(found, seed=seed, prompt_tokens=prompt_tokens)
-        self._known = lengths
-
-    def length(self, group: int, member: int) -> int:
-        """Tokens of this response."""
-        known = self._known.get((group, member))
-        return known if known is not None else super().length(group, member)
+FIRST_PEER = 1 << 40  # a run that was itself simulated counts its peers from 0
 
 
 @dataclass(slots=True)
@@ -136,6 +49,7 @@ class Continuation(Simulation):
     ) -> None:
         super().__init__(config, seed=seed, with_digest=False, core=moment.core, now=moment.now)
         self._moment, self._read = moment, moment.prompts_read
+        self._spawned = FIRST_PEER
         cap, prompt_tokens = config.rollout.max_response_tokens, self.cluster.prompt_tokens
         self.cluster.workload = RecordedWorkload(lengths, cap=cap, seed=seed, prompt_tokens=prompt_tokens)
         self._replace_workers()
@@ -165,7 +79,7 @@ class Comparison:
     """Both strategies, simulated on from the same moment."""
 
     at_s: float
-    version: int  # train steps that were made by then
+    itself: tuple[float, float] | None  # tokens per second and mean staleness of what really followed
     own: Window
     other: Window
 
@@ -187,15 +101,23 @@ def go_on(recording: Recording, other: Config, *, at_s: float | None = None, see
         measured.take(turn.recorded, turn.commands)
     cluster = measured.cluster(recording)
     found: list[Window] = []
-    at_s = measured.end_s / 2 if at_s is None else at_s
+    begun_s = 0.0
+    at_s = core.state.now / 2 if at_s is None else at_s
     for strategy in (own, other):
         moment = reach(recording, at_s)
+        begun_s = moment.now
         steps = moment.core.state.steps + STEPS
         limits = [f"run.steps={steps}", f"controller.respawns={ENDLESS}"]
         config = change_config(strategy, [*cluster, *limits])
         exchange(moment.core, recording.make_core(own), recording.make_core(config))
         simulation = Continuation(config, moment, measured.lengths, seed=seed)
-        outcome = simulation.run()
+        try:
+            outcome = simulation.run()
+        except RuntimeError as error:
+            raise RunError(
+                f"Simulated on from {begun_s:.1f} s, the run does not end: {error} Please report it "
+                "with run.db."
+            ) from error
         bound = config.staleness.max_staleness
         figures = window(outcome.starts, max_staleness=bound, skip=bound + 2)
         if figures is None:
@@ -204,7 +126,7 @@ def go_on(recording: Recording, other: Config, *, at_s: float | None = None, see
                 f"({outcome.reason}), too few to compare. Give an earlier --at."
             )
         found.append(figures)
-    return Comparison(moment.now, moment.core.state.steps - len(outcome.starts), found[0], found[1])
+    return Comparison(begun_s, measured.itself(begun_s), found[0], found[1])
 
 
 def reach(recording: Recording, at_s: float) -> Moment:
@@ -245,7 +167,8 @@ def exchange(core: Core, own: Core, other: Core) -> None:
     before = parts(own)
     for name, part in parts(core).items():
         for attribute, value in vars(begun[name]).items():
-            is_rule = callable(value) or isinstance(value, bool | int | float | str | None)
+            is_function = callable(value) and not ismethod(value)
+            is_rule = is_function or isinstance(value, bool | int | float | str | None)
             if is_rule and value != vars(before[name]).get(attribute):
                 setattr(part, attribute, value)
     state = core.state
@@ -267,8 +190,8 @@ def _exchange_ledger(core: Core, other: Core) -> None:
         if not ledger.can_reserve(group.policy_version):
             raise ConfigError(
                 f"The other strategy has no place for group {group.id}, begun under version "
-                f"{group.policy_version} for the batch of version {ledger.train_version} or later. Choose one "
-                "that promises no more than the run's, or another --at."
+                f"{group.policy_version} for the batch of version {ledger.train_version} or later. Choose "
+                "one that promises no more than the run's, or another --at."
             )
         ledger.reserve(group.id, group.policy_version)
         if group.state == "occupied":
@@ -281,15 +204,15 @@ def in_words(comparison: Comparison) -> str:
     rows = [("own", comparison.own), ("other", comparison.other)]
     lines = [
         f"Simulated on from {comparison.at_s:.1f} s for {STEPS} train steps:",
-        f"{'strategy':<10}{'tokens/s':>12}{'staleness mean':>16}{'max':>5}{'trainer idle':>14}{'rollout idle':>14}",
+        f"{'strategy':<10}{'tokens/s':>12}{'staleness mean':>16}{'max':>5}"
+        f"{'trainer idle':>14}{'rollout idle':>14}",
     ]
+    if comparison.itself is not None:
+        rate, age = comparison.itself
+        lines.append(f"{'the run':<10}{rate:>12.1f}{age:>16.2f}   (what really followed, to its end)")
     for name, w in rows:
-        idle: Any = f"{w.trainer_idle:>14.0%}{w.rollout_idle:>14.0%}"
+        idle = f"{w.trainer_idle:>14.0%}{w.rollout_idle:>14.0%}"
         lines.append(f"{name:<10}{w.tokens_per_s:>12.1f}{w.staleness_mean:>16.2f}{w.staleness_max:>5}{idle}")
     ratio = comparison.other.tokens_per_s / max(comparison.own.tokens_per_s, 1e-9)
     lines.append(f"other / own: {ratio:.2f} of the throughput")
     return "\n".join(lines)
-
-
-def _mean(values: list[float]) -> float:
-    return fmean(values) if values else 0.0

@@ -1,0 +1,131 @@
+"""What a recorded run tells of its work and its workers, for workers that are simulated like them.
+
+Invariant: equal histories give equal figures; nothing is made up but what the run never said, such as the
+length of a response that it did not finish.
+"""
+
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
+
+from controller.commands import Command, Send
+from controller.events import Received
+from controller.profile import profile
+from controller.recording import Recorded, Recording
+from protocol import messages
+from protocol.errors import RunError
+from protocol.messages import Score, Train
+from workers.simulated import Workload, make_distribution
+from workers.simulated.physics import BLOCK
+
+
+class Batch(NamedTuple):
+    """One batch that the run sent to its trainer."""
+
+    at_s: float
+    prompt_tokens: int
+    tokens: int  # of responses
+    ages: list[int]  # of its trajectories
+
+    @classmethod
+    def of(cls, now: float, message: Train) -> "Batch":
+        """What a message says."""
+        items = message.items
+        ages = [message.train_version - i.segments[0].policy_version for i in items if i.segments]
+        tokens = sum(item.response_tokens for item in items)
+        return cls(now, sum(item.prompt_tokens for item in items), tokens, ages)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a run tells of its work and its workers."""
+
+    lengths: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, member) -> response tokens
+    pull_s: list[float] = field(default_factory=list)
+    publish_s: list[float] = field(default_factory=list)
+    train_s: list[float] = field(default_factory=list)
+    score_s: list[float] = field(default_factory=list)
+    prompt_tokens: list[int] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    kv_tokens: int = 0
+    _asked: dict[int, float] = field(default_factory=dict)
+
+    def take(self, recorded: Recorded, commands: list[Command]) -> None:
+        """Learn from one turn."""
+        match recorded.event:
+            case Received(_, messages.Pulled(pull_s=pull_s)):
+                self.pull_s.append(pull_s)
+            case Received(_, messages.PolicyPublished(publish_s=publish_s)):
+                self.publish_s.append(publish_s)
+            case Received(_, messages.TrainStepFinished(train_s=train_s)):
+                self.train_s.append(train_s)
+            case Received(_, messages.PromptsEncoded(encoded)):
+                self.prompt_tokens += [count for _, count in encoded]
+            case Received(_, messages.Ready(kv_tokens=kv_tokens)):
+                self.kv_tokens = max(self.kv_tokens, kv_tokens)
+            case Received(_, messages.GroupScored(group)) if group in self._asked:
+                self.score_s.append(recorded.now - self._asked.pop(group))
+        for command in commands:
+            if isinstance(command, Send) and isinstance(command.message, Score):
+                group = command.message.group
+                self._asked[group] = recorded.now
+                for item in command.message.items:
+                    self.lengths[group, item.member] = sum(s.count for s in item.segments)
+            elif isinstance(command, Send) and isinstance(command.message, Train):
+                self.batches.append(Batch.of(recorded.now, command.message))
+
+    def itself(self, at_s: float) -> tuple[float, float] | None:
+        """Tokens per second and mean staleness of the run itself from `at_s` to its last batch; None if too
+        little is left."""
+        rest = [batch for batch in self.batches if batch.at_s >= at_s]
+        ages = [age for batch in rest[:-1] for age in batch.ages]
+        if len(rest) < 2 or not ages:
+            return None
+        return sum(b.tokens for b in rest[:-1]) / max(rest[-1].at_s - rest[0].at_s, 1e-9), fmean(ages)
+
+    def cluster(self, recording: Recording) -> list[str]:
+        """Overrides of `simulation` that make workers like those of the run. Raises: RunError if it was too
+        short to tell."""
+        if not (self.lengths and self.train_s and self.prompt_tokens and self.kv_tokens):
+            raise RunError(
+                f"{recording.path} cannot be simulated on: it has {len(self.lengths)} complete responses and "
+                f"{len(self.train_s)} train steps. Expected at least one of each."
+            )
+        c = profile(recording.path).together.coefficients
+        values = {
+            "engine.floor_s": c.floor,
+            "engine.step_base_s": c.other_b,
+            "engine.token_s": c.other_k,
+            "engine.decode_base_s": c.attention_b,
+            "engine.decode_context_s": c.attention_k,
+            "engine.prefill_base_s": c.prefill_b,
+            "engine.prefill_pair_s": c.prefill_square,
+            "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
+            "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
+            "train_token_s": sum(self.train_s) / sum(b.prompt_tokens + b.tokens for b in self.batches),
+            "publish_s": _mean(self.publish_s),
+            "pull_s": _mean(self.pull_s),
+            "score_s": _mean(self.score_s),
+            "attach_s": 0.0,
+        }
+        return [f"simulation.{key}={value}" for key, value in values.items()]
+
+
+class RecordedWorkload(Workload):
+    """Lengths that a run produced; where it never finished a response, one drawn from those that it did."""
+
+    def __init__(
+        self, lengths: dict[tuple[int, int], int], *, cap: int, seed: int, prompt_tokens: int
+    ) -> None:
+        found = make_distribution("trace", cap=cap, lengths=list(lengths.values()))
+        super().__init__(found, seed=seed, prompt_tokens=prompt_tokens)
+        self._known = lengths
+
+    def length(self, group: int, member: int) -> int:
+        """Tokens of this response."""
+        known = self._known.get((group, member))
+        return known if known is not None else super().length(group, member)
+
+
+def _mean(values: list[float]) -> float:
+    return fmean(values) if values else 0.0
