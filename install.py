@@ -20,9 +20,12 @@ ROOT = Path(__file__).resolve().parent
 BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
 EXTRAS = {
     "workers": ("torch", "transformers", "safetensors", "xxhash"),
+    "simulate": ("scipy", "matplotlib"),
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
+NEEDED = {"test": ["workers", "simulate", "test"], "simulate": ["simulate"]}
+"""Extras by command; every other one needs the workers."""
 LAST_LINES = 15
 FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")
 REENTERED = "STALEFLOW_REENTERED"
@@ -34,7 +37,7 @@ def ensure(arguments: list[str]) -> None:
 
     Ends the process with 1 and the end of pip's output if installing fails.
     """
-    extras = ["workers", "test"] if arguments[:1] == ["test"] else ["workers"]
+    extras = NEEDED.get(arguments[0] if arguments else "", ["workers"])
     missing = _missing(extras)
     if not missing:
         os.environ.pop(REENTERED, None)  # a launch.py that this one starts may install for itself

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_history
+from controller import cli_history, cli_simulate
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -130,6 +130,7 @@ def profile(
             ) from error
 
 
+app.command()(cli_simulate.simulate)
 app.command()(cli_history.replay)
 app.command()(cli_history.story)
 

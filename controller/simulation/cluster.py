@@ -64,8 +64,8 @@ class Cluster:
         there = simulation.engine.kv_blocks * BLOCK
         if there < longest:
             raise ConfigError(
-                f"simulation.engine.kv_blocks is {simulation.engine.kv_blocks}, which holds {there} tokens; one "
-                f"prompt with its response can have {longest}. Give at least {-(-longest // BLOCK)}, or lower "
+                f"simulation.engine.kv_blocks is {simulation.engine.kv_blocks}: room for {there} tokens; one "
+                f"prompt with its response can have {longest}. Give {-(-longest // BLOCK)} or more, or lower "
                 "rollout.max_response_tokens."
             )
 

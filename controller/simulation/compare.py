@@ -1,0 +1,148 @@
+"""Simulates one configuration under several strategies, bounds and seeds.
+
+Invariants: every cell runs the same cluster and, for equal seeds, responses of equal lengths; a cell that
+fails keeps its place with the reason; shares are of the bound for the cell's own max_staleness.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import get_args
+
+from controller.config import Config, StalenessSettings
+from controller.simulation.bounds import hardware_bound, throughput_bound
+from controller.simulation.faults import Faults
+from controller.simulation.host import Outcome, Simulation
+from controller.simulation.records import Load, Window, window
+from protocol.errors import ConfigError
+from strategies.presets import FIXED_BOUND, PRESETS
+
+TRANSIENT_STEPS = 10  # a run needs about so many to reach its steady state
+ENDLESS_LEASE_S = 1e7  # where nobody falls silent, signs of life would only cost time
+STRATEGIES: tuple[str, ...] = get_args(StalenessSettings.model_fields["strategy"].annotation)
+PRESET_KEYS = {key for preset in PRESETS.values() for key in preset} - {"max_staleness"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One simulated run."""
+
+    strategy: str
+    max_staleness: int
+    seed: int
+    figures: Window | None  # None: it failed
+    reason: str
+    events: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One strategy under one bound, over all seeds."""
+
+    strategy: str
+    max_staleness: int
+    cells: tuple[Cell, ...]
+    upper_bound: float  # trajectories per second
+    hardware_bound: float
+    sync: float | None  # trajectories per second of the strategy `sync`
+
+    @property
+    def failures(self) -> list[str]:
+        """Reasons of the cells that failed."""
+        return [cell.reason for cell in self.cells if cell.figures is None]
+
+    def mean(self, name: str) -> float:
+        """Mean of a figure over the seeds that worked; 0 if none did."""
+        values = [getattr(cell.figures, name) for cell in self.cells if cell.figures is not None]
+        return fmean(values) if values else 0.0
+
+    def total(self, name: str) -> int:
+        """Sum of a figure over the seeds that worked."""
+        return sum(getattr(cell.figures, name) for cell in self.cells if cell.figures is not None)
+
+    @property
+    def ages(self) -> dict[int, float]:
+        """Share of the trained trajectories by staleness."""
+        counts: dict[int, int] = {}
+        for cell in self.cells:
+            for age, count in (cell.figures.staleness if cell.figures else {}).items():
+                counts[age] = counts.get(age, 0) + count
+        return {age: counts[age] / sum(counts.values()) for age in sorted(counts)}
+
+
+def strategies_named(text: str, own: str) -> list[str]:
+    """Strategies out of `a,b,c` or `all`; "" is the configuration's own. Raises: ConfigError."""
+    names = list(STRATEGIES) if text == "all" else [name for name in text.split(",") if name] or [own]
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise ConfigError(
+            f"--compare names {', '.join(unknown)}; expected some of {', '.join(STRATEGIES)}, or `all`."
+        )
+    return names
+
+
+def cell_config(config: Config, strategy: str, max_staleness: int) -> Config:
+    """The configuration of one cell: another strategy brings all of its own rules with it."""
+    tree = json.loads(config.model_dump_json())
+    if strategy != config.staleness.strategy:
+        tree["staleness"] = {k: v for k, v in tree["staleness"].items() if k not in PRESET_KEYS}
+    tree["staleness"] |= {"strategy": strategy, "max_staleness": max_staleness}
+    in_flight = tree["staleness"].get("in_flight_batches")
+    if isinstance(in_flight, float) and in_flight > max_staleness + 1:
+        tree["staleness"]["in_flight_batches"] = float(max_staleness + 1)
+    if not Faults.of(config.simulation.faults).may_silence:
+        tree["controller"] |= {"lease_s": ENDLESS_LEASE_S, "beat_s": ENDLESS_LEASE_S / 10}
+    return Config.model_validate_json(json.dumps(tree))
+
+
+def simulate(config: Config, *, seed: int) -> tuple[Outcome | None, str]:
+    """One run in virtual time: its outcome, or None, and why it failed ("" if it did not)."""
+    simulation = Simulation(config, seed=seed, with_digest=False)
+    try:
+        outcome = simulation.run(max_events=100_000_000)
+    except RuntimeError as error:
+        return None, str(error)
+    return outcome, "" if outcome.is_success else outcome.reason
+
+
+def compare(
+    config: Config, *, strategies: Sequence[str], bounds: Sequence[int], seeds: Sequence[int],
+    on_cell: Callable[[Cell], None] = lambda cell: None,
+) -> list[Row]:  # fmt: skip
+    """One row for each strategy and bound, `sync` first if it is among them. `on_cell` hears of every run.
+
+    Raises: ConfigError if the simulated cluster cannot hold the workload.
+    """
+    rows: list[Row] = []
+    sync: float | None = None
+    for strategy, bound in _pairs(strategies, bounds):
+        own = cell_config(config, strategy, bound)
+        cells: list[Cell] = []
+        for seed in seeds:
+            cells.append(_cell(own, strategy, bound, seed))
+            on_cell(cells[-1])
+        row = Row(strategy, bound, tuple(cells), throughput_bound(own), hardware_bound(own), sync)
+        if strategy == "sync":
+            sync = row.mean("trajectories_per_s") or None
+            row = Row(strategy, bound, row.cells, row.upper_bound, row.hardware_bound, sync)
+        rows.append(row)
+    return rows
+
+
+def _pairs(strategies: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[str, int]]:
+    for strategy in sorted(strategies, key=lambda name: name != "sync"):
+        for bound in [FIXED_BOUND[strategy]] if strategy in FIXED_BOUND else bounds:
+            yield strategy, bound
+
+
+def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
+    outcome, reason = simulate(config, seed=seed)
+    if outcome is None or reason:
+        return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load())
+    skip = min(TRANSIENT_STEPS, len(outcome.starts) // 3)
+    figures = window(outcome.starts, max_staleness=bound, skip=skip)
+    if figures is None:
+        reason = f"{len(outcome.starts)} train steps are too few to measure; raise run.steps to 20 or more."
+    return Cell(strategy, bound, seed, figures, reason, outcome.events, outcome.load)
