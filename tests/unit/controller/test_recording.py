@@ -27,6 +27,18 @@ def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]
 
 
+def test_a_fingerprint_belongs_to_its_own_event_when_others_are_missing(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    with Recording(tmp_path) as recording:
+        whole = [recorded.fingerprint for recorded in recording.events()]
+    db = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    db.execute("DELETE FROM fingerprints WHERE first_seq IN (1, 4, 5)")
+    db.close()
+    with Recording(tmp_path) as recording:
+        found = [recorded.fingerprint for recorded in recording.events()]
+    assert found == [None if number in (1, 4, 5) else digest for number, digest in enumerate(whole, 1)]
+
+
 def test_a_run_that_goes_on_is_read_as_it_stood_at_the_opening(tmp_path):
     run = AnsweredRun(tmp_path / "run.db", steps=1)
     run.store.close = lambda: None  # the run goes on

@@ -9,6 +9,7 @@ from controller.recording import Recording
 from controller.replay import replay
 from controller.shadow import other_config
 from controller.simulation import Simulation, window
+from controller.simulation.whatif import STEPS as SIMULATED
 from controller.simulation.whatif import Comparison, exchange, go_on, reach
 from controller.store import Store
 from protocol.errors import ConfigError, RunError
@@ -70,6 +71,7 @@ def test_a_simulated_run_is_re_derived_like_a_real_one(run_dir):
 def test_the_runs_own_strategy_comes_to_the_same_as_itself_and_close_to_what_really_followed(run_dir):
     comparison = compared(run_dir, "greedy")
     assert comparison.own == comparison.other
+    assert comparison.own.steps == SIMULATED - 4 - 1  # bound + 2 are skipped, and the last is not complete
     assert comparison.itself is not None
     tokens_per_s, staleness = comparison.itself
     assert comparison.own.tokens_per_s == pytest.approx(tokens_per_s, rel=0.1)
@@ -100,6 +102,7 @@ def test_the_core_that_goes_on_knows_what_the_run_knew_and_keeps_its_invariants(
         other = recording.make_core(other_config(own, "areal", []))
         exchange(core, recording.make_core(own), other)
     assert core.state.groups == groups
+    assert core.state.config is other.state.config
     assert type(core.state.ledger) is type(other.state.ledger)
     assert core.state.ledger.train_version == core.state.steps + bool(core.training.batch)
     assert core.dispatch.route is other.dispatch.route
