@@ -17,6 +17,7 @@ from controller.recording import Recording
 from controller.replay import shortened
 from protocol.errors import ConfigError, RunError
 from strategies.presets import FIXED_BOUND
+from strategies.views import AdmissionView
 
 KEPT = 5  # differences of each kind that are told one by one
 
@@ -70,7 +71,7 @@ class Shadow:
                 ) from error
             agreement = self.agreements[name]
             agreement.decisions += 1
-            if otherwise != chosen:
+            if _unordered(otherwise) != _unordered(chosen):
                 agreement.different += 1
                 if len(agreement.first) < KEPT:
                     about = _subject(arguments[0])
@@ -156,7 +157,16 @@ def _strategies(core: Core) -> dict[str, tuple[object, str]]:
     }
 
 
+def _unordered(answer: Any) -> Any:
+    """An answer as the core takes it: which instances pull is a set."""
+    is_numbers = isinstance(answer, list) and all(isinstance(number, int) for number in answer)
+    return sorted(answer) if is_numbers else answer
+
+
 def _subject(argument: Any) -> str:
+    if isinstance(argument, AdmissionView):
+        in_system = argument.generating + argument.occupied
+        return f"{in_system} groups in the system at version {argument.train_version}"
     if hasattr(argument, "group"):
         return f"group {argument.group}"
     if isinstance(argument, Sequence) and not hasattr(argument, "_fields"):

@@ -17,6 +17,10 @@ def the_last(work, instances, settings):
     return instances[-1].index if by_least_requests(work, instances, settings) is not None else None
 
 
+def backwards(instances, settings):
+    return [instance.index for instance in reversed(instances)]
+
+
 def impatient(instances, settings):
     raise ZeroDivisionError("no")
 
@@ -70,6 +74,16 @@ def test_it_is_asked_with_its_own_knobs(run_dir):
     changes = (f"staleness.routing={__name__}:full_of_doubt", "staleness.mu=0.75")
     _, agreements = shadowed(run_dir, *changes)
     assert {difference.other for difference in of(agreements, "route").first} == {0.75}
+
+
+def test_the_order_in_which_instances_pull_is_no_difference(run_dir):
+    _, agreements = shadowed(run_dir, f"staleness.synchronization={__name__}:backwards")
+    assert of(agreements, "choose").decisions > of(agreements, "choose").different == 0
+
+
+def test_admission_is_told_by_what_is_in_the_system(run_dir):
+    _, agreements = shadowed(run_dir, "staleness.admission=one_batch")
+    assert " groups in the system at version " in of(agreements, "admit").first[0].about
 
 
 def test_one_that_fails_is_named_with_the_time(run_dir):
