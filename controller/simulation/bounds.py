@@ -1,12 +1,13 @@
 """Upper bounds on throughput: what no scheduler can beat on a simulated cluster.
 
 Invariants: a bound holds for every policy that trains every response it starts and never breaks the
-staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. Groups: each member of a
+staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. Steady: every batch holds
+every length, so batches that are too small to hold the longest can beat it by some percent. Groups: each member of a
 group has to fit the same window, and a member's length has the workload's distribution whatever the
 correlation, so the program per response stays a bound; that a group waits for its slowest is not charged.
 
-The program: time is divided over decode-step times s_k. Variables: f_ck, share of the tokens of length class
-c that is decoded at s_k; y_k, instance seconds spent at s_k; z_k, share of the prefill done there. An instance
+The program: time is divided over decode-step times s_k. Variables: f_ck, share of the tokens of a class
+of lengths c decoded at s_k; y_k, instance seconds spent at s_k; z_k, share of the prefill there. An instance
 at s_k makes y_k / s_k steps, and each pays its fixed part, its compute, its reading of the KV cache and its
 prefill; the KV of those that decode fits; the steps of a class take at most as long as the bound leaves it.
 The least sum of y_k must fit into the instances' time; the period is found by bisection.

@@ -133,8 +133,13 @@ class Simulation:
     # -- the core ---------------------------------------------------------------------------------------
 
     def _at(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
+        self._on(self._now + delay_s, action, *arguments)
+
+    def _on(self, time_s: float, action: Callable[..., None], *arguments: object) -> None:
+        """At this very time, to the last bit: a worker that is woken a rounding error early has nothing to
+        say."""
         self._count += 1
-        heapq.heappush(self._heap, (self._now + delay_s, self._count, action, arguments))
+        heapq.heappush(self._heap, (max(self._now, time_s), self._count, action, arguments))
 
     def _deliver(self, event: Event) -> None:
         commands = self.core.step(self._now, event)
@@ -154,7 +159,7 @@ class Simulation:
         deadline = self.core.next_deadline()
         if deadline is not None and (self._ticking is None or deadline < self._ticking):
             self._ticking = deadline
-            self._at(max(0.0, deadline - self._now), self._tick, deadline)
+            self._on(deadline, self._tick, deadline)
 
     def _tick(self, deadline: float) -> None:
         if deadline == self._ticking:
@@ -200,7 +205,7 @@ class Simulation:
         if process is not None and process.is_alive:
             delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
             process.heard_s = max(process.heard_s, self._now + LINK_S + delay_s)
-            self._at(process.heard_s - self._now, self._hear, process, messages)
+            self._on(process.heard_s, self._hear, process, messages)
 
     def _hear(self, process: _Process, messages: list[Message]) -> None:
         if not process.is_alive:
@@ -217,7 +222,7 @@ class Simulation:
         at = process.worker.next_wake_s()
         if at is not None and (process.wake_s is None or at != process.wake_s):
             process.wake_s = at
-            self._at(max(0.0, at - self._now), self._wake, process, at)
+            self._on(at, self._wake, process, at)
 
     def _wake(self, process: _Process, at: float) -> None:
         if process.is_alive and process.wake_s == at:
@@ -231,7 +236,7 @@ class Simulation:
             delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
             process.said_s = max(process.said_s, self._now + delay_s)
             if process.said_s > self._now:
-                self._at(process.said_s - self._now, self._arrive, process, message)
+                self._on(process.said_s, self._arrive, process, message)
             else:
                 self._arrive(process, message)
 
@@ -246,7 +251,7 @@ class Simulation:
             if self._now >= due_s:
                 self._say(process, [Beat()])
                 due_s = max(process.said_s, self._now) + self._silence_s
-            self._at(due_s - self._now, self._beat, process)
+            self._on(due_s, self._beat, process)
 
     # -- records ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,93 @@
+"""Comparisons of strategies: configurations of cells, the window, the report, the command."""
+
+import json
+
+import pytest
+
+from controller.cli import main
+from controller.config import Config
+from controller.simulation.compare import STRATEGIES, cell_config, compare, strategies_named
+from controller.simulation.records import Totals, TrainStart, window
+from controller.simulation.report import COLUMNS, cells_of
+from protocol.errors import ConfigError
+
+SMALL = """
+run: {steps: 16}
+rollout: {instances: 3, group_size: 4, max_response_tokens: 400, max_running: 16}
+trainer: {batch_groups: 4}
+staleness: {max_staleness: 1}
+simulation: {pull_s: 0.2}
+logging: {console: plain}
+"""
+
+
+def start(at, *, ages, busy=0.0):
+    totals = Totals(0, 0, 0, 0, int(at), int(at) * 10, 0, 0, 0, busy, busy / 10)
+    return TrainStart(at, 2, (1,), sum(ages.values()), 100 * sum(ages.values()), ages, totals)
+
+
+def test_a_window_goes_from_train_start_to_train_start():
+    starts = [start(0, ages={0: 5}), start(10, ages={0: 4, 2: 4}), start(30, ages={1: 8}, busy=30)]
+    assert window(starts, max_staleness=1, skip=2) is None
+    figures = window(starts, max_staleness=1, skip=0)
+    assert figures is not None
+    assert (figures.steps, figures.seconds) == (2, 30)
+    assert figures.trajectories_per_s == pytest.approx(13 / 30)
+    assert figures.tokens_per_s == pytest.approx(1300 / 30)
+    assert (figures.violations, figures.staleness_max) == (4, 2)
+    assert figures.rollout_idle == pytest.approx(0.5)
+    assert figures.trainer_idle == pytest.approx(0.9)
+    assert figures.mean_running == pytest.approx(10)
+
+
+def test_another_strategy_brings_its_own_rules_and_the_own_one_keeps_what_was_written():
+    config = Config.model_validate({"staleness": {"routing": "round_robin", "mu": 0.7}})
+    assert cell_config(config, "staleflow", 3).staleness.routing == "round_robin"
+    greedy = cell_config(config, "greedy", 3).staleness
+    assert (greedy.routing, greedy.mu, greedy.max_staleness) == ("least_requests", 0.7, 3)
+
+
+def test_an_unknown_strategy_is_refused_with_the_known_ones():
+    assert strategies_named("all", "sync") == list(STRATEGIES)
+    assert strategies_named("", "sync") == ["sync"]
+    with pytest.raises(ConfigError, match=r"names grredy; expected some of .*greedy"):
+        strategies_named("sync,grredy", "sync")
+
+
+def test_a_cell_that_cannot_run_keeps_its_place_with_the_reason():
+    config = Config.model_validate(
+        {"run": {"steps": 3}, "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 50},
+         "trainer": {"batch_groups": 2}, "controller": {"respawns": 0},
+         "simulation": {"faults": {"rollout_kills": 100.0, "hang_share": 0.0}}}
+    )  # fmt: skip
+    (row,) = compare(config, strategies=["staleflow"], bounds=[1], seeds=[1])
+    assert "No rollout worker is left" in row.failures[0]
+    assert cells_of(row)[:3] == ["staleflow", "1", "failed"]
+
+
+def test_the_command_prints_a_table_and_writes_results_and_plots(tmp_path, capsys):
+    file, out = tmp_path / "small.yaml", tmp_path / "out"
+    file.write_text(SMALL)
+    words = ["simulate", str(file), "--compare", "staleflow,sync", "--bounds", "1,2", "--seeds", "1,2"]
+    assert main([*words, "-o", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == list(COLUMNS[:3])
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["sync", "0"],
+        ["staleflow", "1"],
+        ["staleflow", "2"],
+    ]
+    rows = json.loads((out / "results.json").read_text())
+    assert [len(row["runs"]) for row in rows] == [2, 2, 2]
+    assert rows[0]["ratio_to_sync"] == 1.0
+    assert all(0 < row["share_of_bound"] < 1.2 for row in rows)  # small batches: see bounds.py
+    assert {path.name for path in out.iterdir()} == {
+        "results.json", "throughput.svg", "throughput.png", "load.svg", "load.png"
+    }  # fmt: skip
+
+
+def test_numbers_that_are_none_are_refused(tmp_path, capsys):
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert main(["simulate", str(file), "--bounds", "one"]) == 2
+    assert "--bounds is 'one'" in capsys.readouterr().err
