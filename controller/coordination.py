@@ -70,7 +70,13 @@ class Coordination:
         for delta in message.deltas:
             group = self.state.groups.get(delta.group)
             member = group.members[delta.member] if group and delta.member < len(group.members) else None
-            expected = member is not None and member.expects(delta, instance.peer)
+            expected = (
+                group is not None
+                and member is not None
+                and group.policy_version is not None
+                and (not delta.count or delta.policy_version >= group.policy_version)  # else its pull failed
+                and member.expects(delta, instance.peer)
+            )
             self.state.accounts.take(delta.count, is_expected=expected)
             if not expected:
                 continue
@@ -105,6 +111,7 @@ class Coordination:
             return
         instance.policy_version, instance.pulling, instance.pull_failures = message.policy_version, None, 0
         instance.pull_s = message.pull_s
+        instance.promised.clear()
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.spend("pull", message.pull_s)
 
@@ -113,6 +120,7 @@ class Coordination:
         if instance.pulling != message.policy_version:
             return
         instance.pulling = None
+        self._take_back_promised(instance)
         instance.pull_failures += 1
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.counts["pull_failures"] += 1
@@ -122,6 +130,13 @@ class Coordination:
         if instance.pull_failures >= MAX_PULL_FAILURES:
             reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
             self.state.send(instance.peer, Close(reason, is_fault=True))
+
+    def _take_back_promised(self, instance: Instance) -> None:
+        """What was routed for the version that did not come goes elsewhere."""
+        members = [self.state.groups[id.group].members[id.member] for id in instance.promised]
+        self._abort_running(members)
+        for member in members:
+            self.state.queue.push(member, self.state.ledger.deadline(member.id.group))
 
     def on_lost(self, instance: Instance) -> None:
         """Its trajectories go on elsewhere, from the last token that it reported."""

@@ -2,8 +2,8 @@
 
 Invariants: a group starts only with a reservation in the ledger; a trajectory runs only at or above the
 version of its newest token, and never below the version that its group was admitted under without the
-ledger's leave; an instance that pulls gets no route; begun work goes before fresh work; routes per step are
-bounded; a decision looks at a few instances, however many there are.
+ledger's leave; a route to an instance that pulls stands behind the pull; begun work goes before fresh work;
+routes per step are bounded; a decision looks at a few instances, however many there are.
 Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
 """
 
@@ -59,7 +59,7 @@ class Dispatch:
                 return
             self._refused = None
             if is_fresh:
-                trajectory = self._start(self.waiting.popleft(), chosen.policy_version)
+                trajectory = self._start(self.waiting.popleft(), chosen.next_version)
             self.state.queue.remove(trajectory)
             self._place(trajectory, chosen)
             changed = self._refresh()
@@ -96,7 +96,7 @@ class Dispatch:
         """An instance as strategies see it."""
         return InstanceView(
             instance.number,
-            instance.policy_version,
+            instance.next_version,
             len(instance.running),
             instance.resident_tokens,
             instance.capacity,
@@ -135,7 +135,7 @@ class Dispatch:
             view = self._views[instance.number] = self.view(instance)
             is_full = view.running >= view.capacity
             key = (is_full, order(view, settings) if order else 0)
-            self._shortlist.put(instance.number, instance.policy_version, key)
+            self._shortlist.put(instance.number, instance.next_version, key)
         registry.changed.clear()
         return changed
 
@@ -150,7 +150,7 @@ class Dispatch:
         staleness = self.state.config.staleness
         may_stay = staleness.partial_rollout or staleness.keep_kv
         return instance.is_routable and (
-            may_stay or newest is None or instance.policy_version == newest.policy_version
+            may_stay or newest is None or instance.next_version == newest.policy_version
         )
 
     def _next(self) -> tuple[Trajectory, bool] | None:
@@ -238,9 +238,9 @@ class Dispatch:
         state = self.state
         group = state.groups[trajectory.id.group]
         assert group.policy_version is not None
-        if trajectory.newest_version < 0 and instance.policy_version < group.policy_version:
-            state.ledger.lower(group.id, instance.policy_version)
-            group.policy_version = instance.policy_version
+        if trajectory.newest_version < 0 and instance.next_version < group.policy_version:
+            state.ledger.lower(group.id, instance.next_version)
+            group.policy_version = instance.next_version
         trajectory.attempt += 1
         trajectory.left = None
         trajectory.expected_tokens = state.expected_tokens(group, trajectory)

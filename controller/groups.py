@@ -50,7 +50,7 @@ class Trajectory:
             and self.peer == peer
             and self.attempt == delta.attempt
             and self.reported == delta.start
-            and delta.policy_version >= self.newest_version
+            and (delta.policy_version >= self.newest_version or not delta.count)
         )
 
     def extend(self, delta: Delta) -> None:

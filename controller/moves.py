@@ -20,6 +20,9 @@ from strategies.select import select
 from strategies.views import RunningView
 
 
+FULL = 0.9  # share of the KV cache in use, above which what waits in an engine waits for KV
+
+
 class Moves:
     """Interrupts single trajectories."""
 
@@ -35,7 +38,7 @@ class Moves:
         if self.is_off or self.state.now < self._decided_at + self.state.config.staleness.decide_s:
             return
         self._decided_at = self.state.now
-        instances = [i for i in self.state.registry.instances() if i.is_routable]
+        instances = [i for i in self.state.registry.instances() if i.is_routable and i.pulling is None]
         if len(instances) < 2 or self.state.queue:
             return
         urgent = self._urgent()
@@ -47,6 +50,9 @@ class Moves:
     def on_status(self, instance: Instance, message: InstanceStatus) -> None:
         """Take back what waits in an engine's own queue beyond phi_wait: it could run elsewhere."""
         if self.is_off or message.waiting <= self.state.config.staleness.phi_wait:
+            return
+        is_full = message.resident_tokens >= FULL * instance.kv_tokens
+        if instance.pulling is not None or not is_full:  # it waits for weights, or for its turn to be prefilled
             return
         back = []
         for group, member, attempt in message.queued:

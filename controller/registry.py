@@ -41,6 +41,7 @@ class Instance(Worker):
     resident_tokens: int = 0
     expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
+    promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
     status: InstanceStatus | None = None
     fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
     kv_share: float = 1.0  # of kv_tokens that it is given; preemptions lower it
@@ -48,7 +49,13 @@ class Instance(Worker):
     @property
     def is_routable(self) -> bool:
         """Whether it can take a trajectory at all now."""
-        return self.ready and self.pulling is None and self.policy_version >= 0
+        return self.ready and self.next_version >= 0
+
+    @property
+    def next_version(self) -> int:
+        """Version that the next trajectory sent to it is sampled from: messages keep their order, so a route
+        behind a pull runs under what was pulled."""
+        return self.policy_version if self.pulling is None else self.pulling
 
 
 @dataclass(slots=True)
@@ -129,6 +136,8 @@ class Registry:
         self.busy_instances += not instance.running
         trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
         instance.running[trajectory.id] = trajectory.attempt
+        if instance.pulling is not None:
+            instance.promised[trajectory.id] = trajectory.attempt
         instance.resident_tokens += trajectory.resident_tokens
         instance.expected_tokens += trajectory.prompt_tokens + trajectory.expected_tokens
         self.changed[instance.peer] = None
@@ -136,6 +145,7 @@ class Registry:
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
         """It runs there no more; the caller says what becomes of it."""
         del instance.running[trajectory.id]
+        instance.promised.pop(trajectory.id, None)
         instance.resident_tokens -= trajectory.resident_tokens
         instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
         trajectory.state, trajectory.peer = "queued", None

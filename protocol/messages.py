@@ -312,7 +312,8 @@ class Abort(Message):
 
 @dataclass(frozen=True, slots=True)
 class Pull(Message):
-    """Load this very version; sent when no attempt runs on the instance."""
+    """Load this very version. What runs was interrupted before, or goes on with the KV that it has; a Route
+    behind it runs under the new version."""
 
     tag: ClassVar[int] = 37
     policy_version: Version

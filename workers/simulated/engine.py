@@ -138,6 +138,11 @@ class Engine:
             self._evict(request)
         self._committed, self._at = None, until
 
+    def pause(self, until: float) -> None:
+        """Do nothing until `until` and keep the KV cache: new weights under what runs. Call `advance`
+        before."""
+        self._committed, self._at = None, until
+
     def set_speed(self, now: float, speed: float) -> None:
         """From the next step on the engine is `speed` times as fast as its coefficients say. Call
         `advance(now)` before."""

@@ -60,7 +60,10 @@ class SimulatedRollout:
             case messages.Pull():
                 out += self._progress()  # the last tokens of the old version
                 self._pull = (now + self.times.pull_s, command)
-                self.engine.clear(now, now + self.times.pull_s)
+                if self._routes:  # nothing was interrupted, so it goes on with the KV that it has
+                    self.engine.pause(now + self.times.pull_s)
+                else:
+                    self.engine.clear(now, now + self.times.pull_s)
             case _:
                 pass
         return out
