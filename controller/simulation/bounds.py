@@ -2,9 +2,9 @@
 
 Invariants: a bound holds for every policy that trains every response it starts and never breaks the
 staleness bound; it is fluid, steady and clairvoyant, so it is not always reached. Steady: every batch holds
-every length, so batches that are too small to hold the longest can beat it by some percent. Groups: each member of a
-group has to fit the same window, and a member's length has the workload's distribution whatever the
-correlation, so the program per response stays a bound; that a group waits for its slowest is not charged.
+every length, so batches that are too small to hold the longest can beat it by some percent. Groups: each
+member of a group has to fit the same window, and a member's length has the workload's distribution whatever
+the correlation, so the program per response stays a bound; that a group waits for its slowest is not charged.
 
 The program: time is divided over decode-step times s_k. Variables: f_ck, share of the tokens of a class
 of lengths c decoded at s_k; y_k, instance seconds spent at s_k; z_k, share of the prefill there. An instance
