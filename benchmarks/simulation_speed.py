@@ -1,6 +1,6 @@
 """How fast the simulator is: `python benchmarks/simulation_speed.py [--profile]`.
 
-128 instances, 128 prompts x 16 responses a step, 50 steps, lengths up to 20,000 tokens, on one core; wall time,
+128 instances, 128 prompts x 16 responses a step, 50 steps, lengths up to 20,000 tokens, one core; wall time,
 microseconds per event, and the share of the core and of the simulated workers in it.
 """
 
@@ -68,8 +68,9 @@ def main() -> int:
     core_us = in_core[0] / outcome.events * 1e6
     rest_us = (wall_s - in_core[0]) / outcome.happenings * 1e6
     print(f"{wall_s:.1f} s wall, {outcome.summary['time_s']} s virtual, {outcome.events} events for the core")
-    print(f"core {core_us:.1f} us per event ({in_core[0] / wall_s:.0%} of the time); the rest {rest_us:.1f} us "
-          f"for each of {outcome.happenings} happenings")  # fmt: skip
+    share = in_core[0] / wall_s
+    print(f"core {core_us:.1f} us per event ({share:.0%} of the time)")
+    print(f"the rest {rest_us:.1f} us for each of {outcome.happenings} happenings")
     print(f"{figures.trajectories_per_s:.1f} trajectories/s, mean staleness {figures.staleness_mean:.2f}")
     if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
