@@ -39,10 +39,13 @@ class SimulatedRollout:
 
     def next_wake_s(self) -> float | None:
         """When `wake` is to be called if no command comes before."""
-        due = [self._ready_s, self._pull[0] if self._pull else None, self.engine.next_change_s()]
+        due = self.engine.next_change_s()
         if self._progress_due_s is not None:
-            due += [self._progress_due_s, self._status_due_s]
-        return min((at for at in due if at is not None), default=None)
+            report_s = min(self._progress_due_s, self._status_due_s)
+            due = report_s if due is None or report_s < due else due
+        for at in (self._ready_s, self._pull[0] if self._pull else None):
+            due = at if due is None or (at is not None and at < due) else due
+        return due
 
     def handle(self, now: float, command: Message) -> list[Message]:
         """Answers to one command. Call `wake(now)` after the last command of an instant."""
