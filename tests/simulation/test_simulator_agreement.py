@@ -1,0 +1,26 @@
+"""The simulator beside the published figures of another one, and under faults that only delay."""
+
+import pytest
+
+from benchmarks.simulation_agreement import PUBLISHED, make_config
+from controller.simulation import Faults, Simulation, window
+from tests.simulation.test_simulated_runs import config
+
+
+@pytest.mark.parametrize("kind", ["bimodal", "uniform"])
+def test_a_synchronous_run_is_as_fast_as_published(kind):
+    simulation = Simulation(make_config(kind, 0, versions=24), seed=1, with_digest=False)
+    figures = window(simulation.run().starts, max_staleness=0, skip=4)
+    assert figures is not None
+    assert figures.trajectories_per_s == pytest.approx(PUBLISHED[kind][0], rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_slow_workers_slow_links_and_late_messages_only_cost_time(seed):
+    faults = Faults(stragglers=0.3, straggler_s=5.0, slow_links=0.1, late_share=0.05, late_s=0.5)
+    slow = Simulation(config(), seed=seed, faults=faults, prompts=48, check_every=1).run()
+    quick = Simulation(config(), seed=seed, prompts=48).run()
+    assert slow.is_success, slow.reason
+    assert sorted(group for batch in slow.trained for group in batch) == list(range(48))
+    assert slow.summary["staleness/violations"] == 0
+    assert slow.summary["time_s"] > quick.summary["time_s"]
