@@ -106,7 +106,10 @@ class Core:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
         if self.state.finished:
             return None
-        return self.state.now if self.dispatch.is_cut else self.state.registry.leases.next()
+        if self.dispatch.is_cut:
+            return self.state.now
+        times = [t for t in (self.state.registry.leases.next(), self.training.held_until) if t is not None]
+        return min(times, default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""

@@ -4,6 +4,7 @@ Invariants: the trainer has at most one batch; a batch is consumed in the order 
 it is older than the bound, which is asserted here where it counts; versions become visible in order.
 """
 
+from collections import deque
 from statistics import fmean
 
 from controller.commands import DropPayload, ReportStep
@@ -39,6 +40,8 @@ class Training:
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._consumed_at: float | None = None
+        self._periods: deque[float] = deque(maxlen=state.config.staleness.max_staleness + 1)
+        self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
 
     @property
@@ -53,9 +56,10 @@ class Training:
             return False
         if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
             self._enough_at = self.state.now
-        ready = self.state.ledger.ready_batch()
-        if ready is None:
+        if not self.state.ledger.is_ready() or self._holds():
             return False
+        ready = self.state.ledger.ready_batch()
+        assert ready is not None
         train_version = self.state.ledger.train_version
         groups = [self.state.groups[id] for id in sorted(ready)]
         self._check_bound(groups, train_version)
@@ -72,6 +76,24 @@ class Training:
         self.state.send(trainer.peer, Train(train_version, items))
         return True
 
+    def _holds(self) -> bool:
+        """Whether a batch that is ready had better wait, so that steps come at an even pace.
+
+        Where the longest responses decide how fast a run goes, steps that rush make them late for a step
+        that then has to wait: the same mean, but instances crowded in the rush and empty in the wait. While a
+        group is still generated that started before all others of the window, a step comes no sooner after
+        the last than `pace` times the mean of the last window.
+        """
+        self.held_until = None
+        pace, window = self.state.config.staleness.pace, self.state.config.staleness.max_staleness + 1
+        if pace <= 0 or self._consumed_at is None or len(self._periods) < window:
+            return False
+        until = self._consumed_at + pace * fmean(self._periods)
+        if self.state.now >= until or not self.state.ledger.reserved:
+            return False
+        self.held_until = until
+        return True
+
     def _adapt_cap(self) -> None:
         """Learn from the wait for this batch how many groups ought to be in the system."""
         state, now = self.state, self.state.now
@@ -80,6 +102,7 @@ class Training:
             enough_at = now if self._enough_at is None else self._enough_at
             starved = max(0.0, enough_at - max(self._idle_since, self._consumed_at)) / period
             mean = state.period_s
+            self._periods.append(period)
             state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
             view = self.dispatch.admission_view()
             state.cap = next_cap(view, starved=starved, elasticity=self._elasticity())

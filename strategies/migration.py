@@ -14,6 +14,8 @@ Running = Mapping[int, Sequence[RunningView]]
 Migration = Callable[[Sequence[InstanceView], Running, Settings], list[Move]]
 
 MOVES_PER_PAIR = 4  # at one decision: the next snapshot says what they did
+MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
+UNEQUAL = 1.2  # ratio of step times that is worth a look
 WORTH = 2.0  # predicted saving over predicted cost: predictions of length are wrong by about this factor
 
 
@@ -48,36 +50,38 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
 
 
 def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:
-    """`by_gap`, and trajectories that the next batch waits for move to where they end soonest.
+    """`by_gap`, and from the slowest instance to the fastest while a trajectory ends so much sooner there.
 
-    A trajectory whose group is due now is worth moving when it saves more than WORTH times the prefill. One
-    move per source and target at a decision, longest remaining first: what the batch waits for is the last
-    to end.
+    What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down by
+    the tokens of the others beside them. A trajectory is worth moving when it saves more than WORTH times the
+    prefill; the one that saves most goes first.
     """
     moves = by_gap(instances, running, settings)
+    if moves or len(instances) < 2:
+        return moves
     loads = {i.index: i for i in instances}
-    urgent = sorted(
-        ((t, i.index) for i in instances if i.urgent for t in running[i.index] if t.slack == 0),
-        key=lambda pair: (-pair[0].remaining_tokens, pair[0].index),
-    )
-    taken = {move.trajectory for move in moves}
-    for trajectory, at in urgent[:MOVES_PER_PAIR]:
-        if trajectory.index in taken:
-            continue
-        source = loads[at]
-        targets = [
-            i
-            for i in loads.values()
-            if i.index != at
-            and i.policy_version >= trajectory.min_version
-            and not i.waiting
-            and fits(trajectory, i)
+    taken: set[int] = set()
+    for _ in range(MOVES_AT_ONCE):
+        by_speed = sorted(loads.values(), key=lambda i: (_latency(i), i.index))
+        target, source = by_speed[0], by_speed[-1]
+        if source.running < 2 or target.waiting or _latency(source) < UNEQUAL * _latency(target):
+            break
+        candidates = [
+            t
+            for t in running[source.index]
+            if t.index not in taken and t.min_version <= target.policy_version and fits(t, target)
         ]
-        best = max(targets, key=lambda i: (saving_s(trajectory, source, i), -i.index), default=None)
-        if best is not None and saving_s(trajectory, source, best) > 0:
-            moves.append(Move(trajectory.index, best.index))
-            loads[at], loads[best.index] = _moved(trajectory, source, best)
+        best = max(candidates, key=lambda t: (saving_s(t, source, target), -t.index), default=None)
+        if best is None or saving_s(best, source, target) <= 0:
+            break
+        taken.add(best.index)
+        moves.append(Move(best.index, target.index))
+        loads[source.index], loads[target.index] = _moved(best, source, target)
     return moves
+
+
+def _latency(instance: InstanceView) -> float:
+    return step_latency(instance.coefficients, max(1, instance.running), instance.resident_tokens)
 
 
 def fits(trajectory: RunningView, instance: InstanceView) -> bool:

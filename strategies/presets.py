@@ -14,6 +14,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "marginal_gain",
         "synchronization": "gain",
         "migration": "benefit",
+        "pace": 0.85,
     },
     # the protocol alone, as released: least requests, pull at once, whatever the window admits
     "greedy": {
