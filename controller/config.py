@@ -94,6 +94,9 @@ class StalenessSettings(Section):
     """Ratio of the throughputs of two instances above which trajectories move."""
     length_prediction: bool = True
     """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
+    urgency: float = Field(default=0.0, ge=0)
+    """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
+    decides whom new work slows down. Needs length prediction."""
     cost_model: str = "online"
     """Speed of instances: `online` (fitted from their reports), `published` (a 7B model on one GPU), or a
     JSON file made by `launch.py profile`."""

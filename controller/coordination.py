@@ -24,10 +24,12 @@ from protocol.messages import (
     PullFailed,
     Ready,
 )
+from strategies.cost_model import step_latency
 from strategies.fitting import OnlineFit
 
 MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
+URGENT = 0.4
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
@@ -84,7 +86,13 @@ class Coordination:
             assert member is not None
             member.extend(delta)
             at_end = self.state.expected_tokens(group, member)
-            self.state.registry.grow(instance, member, count=delta.count, expected=at_end)
+            self.state.registry.grow(
+                instance,
+                member,
+                count=delta.count,
+                expected=at_end,
+                is_urgent=self._is_urgent(instance, group, at_end - member.response_tokens),
+            )
             if delta.ending:
                 self.state.registry.take(instance, member)
                 self._end(group, member, delta.ending)
@@ -181,6 +189,16 @@ class Coordination:
         if group.is_complete and group.state == "generating":
             self._drop_spare(group)
             self.state.completed.append(group)
+
+    def _is_urgent(self, instance: Instance, group: Group, remaining_tokens: int) -> bool:
+        """Whether a trajectory needs more than URGENT of the time until its group is due."""
+        period_s = self.state.period_s
+        if period_s is None or group.state != "generating":
+            return False
+        c = instance.fit.coefficients if instance.fit else self.state.coefficients
+        step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
+        steps = self.state.ledger.deadline(group.id) - self.state.ledger.train_version + 1
+        return remaining_tokens * step_s > URGENT * period_s * steps
 
     def _drop_spare(self, group: Group) -> None:
         spare = [member for member in group.members if member.state in ("queued", "running")]

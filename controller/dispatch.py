@@ -103,6 +103,7 @@ class Dispatch:
             int(instance.kv_tokens * instance.kv_share),
             instance.expected_tokens,
             instance.fit.coefficients if instance.fit else self.state.coefficients,
+            urgent=instance.urgent,
             waiting=instance.status.waiting if instance.status else 0,
         )
 

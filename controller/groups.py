@@ -30,6 +30,7 @@ class Trajectory:
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)
     response_tokens: int = 0
+    is_urgent: bool = False  # it needs much of the time that is left, by its last report
     expected_tokens: int = 0  # final response length, as predicted when its load was last counted
 
     @property

@@ -41,8 +41,7 @@ class Moves:
         instances = [i for i in self.state.registry.instances() if i.is_routable and i.pulling is None]
         if len(instances) < 2 or self.state.queue:
             return
-        urgent = self._urgent()
-        views = [self.dispatch.view(i)._replace(urgent=urgent.get(i.number, 0)) for i in instances]
+        views = [self.dispatch.view(i) for i in instances]
         running = _Running(self.state)
         for move in self.migrate(views, running, self.state.strategy_settings):
             self._interrupt([running.trajectory(move.trajectory)], "migrations")
@@ -52,7 +51,9 @@ class Moves:
         if self.is_off or message.waiting <= self.state.config.staleness.phi_wait:
             return
         is_full = message.resident_tokens >= FULL * instance.kv_tokens
-        if instance.pulling is not None or not is_full:  # it waits for weights, or for its turn to be prefilled
+        if (
+            instance.pulling is not None or not is_full
+        ):  # it waits for weights, or for its turn to be prefilled
             return
         back = []
         for group, member, attempt in message.queued:
@@ -80,17 +81,6 @@ class Moves:
             for group in blockers:
                 self.coordination.cut_short(group)
                 self.state.accounts.counts["stragglers/truncated"] += 1
-
-    def _urgent(self) -> dict[int, int]:
-        """Trajectories that the next batch waits for, counted by the number of their instance."""
-        counts: dict[int, int] = {}
-        for id in self.state.ledger.blockers():
-            for member in self.state.groups[id].members:
-                if member.peer is not None:
-                    instance = self.state.registry.workers[member.peer]
-                    assert isinstance(instance, Instance)
-                    counts[instance.number] = counts.get(instance.number, 0) + 1
-        return counts
 
     def _interrupt(self, trajectories: Sequence[Trajectory], what: str) -> None:
         attempts: dict[str, list[tuple[int, int, int]]] = {}

@@ -40,6 +40,7 @@ class Instance(Worker):
     number: int = 0  # order of attaching: what strategies call it by
     resident_tokens: int = 0
     expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
+    urgent: int = 0  # trajectories that need much of the time that is left until their group is due
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
     promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
     status: InstanceStatus | None = None
@@ -148,14 +149,20 @@ class Registry:
         instance.promised.pop(trajectory.id, None)
         instance.resident_tokens -= trajectory.resident_tokens
         instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
+        instance.urgent -= trajectory.is_urgent
+        trajectory.is_urgent = False
         trajectory.state, trajectory.peer = "queued", None
         if instance.peer in self._instances:  # else it was lost, and is counted no more
             self.busy_instances -= not instance.running
             self.changed[instance.peer] = None
 
-    def grow(self, instance: Instance, trajectory: Trajectory, *, count: int, expected: int) -> None:
+    def grow(
+        self, instance: Instance, trajectory: Trajectory, *, count: int, expected: int, is_urgent: bool
+    ) -> None:
         """It has `count` more tokens, and is expected to end with `expected`."""
         instance.resident_tokens += count
+        instance.urgent += is_urgent - trajectory.is_urgent
+        trajectory.is_urgent = is_urgent
         instance.expected_tokens += expected - trajectory.expected_tokens
         trajectory.expected_tokens = expected
 

@@ -64,6 +64,7 @@ class RunState:
             phi_throughput=staleness.phi_throughput,
             sync_steps=staleness.sync_steps,
             uses_prediction=staleness.length_prediction,
+            urgency=staleness.urgency,
         )
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on

@@ -45,9 +45,9 @@ def whole_window(view: AdmissionView, batches: float) -> int:
 
 
 def one_batch(view: AdmissionView, batches: float) -> int:
-    """A whole batch at a time, the next when the last is generated: synchronous and one-step systems."""
+    """A whole batch at a time, the next when the last goes to the trainer: synchronous and one-step systems."""
     del batches
-    return 0 if view.generating else view.batch_groups + view.spare_groups - view.occupied
+    return view.batch_groups + view.spare_groups - view.generating - view.occupied
 
 
 def areal(view: AdmissionView, batches: float) -> int:

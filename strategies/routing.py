@@ -12,7 +12,7 @@ hold a sibling), which makes a decision cost the same on 16 instances and on 1,0
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from strategies.cost_model import ideal_gain, marginal_gain
+from strategies.cost_model import ideal_gain, marginal_gain, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
 Routing = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
@@ -53,7 +53,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         if not has_room(work, instance):
             continue
         c = instance.coefficients
-        gain = marginal_gain(c, instance.running, load(instance, settings), length)
+        gain = _gain(instance, length, settings)
         if gain < settings.mu * ideal_gain(c, length) and instance.running:
             continue
         age = instance.policy_version if work.is_fresh else -instance.policy_version
@@ -62,9 +62,19 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     return None if best is None else -best[3]
 
 
+def _gain(instance: InstanceView, length: int, settings: Settings) -> float:
+    """Tokens/s that the trajectory adds, less what it takes from urgent ones, weighted by `urgency`."""
+    c, n, tokens = instance.coefficients, instance.running, load(instance, settings)
+    gain = marginal_gain(c, n, tokens, length)
+    if instance.urgent and settings.urgency:
+        slower = 1 / step_latency(c, n, tokens) - 1 / step_latency(c, n + 1, tokens + length)
+        gain -= settings.urgency * instance.urgent * slower
+    return gain
+
+
 def _gain_order(instance: InstanceView, settings: Settings) -> float:
     length = settings.typical_tokens
-    return -marginal_gain(instance.coefficients, instance.running, load(instance, settings), length)
+    return -_gain(instance, length, settings)
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:

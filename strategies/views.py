@@ -21,7 +21,7 @@ class InstanceView(NamedTuple):
     expected_tokens: int = 0  # prompt and predicted response tokens of those that run, at their end
     coefficients: Coefficients = QWEN_7B_TP1  # of its engine: fitted online, or from a profile
     has_sibling: bool = False  # a member of the work's group runs there, so its prompt is in the KV cache
-    urgent: int = 0  # trajectories there whose group is due in the next batch
+    urgent: int = 0  # trajectories there that need much of the time until their groups are due
     waiting: int = 0  # trajectories in the engine's own queue, by its last report
 
 
@@ -85,6 +85,7 @@ class Settings(NamedTuple):
     phi_throughput: float = 5.0
     sync_steps: int = 1  # pull only versions that are a multiple of this
     uses_prediction: bool = True
+    urgency: float = 0.0  # worth of a token/s of an urgent trajectory, relative to any other
 
 
 class AdmissionView(NamedTuple):
