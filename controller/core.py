@@ -15,6 +15,7 @@ from controller.events import (
     PeerFaulted,
     PromptsRead,
     Received,
+    Restarted,
     Started,
     StopRequested,
     Tick,
@@ -29,7 +30,7 @@ from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.state import RunState
 from controller.training import Training
 from protocol import messages
-from protocol.messages import Attach, Close, Message
+from protocol.messages import Abort, Attach, Close, Message
 from protocol.settings import WorkerSettings
 
 OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
@@ -46,17 +47,7 @@ class Core:
         self.moves = Moves(self.state, self.coordination, self.dispatch)
         self.scoring = Scoring(self.state, self.coordination, self.dispatch)
         self.training = Training(self.state, self.dispatch)
-        settings = WorkerSettings(
-            run_dir=run_dir,
-            seed=config.run.seed,
-            steps=config.run.steps,
-            model=config.model,
-            rollout=config.rollout,
-            reward=config.reward,
-            trainer=config.trainer,
-            import_paths=import_paths,
-        )
-        self.settings = settings
+        settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
             self.state,
@@ -68,20 +59,24 @@ class Core:
         )
 
     def step(self, now: float, event: Event) -> list[Command]:
-        """What to do because of this event. `now`: seconds since the run began, never decreasing."""
+        """What to do because of this event. `now`: seconds since the run began, never decreasing.
+
+        A run that is over goes on after `Restarted`, and else wants nothing more.
+        """
         state = self.state
-        if state.finished:
+        if state.finished and not isinstance(event, Restarted):
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
         if state.registry.ready_instances and state.versions.newest is not None:
             state.accounts.advance(
                 now,
-                trainer_busy=self.training.is_busy,
+                trainer_busy=self.training.is_working,
                 ready=state.registry.ready_instances,
                 busy=state.registry.busy_instances,
             )
         self._forgive(now)
         state.now = now
+        state.events += 1
         self._absorb(event)
         self.membership.expire()
         self.scoring.take_completed()
@@ -175,6 +170,8 @@ class Core:
                 self._received(peer, message)
             case Started():
                 self.membership.start()
+            case Restarted():
+                self._restart(event)
             case PeerFaulted():
                 self.membership.faulted(event)
             case WorkerExited():
@@ -185,6 +182,20 @@ class Core:
                 self.state.end(reason, is_success=True)
             case Tick():
                 pass
+
+    def _restart(self, event: Restarted) -> None:
+        """Begin another epoch of the run, whatever ended the last one."""
+        state = self.state
+        state.epoch += 1
+        state.config = Config.model_validate_json(event.config)
+        state.versions.move(self.settings.run_dir, event.run_dir)
+        self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
+        self.membership.settings = self.settings.model_dump_json()
+        state.ending, state.ending_is_success, state.finished = None, True, False
+        state.accounts.is_ending = False
+        self.membership.restart()
+        self.scoring.restart()
+        self.training.end_after_last_step()
 
     def _received(self, peer: str, message: Message) -> None:
         if isinstance(message, Attach):
@@ -214,9 +225,10 @@ class Core:
             case _ if isinstance(worker, TextWorker):
                 self._from_text_worker(worker, message)
             case messages.TrainStepFinished():
-                self.training.on_finished(worker, message)
+                if self.training.on_finished(worker, message):
+                    self.membership.useful(worker)
             case messages.PolicyPublished():
-                self.training.on_published(message)
+                self.training.on_published(worker, message)
             case messages.CheckpointSaved():
                 self.training.on_saved(message)
 
@@ -259,18 +271,28 @@ class Core:
         """Let the trainer finish and save, then close everybody. A failed run ends at once."""
         state, trainer = self.state, self.state.registry.trainer()
         state.accounts.is_ending = True
-        for group in [g for g in state.groups.values() if g.id not in self.training.batch]:
-            self.coordination.abort(group, "aborted")
-        if state.ending_is_success and trainer is not None:
-            if not self.training.is_busy and self.training.saved_version < state.steps > 0:
+        self._call_back()
+        if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
+            if trainer is not None and not self.training.is_busy and self.training.is_unsaved:
                 self.training.save(trainer)
-            if self.training.is_busy:
+            if self.training.is_busy if trainer is not None else self.membership.expects("trainer"):
                 return
+            if self.training.is_unsaved:
+                reason = f"{state.ending} The trainer was lost before the last of them was saved."
+                state.ending, state.ending_is_success = reason, False
         state.finished = True
         for peer in state.registry.workers:
             state.send(peer, Close("The run is over.", is_fault=False))
         assert state.ending is not None
         state.emit(Finish(state.ending_is_success, state.ending))
+
+    def _call_back(self) -> None:
+        """Instances stop; what they had waits, in case that the run is taken up again."""
+        for instance in self.state.registry.instances():
+            if instance.running:
+                attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+                self.state.send(instance.peer, Abort(attempts))
+                self.coordination.on_lost(instance)
 
     # -- small things -----------------------------------------------------------------------------------
 
@@ -285,6 +307,8 @@ class Core:
         state = self.state
         if state.registry.trainer() is None:
             return "the trainer to be ready"
+        if self.training.feed.is_behind:
+            return f"the trainer to make versions up to {state.steps} again"
         if self.training.batch:
             return f"the trainer to finish version {state.steps + 1}"
         if not any(instance.is_routable for instance in state.registry.instances()):
@@ -305,3 +329,17 @@ class Core:
             running = worker.pending
         silent_s = self.state.now - worker.last_heard
         return WorkerSnapshot(worker.name, worker.role, worker.ready, version, running, resident, silent_s)
+
+
+def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
+    """What every worker is told."""
+    return WorkerSettings(
+        run_dir=run_dir,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        model=config.model,
+        rollout=config.rollout,
+        reward=config.reward,
+        trainer=config.trainer,
+        import_paths=import_paths,
+    )

@@ -8,6 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 """
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from controller.groups import Group, Trajectory
@@ -23,6 +24,7 @@ from strategies.views import AdmissionView, InstanceView, WorkView
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
+SIBLINGS = 2  # and so many that hold a member of the same group
 
 
 class Dispatch:
@@ -91,6 +93,11 @@ class Dispatch:
             ledger.spare_groups,
             state.cap,
         )
+
+    def settled_views(self) -> list[InstanceView]:
+        """All instances that could take work now and are not pulling, as of the last dispatch."""
+        instance = self.state.registry.instance
+        return [view for number, view in self._views.items() if instance(number).pulling is None]
 
     def view(self, instance: Instance) -> InstanceView:
         """An instance as strategies see it."""
@@ -198,7 +205,8 @@ class Dispatch:
         for version in self._shortlist.versions():
             if version >= lowest:
                 found |= dict.fromkeys(self._shortlist.best(version, SHORTLISTED))
-        found |= dict.fromkeys(self._number(m.peer) for m in group.members if m.peer is not None)
+        siblings = (self._number(m.peer) for m in group.members if m.peer is not None)
+        found |= dict.fromkeys(islice(siblings, SIBLINGS))
         return [number for number in found if number >= 0]
 
     def _number(self, peer: str | None) -> int:

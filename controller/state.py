@@ -34,6 +34,7 @@ class RunState:
         self.coefficients = coefficients or QWEN_7B_TP1
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
+        self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
         staleness = config.staleness
@@ -66,6 +67,7 @@ class RunState:
             uses_prediction=staleness.length_prediction,
             urgency=staleness.urgency,
         )
+        self.epoch = 1  # controller processes that the run has had
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True

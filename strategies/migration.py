@@ -15,8 +15,8 @@ Migration = Callable[[Sequence[InstanceView], Running, Settings], list[Move]]
 
 MOVES_PER_PAIR = 4  # at one decision: the next snapshot says what they did
 MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
-UNEQUAL = 1.2  # ratio of step times that is worth a look
-WORTH = 2.0  # predicted saving over predicted cost: predictions of length are wrong by about this factor
+UNEQUAL = 1.3  # ratio of step times that is worth a look
+WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up all who run on the target
 
 
 def none(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:

@@ -15,6 +15,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "synchronization": "gain",
         "migration": "benefit",
         "pace": 0.85,
+        "urgency": 5.0,
     },
     # the protocol alone, as released: least requests, pull at once, whatever the window admits
     "greedy": {
