@@ -15,6 +15,16 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarted:
+    """Another controller process goes on with the run: an epoch begins, and no worker of the last one is
+    left."""
+
+    config: str  # JSON of the configuration that counts from now on
+    run_dir: str
+    import_paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A worker's message, new and in order. Its frames are already in the payload store."""
 
@@ -61,4 +71,4 @@ class Tick:
     """The deadline that `Core.next_deadline` named has come."""
 
 
-Event = Started | Received | PeerFaulted | WorkerExited | PromptsRead | StopRequested | Tick
+Event = Started | Restarted | Received | PeerFaulted | WorkerExited | PromptsRead | StopRequested | Tick

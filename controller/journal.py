@@ -23,6 +23,7 @@ _TAGS: dict[type, int] = {
     events.PromptsRead: 5,
     events.StopRequested: 6,
     events.Tick: 7,
+    events.Restarted: 8,
 }
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
 

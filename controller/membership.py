@@ -3,7 +3,7 @@
 Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
 worker is lost after its lease, and what it had goes elsewhere; the time in which the controller itself did
 not run is held against nobody; a local worker that cannot start ends the run only when nobody else can do its
-work.
+work; the trainer is started again even while the run ends, as long as there is something to save.
 """
 
 from controller.commands import Forget, Progress, Spawn
@@ -66,6 +66,15 @@ class Membership:
             text = "rollout.instances is 0: the run waits until a worker attaches (launch.py attach RUN)."
             self.state.warn_once("no rollout", text)
 
+    def restart(self) -> None:
+        """The controller was started again: no process of its former life is there any more."""
+        for peer in list(self.state.registry.workers):
+            self._remove(peer)
+        for local in self.state.registry.local.values():
+            local.deadline = None
+        self.state.registry.local.clear()
+        self.start()
+
     def attach(self, peer: PeerId, message: Attach) -> None:
         """A new process says who it is."""
         registry = self.state.registry
@@ -83,7 +92,9 @@ class Membership:
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings))
 
     def ready(self, worker: Worker, message: Ready) -> None:
-        """The worker can be given work."""
+        """The worker can be given work. Said again, it changes nothing."""
+        if worker.ready:
+            return
         self.state.registry.make_ready(worker)
         self._watch(worker)  # its lease is shorter from now on
         local = self.state.registry.local.get(worker.name)
@@ -92,9 +103,14 @@ class Membership:
         if isinstance(worker, Instance):
             self.coordination.on_ready(worker, message)
         elif worker.role == "trainer":
-            self.training.on_ready()
+            self.training.on_ready(worker, message)
         if self.state.steps == 0:
             self._report_progress(worker.name)
+
+    def expects(self, role: Role) -> bool:
+        """Whether a worker of this role is, or will be, there."""
+        registry = self.state.registry
+        return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
 
     def useful(self, worker: Worker) -> None:
         """The worker did its work: failures before this do not count any more."""
@@ -142,7 +158,7 @@ class Membership:
         worker = self.state.registry.named(event.name)
         if worker is not None:
             self._lose(worker.peer)
-        if local is None or self.state.ending is not None:
+        if local is None or (self.state.ending is not None and event.role != "trainer"):
             return
         how = (
             f"was killed by signal {-event.exit_code}"
@@ -152,11 +168,7 @@ class Membership:
         words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
         local.failures += 1
         local.deadline = None
-        if event.role == "trainer":
-            self.state.end(
-                f"The trainer {how}, and the run cannot go on without it. {words}", is_success=False
-            )
-        elif local.failures <= self.state.config.controller.respawns:
+        if local.failures <= self.state.config.controller.respawns:
             self.state.accounts.counts["workers/respawned"] += 1
             self.state.warn_once(
                 f"exit {event.name} {local.failures}", f"{event.name} {how}; it is started again."
@@ -222,22 +234,25 @@ class Membership:
     def _give_up(self, local: LocalWorker, words: str) -> None:
         """The worker is not started again; the run ends if its role is now empty."""
         del self.state.registry.local[local.name]
-        others = [w for w in self.state.registry.workers.values() if w.role == local.role]
-        expected = [w for w in self.state.registry.local.values() if w.role == local.role]
-        if others or expected:
+        if self.expects(local.role):
             self.state.warn_once(f"gave up {local.name}", f"{local.name} is not started again: {words}")
         else:
             self.state.end(f"No {local.role} worker is left. {words}", is_success=False)
 
     def _lose(self, peer: PeerId) -> None:
+        worker = self._remove(peer)
+        if worker is not None and worker.role == "trainer" and worker.name not in self.state.registry.local:
+            self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
+
+    def _remove(self, peer: PeerId) -> Worker | None:
+        """Take a peer out; what it had goes elsewhere."""
         worker = self.state.registry.remove(peer)
         if isinstance(worker, Instance):
             self.dispatch.forget(worker)
             self.coordination.on_lost(worker)
         elif isinstance(worker, TextWorker):
             self.scoring.on_lost(worker)
-        elif (
-            worker is not None and self.state.ending is None and worker.name not in self.state.registry.local
-        ):
-            self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
+        elif worker is not None:
+            self.training.on_lost()
         self.state.emit(Forget(peer, worker.name if worker else ""))
+        return worker

@@ -4,7 +4,7 @@ Invariants: a version is visible from its publication to its retirement and neve
 are published in order; the newest is never retired; nobody is told to pull a version that is not visible.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,14 @@ class PolicyVersions:
             return False
         self._visible[version.policy_version] = self._newest = version
         return True
+
+    def move(self, before: str, after: str) -> None:
+        """The folder that the versions lie in has another path now."""
+        for number, version in self._visible.items():
+            moved = after + version.location.removeprefix(before)
+            if version.location.startswith(before):
+                self._visible[number] = replace(version, location=moved)
+        self._newest = self._visible[max(self._visible)] if self._visible else None
 
     def retire(self, being_pulled: set[int]) -> list[int]:
         """Take out every version but the newest that nobody is pulling; returns them, oldest first."""

@@ -53,6 +53,17 @@ class Scoring:
             self._reading = wanted - there
             self.state.emit(ReadPrompts(self._reading))
 
+    @property
+    def read_until(self) -> int:
+        """Prompts read so far: the number of the next one."""
+        return self._read_until
+
+    def restart(self) -> None:
+        """The controller was started again: what it had asked of the data is asked once more."""
+        self._failures_in_a_row = self._refused_in_a_row = 0
+        if self._reading:
+            self.state.emit(ReadPrompts(self._reading))
+
     def on_prompts(self, event: PromptsRead) -> None:
         """Rows are in the store: give them a group each."""
         self._reading = 0

@@ -28,7 +28,7 @@ def story(recording: Recording, group: int) -> Iterator[str]:
         for command in turn.commands:
             lines += _of_command(command, group, names)
         now = _standing(core, group)
-        if now != before and (now or lines):
+        if now != before:
             lines.append(f"   = {now or 'gone from the system'}")
         before = now
         for line in lines:

@@ -1,14 +1,16 @@
 """The training side of the core: when a batch goes to the trainer, and what follows from a step.
 
-Invariants: the trainer has at most one batch; a batch is consumed in the order of versions; no trajectory in
-it is older than the bound, which is asserted here where it counts; versions become visible in order.
+Invariants: the trainer has at most one batch; a batch is consumed in the order of versions, once, however
+often it is trained on because a trainer was lost; no trajectory in it is older than the bound, which is
+asserted here where it counts; versions become visible in order; each step is reported once.
 """
 
 from collections import deque
 from statistics import fmean
 
-from controller.commands import DropPayload, ReportStep
+from controller.commands import ReportStep
 from controller.dispatch import Dispatch
+from controller.feed import Batch, Feed
 from controller.groups import Group
 from controller.metrics import batch_metrics
 from controller.policy_versions import Published
@@ -17,9 +19,8 @@ from controller.state import RunState
 from protocol.messages import (
     CheckpointSaved,
     PolicyPublished,
-    Retire,
+    Ready,
     SaveCheckpoint,
-    Train,
     TrainStepFinished,
 )
 from strategies.admission import next_cap
@@ -34,9 +35,9 @@ class Training:
     def __init__(self, state: RunState, dispatch: Dispatch) -> None:
         self.state = state
         self.dispatch = dispatch
-        self.batch: tuple[int, ...] = ()  # groups that are being trained
+        self.feed = Feed(state)
+        self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being saved
-        self.saved_version = -1
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._consumed_at: float | None = None
@@ -46,8 +47,13 @@ class Training:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the trainer has something to do that its next batch must wait for."""
-        return bool(self.batch) or self.checkpoint_of is not None
+        """Whether there is something to do for the trainer that its next batch must wait for."""
+        return bool(self.batch) or self.checkpoint_of is not None or self.feed.is_behind
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a trainer is there and doing it."""
+        return self.feed.is_working or self.checkpoint_of is not None
 
     def consume(self) -> bool:
         """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
@@ -73,7 +79,7 @@ class Training:
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)
         items = tuple(item for group in groups for item in group.train_items())
-        self.state.send(trainer.peer, Train(train_version, items))
+        self.feed.add(Batch(train_version, self.batch, items), trainer.peer)
         return True
 
     def _holds(self) -> bool:
@@ -126,18 +132,43 @@ class Training:
                 more -= throughput(view.coefficients, view.running, view.resident_tokens) * view.running
         return more / now if now else 1.0
 
-    def on_ready(self) -> None:
-        """A trainer is there; from now on it waits for batches."""
+    def on_ready(self, trainer: Worker, message: Ready) -> None:
+        """A trainer is there; it gets what it has missed, then waits for batches."""
         self._idle_since = self.state.now
+        self.feed.attach(trainer.peer, message.policy_version)
+        self._save_if_due(trainer)
 
-    def on_finished(self, trainer: Worker, message: TrainStepFinished) -> None:
-        """A version was made: account its batch and write its line."""
-        if not self.batch or message.policy_version != self.state.steps + 1:
-            return
+    def on_lost(self) -> None:
+        """The trainer is gone: its successor goes on from a checkpoint, with the batches kept since."""
+        self.feed.lose()
+        self.checkpoint_of = self.held_until = None
+
+    def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
+        """A version was made: account its batch and write its line; returns whether the run is a step
+        further."""
+        if not self.feed.finish(message.policy_version):
+            return False
+        self._idle_since = self.state.now
+        is_new = message.policy_version > self.state.steps
+        if is_new:
+            self._account(message)
+        else:
+            self.state.accounts.counts["trainer/steps_again"] += 1
+            self.feed.go_on(trainer.peer)
+        self.end_after_last_step()
+        if self.state.ending is None:
+            self._save_if_due(trainer)
+        return is_new
+
+    def end_after_last_step(self) -> None:
+        """End the run if it has made its steps."""
+        if self.state.steps >= self.state.config.run.steps:
+            self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
+
+    def _account(self, message: TrainStepFinished) -> None:
         for id in self.batch:
             self.state.accounts.close(self.state.groups.pop(id), "trained")
-        self.state.emit(DropPayload(self.batch))
-        self.batch, self._idle_since = (), self.state.now
+        self.batch = ()
         self.state.steps += 1
         self.state.accounts.spend("train", message.train_s)
         line = self.state.accounts.step_line(
@@ -147,10 +178,14 @@ class Training:
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
         line["cost_model/error"] = fmean(errors) if errors else None
         self.state.emit(ReportStep(line))
-        every = self.state.config.trainer.checkpoint_steps
-        if self.state.steps >= self.state.config.run.steps:
-            self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
-        elif every and self.state.steps % every == 0:
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether something is being trained, or was and no checkpoint holds it."""
+        return bool(self.batch) or self.feed.saved_version < self.state.steps > 0
+
+    def _save_if_due(self, trainer: Worker) -> None:
+        if self.feed.is_save_due and not self.is_busy:
             self.save(trainer)
 
     def save(self, trainer: Worker) -> None:
@@ -159,22 +194,25 @@ class Training:
         self.state.send(trainer.peer, SaveCheckpoint(self.state.steps))
 
     def on_saved(self, message: CheckpointSaved) -> None:
-        """A checkpoint is complete."""
-        self.saved_version = max(self.saved_version, message.policy_version)
+        """A checkpoint is complete: the batches that it covers are not needed any more."""
         if self.checkpoint_of == message.policy_version:
             self.checkpoint_of = None
+            self.feed.cover(message.policy_version)
 
-    def on_published(self, message: PolicyPublished) -> None:
-        """A version became visible."""
-        if self.state.versions.publish(Published(message.policy_version, message.location, message.digest)):
+    def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
+        """A version became visible, or was written once more by a trainer that began anew."""
+        versions = self.state.versions
+        if versions.publish(Published(message.policy_version, message.location, message.digest)):
             self.state.accounts.spend("publish", message.publish_s)
+        elif message.policy_version not in versions.visible:
+            self.feed.retire(trainer.peer, message.policy_version)
 
     def retire(self) -> None:
         """Free versions that nobody needs any more."""
         trainer = self.state.registry.trainer()
         if trainer is not None and self.state.versions.count > 1:
             for version in self.state.versions.retire(self.state.registry.being_pulled()):
-                self.state.send(trainer.peer, Retire(version))
+                self.feed.retire(trainer.peer, version)
 
     def _check_bound(self, groups: list[Group], train_version: int) -> None:
         """Count the ages of what is trained; a strict ledger that lets one through has a bug."""

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from protocol.ids import TrajectoryId
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
@@ -373,6 +373,7 @@ class Train(Message):
     tag: ClassVar[int] = 39
     train_version: Version
     items: tuple[TrainItem, ...]
+    is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
 
     def outgoing_payload(self) -> list[list[Piece]]:
         prompts: list[Piece] = []

@@ -75,6 +75,11 @@ def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
         return int(content.metadata()["policy_version"]), state
 
 
+def newest_checkpoint(directory: Path) -> Path | None:
+    """The newest complete checkpoint in the directory; None if there is none, or no directory."""
+    return next(reversed(_complete_checkpoints(directory)), None)
+
+
 def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:
     for file in source.iterdir():
         if file.is_file() and not file.name.startswith(".") and not WEIGHT_FILES.match(file.name):

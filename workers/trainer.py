@@ -2,12 +2,15 @@
 
 Invariants:
 - Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
+- It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
 - Versions are published in order, each from a private copy, while the next batch may already be trained on;
-  at most one more waits, so publishing that cannot keep up holds training back.
+  at most one more waits, so publishing that cannot keep up holds training back. A version that is made again
+  is not published again.
 - Rank 0 alone has the link; the others repeat its orders (`follow`).
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +34,14 @@ from protocol.messages import (
 )
 from protocol.settings import WorkerSettings
 from workers import weights
+from workers.checkpoints import newest_checkpoint
 from workers.link import Link
 from workers.training import Trainer
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
 Result = TypeVar("Result")
+log = logging.getLogger("workers")
 
 
 class _Snapshot(NamedTuple):
@@ -71,6 +76,7 @@ class TrainerWorker:
         self._link = link
         try:
             self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
+            weights.clean(self._directory)
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
@@ -98,7 +104,8 @@ class TrainerWorker:
                 metrics = await self._in_thread(self._train, message, frames)
                 train_s = time.perf_counter() - began
                 self._link.send(TrainStepFinished(train_version + 1, train_s, tuple(metrics.items())))
-                await self._snapshot()
+                if not message.is_published:
+                    await self._snapshot()
             case SaveCheckpoint(policy_version):
                 path = await self._in_thread(self._save_checkpoint, message)
                 self._link.send(CheckpointSaved(policy_version, str(path)))
@@ -135,9 +142,17 @@ class TrainerWorker:
 
 
 def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
-    """The trainer that `trainer.engine` names. Raises: ConfigError."""
+    """The trainer that `trainer.engine` names, as the newest complete checkpoint of the run left it.
+
+    Raises: ConfigError if it cannot be made; RunError if the checkpoint does not fit it.
+    """
     name = settings.trainer.engine
-    return (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
+    trainer = (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
+    checkpoint = newest_checkpoint(Path(settings.run_dir) / "checkpoints")
+    if checkpoint is not None:
+        log.info("Going on from %s.", checkpoint)
+        trainer.load_checkpoint(checkpoint)
+    return trainer
 
 
 def follow(settings: WorkerSettings, model_directory: str) -> None:
@@ -151,9 +166,10 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
         while True:
             order, frames = trainer.ranks.receive()
             match order:
-                case Train():
+                case Train(_, _, is_published):
                     trainer.train_step(order, frames)
-                    trainer.state_for_publish()
+                    if not is_published:
+                        trainer.state_for_publish()
                 case SaveCheckpoint(policy_version):
                     trainer.save_checkpoint(policy_version)
                 case _:

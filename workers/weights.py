@@ -19,6 +19,9 @@ from safetensors.torch import save_file
 from protocol.errors import RunError, WeightsError
 
 
+PARTIAL = ".partial"  # suffix of a file that is being written
+
+
 class Published(NamedTuple):
     """Where a version lies, and how to know it."""
 
@@ -35,11 +38,14 @@ def location_of(directory: str | Path, policy_version: int) -> Path:
 def publish(directory: str | Path, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
     """Write a version and make it visible. Not synced to disk: a power cut ends the run that reads it anyway.
 
-    Raises: RunError if the file system refuses.
+    If it is there already, of a trainer that died before it could say so, that file is the version: readers
+    may have it. Raises: RunError if the file system refuses.
     """
     path = location_of(directory, policy_version)
-    aside = path.with_suffix(".partial")
+    aside = path.with_suffix(PARTIAL)
     try:
+        if _is_whole(path):
+            return Published(str(path), *_digest(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(dict(tensors), aside, metadata={"policy_version": str(policy_version)})
         digest, size = _digest(aside)
@@ -78,9 +84,23 @@ def read(location: str | Path, digest: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def clean(directory: str | Path) -> None:
+    """Remove what a trainer that died left half written. Nobody else may be publishing there."""
+    for leftover in Path(directory).glob(f"*{PARTIAL}"):
+        leftover.unlink(missing_ok=True)
+
+
 def retire(location: str | Path) -> None:
     """Remove a version; one that is gone already is no error. Who has mapped it may go on reading."""
     Path(location).unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (FileNotFoundError, SafetensorError):
+        return False
 
 
 def _digest(path: Path) -> tuple[str, int]:

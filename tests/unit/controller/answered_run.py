@@ -89,7 +89,7 @@ class AnsweredRun:
                 self.hear(peer, messages.PromptsEncoded(tuple((group, 3) for group in groups), ()))
             case messages.Route(group, member, attempt):
                 self.routes += 1
-                version = self.core.state.registry.workers[peer].policy_version  # type: ignore[attr-defined]
+                version = self.core.state.registry.workers[peer].next_version  # type: ignore[attr-defined]
                 length = min(1 + self.routes % 7, message.max_new_tokens)
                 self.hear(peer, Generated((Delta(group, member, attempt, 0, length, version, "stop"),)))
             case messages.Score(group, attempt, items):

@@ -249,7 +249,10 @@ def test_a_worker_that_cannot_start_ends_the_run_when_it_is_the_last_of_its_role
     assert "no wheels" in run.core.summary()["reason"]
 
 
-def test_the_loss_of_the_trainer_ends_the_run_with_its_last_words():
-    run = Run()
+def test_a_trainer_that_cannot_start_ends_the_run_with_its_last_words():
+    run = Run(controller={"respawns": 1})
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    assert [c.name for c in run.commands if isinstance(c, Spawn)] == ["trainer"]
     run.do(WorkerExited("trainer", "trainer", 1, "CUDA is on fire"))
+    assert run.commands[-1] == Finish(False, run.core.summary()["reason"])
     assert "CUDA is on fire" in run.core.summary()["reason"]

@@ -94,7 +94,7 @@ def test_the_story_of_a_group_goes_from_its_row_to_its_last_payload(tmp_path, ca
     order = [
         "its row was read", "Encode", "encoded, 3 prompt tokens", "Route 2.0 attempt 1",
         "= generating: began at", "by version", "ends by stop", "Score attempt 1", "rewards 0, 0.5",
-        "Train 2.0 in the batch of", "= training", "its payload is dropped", "= gone from the system",
+        "Train 2.0 in the batch of", "= training", "= gone from the system", "its payload is dropped",
     ]  # fmt: skip
     places = [next(i for i, line in enumerate(lines) if words in line) for words in order]
     assert places == sorted(places)
