@@ -1,0 +1,1 @@
+"""What the coordinator must show, in virtual time: `python -m benchmarks.coordination`."""

@@ -1,0 +1,144 @@
+"""What deciding costs: wall time inside `Core.step`, its worst case, and where it goes; equal decisions.
+
+Invariant: only the core is timed, not the simulated workers; wall times are of one core of this machine.
+"""
+
+import cProfile
+import os
+import pstats
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks.coordination.cells import ROOT, Runner
+from benchmarks.coordination.parts import Table
+from controller.commands import Command
+from controller.config import Config
+from controller.events import Event, Received
+from controller.simulation import Faults, Simulation
+
+INSTANCES, TRAJECTORIES, GROUP = (16, 128, 1024), 64, 16
+STEPS = {16: 12, 128: 5, 1024: 3}
+LIMITS = {"us": 60.0, "worst_ms": 20.0}
+TOP = 12
+
+
+class Timed:
+    """Stands before `Core.step`: seconds, calls and worst step by kind of event."""
+
+    def __init__(self, simulation: Simulation, profile: cProfile.Profile | None = None) -> None:
+        self.simulation, self._step, self._profile = simulation, simulation.core.step, profile
+        self.total_s, self.worst_s, self.worst_of, self.steps_s = 0.0, 0.0, "", []
+        simulation.core.step = self  # type: ignore[method-assign,assignment]
+
+    def __call__(self, now: float, event: Event) -> list[Command]:
+        if self._profile:
+            return self._profile.runcall(self._step, now, event)
+        began = time.perf_counter()
+        commands = self._step(now, event)
+        spent_s = time.perf_counter() - began
+        self.total_s += spent_s
+        if self.steps_s and spent_s > self.worst_s:
+            inner = event.message if isinstance(event, Received) else event
+            self.worst_s, self.worst_of = spent_s, type(inner).__name__
+        self.steps_s.append(spent_s)
+        return commands
+
+
+def make_config(instances: int, steps: int) -> Config:
+    """So many instances with 64 trajectories each in flight: two batches of half of them."""
+    return Config.model_validate(
+        {
+            "run": {"steps": steps},
+            "rollout": {"instances": instances, "group_size": GROUP, "max_response_tokens": 4096,
+                        "max_running": 256},
+            "trainer": {"batch_groups": instances * TRAJECTORIES // GROUP // 2},
+            "staleness": {"max_staleness": 2, "in_flight_batches": 2.0},
+            "controller": {"lease_s": 1e7, "beat_s": 1e6},
+            "simulation": {"train_token_s": 3.7e-4 / instances},
+        }
+    )  # fmt: skip
+
+
+def measure(instances: int, steps: int) -> dict[str, Any]:
+    """Microseconds per event, worst step and share of a core of one run."""
+    simulation = Simulation(make_config(instances, steps), seed=1, with_digest=False)
+    timed = Timed(simulation)
+    outcome = simulation.run(max_events=50_000_000)
+    spent = sorted(timed.steps_s)
+    rate = outcome.events / float(str(outcome.summary["time_s"]))
+    return {
+        "instances": instances,
+        "events": outcome.events,
+        "us": timed.total_s / outcome.events * 1e6,
+        "median_us": spent[len(spent) // 2] * 1e6,
+        "p999_ms": spent[int(len(spent) * 0.999)] * 1e3,
+        "worst_ms": timed.worst_s * 1e3,
+        "worst_of": timed.worst_of,
+        "events_per_s": rate,
+        "core_share": rate * timed.total_s / outcome.events,
+    }
+
+
+def hot_spots(instances: int, steps: int) -> list[list[str]]:
+    """Functions of the core by own time, profiled: name, share of the profiled time, calls."""
+    profile = cProfile.Profile()
+    simulation = Simulation(make_config(instances, steps), seed=1, with_digest=False)
+    Timed(simulation, profile)
+    simulation.run(max_events=50_000_000)
+    stats: Any = pstats.Stats(profile)
+    own = sorted(stats.stats.items(), key=lambda item: -item[1][2])
+    return [[f"{file.rpartition('/')[2]}:{line} {name}", f"{values[2] / stats.total_tt:.1%}",
+             f"{values[3] / stats.total_tt:.1%}", f"{values[1]:,}"]
+            for (file, line, name), values in own[:TOP]]  # fmt: skip
+
+
+def cost(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
+    """Cost of deciding at three sizes of cluster, and the profile at the middle one."""
+    sizes = INSTANCES[:2] if runner.is_quick else INSTANCES
+    found = [measure(size, 2 if runner.is_quick else STEPS[size]) for size in sizes]
+    rows = []
+    for one in found:
+        misses = [name for name in ("us", "worst_ms") if one[name] > LIMITS[name]]
+        counts = [
+            f"{one['instances']:,}",
+            f"{one['events']:,}",
+            f"{one['us']:.0f}",
+            f"{one['median_us']:.0f}",
+        ]
+        worst = [f"{one['p999_ms']:.1f}", f"{one['worst_ms']:.1f} ({one['worst_of']})"]
+        rates = [f"{one['events_per_s']:.0f}", f"{one['core_share']:.0%}"]
+        said = ", ".join(f"{name} > {LIMITS[name]:g}" for name in misses)
+        rows.append([*counts, *worst, *rates, said])
+    header = "instances/events/us per event/median us/99.9 % ms/worst ms/events per s/share of a core/misses"
+    note = f"{TRAJECTORIES} trajectories per instance, reports once a second; worst: without the first step."
+    top = hot_spots(128 if not runner.is_quick else 16, 3)
+    profiled = Table(
+        "Where the core's time goes, 128 instances",
+        ["function", "own", "with callees", "calls"],
+        top,
+        "By cProfile, which makes small functions look larger.",
+    )
+    return [Table("Cost of deciding", header.split("/"), rows, note), profiled], found
+
+
+def digest() -> str:
+    """Of all commands of a small run with faults."""
+    faults = Faults(rollout_kills=0.05, stragglers=0.05, slow_links=0.02, late_share=0.02)
+    return Simulation(make_config(8, 4), seed=7, faults=faults).run().digest
+
+
+def determinism(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
+    """The digest under three hash seeds, each in a process of its own."""
+    del runner
+    code = "from benchmarks.coordination.cost import digest; print(digest())"
+    rows = []
+    for seed in ("0", "1", "12345"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=ROOT,
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        rows.append([seed, done.stdout.strip()])
+    verdict = "Equal." if len({row[1] for row in rows}) == 1 else "NOT equal."
+    return [Table("Determinism", ["PYTHONHASHSEED", "digest of all commands"], rows, verdict)], []

@@ -1,0 +1,118 @@
+"""Makes docs/coordination.md and its plots of what the parts wrote.
+
+Invariant: no figure is written by hand.
+"""
+
+import json
+from statistics import fmean
+from typing import Any
+
+from benchmarks.coordination.cells import KEPT, ROOT, WORKLOADS
+from benchmarks.coordination.parts import BOUNDS, PRESETS, Table
+
+ORDER = (
+    "strict",
+    "agreement",
+    "throughput",
+    "groups",
+    "freshness",
+    "shape",
+    "ablation",
+    "cost",
+    "determinism",
+)
+HEAD = """# The coordinator in figures
+
+Written by `python -m benchmarks.coordination`; figures of the simulator ([simulation.md](simulation.md)) in
+virtual time, not of GPUs. `single`: 16 instances, 512 prompts with one response a step; `small`: 16
+instances, 32 prompts x 16; `groups`: 64 instances, 128 prompts x 16, lengths inside a group independent;
+`tied`: the same with a correlation of 0.8; `wide`: 128 instances, 128 prompts x 16, at most 20,000 tokens.
+No strategy knows a length before it ends. MISS marks a cell under its aim, or one in which a strict preset is
+ahead.
+"""
+
+
+def markdown(table: Table) -> str:
+    """A table with its title and note."""
+    lines = [table.header, ["---"] * len(table.header), *table.rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+    return f"## {table.title}\n\n{body}\n" + (f"\n{table.note}\n" if table.note else "")
+
+
+def write() -> None:
+    """docs/coordination.md, coordination_throughput.svg, coordination_freshness.svg."""
+    import matplotlib  # late: only plots need it
+
+    matplotlib.use("Agg")
+    parts = {name: json.loads((KEPT / f"{name}.json").read_text()) for name in ORDER
+             if (KEPT / f"{name}.json").exists()}  # fmt: skip
+    records = parts.get("throughput", {}).get("records", [])
+    text = [HEAD]
+    if records:
+        _plot_throughput(records)
+        _plot_freshness([*records, *parts.get("freshness", {}).get("records", [])])
+        text += ["![throughput](coordination_throughput.svg)\n", "![freshness](coordination_freshness.svg)\n"]
+    for found in parts.values():
+        text += [markdown(Table(**table)) for table in found["tables"]]
+    sources = ", ".join(f"{name} {found['source'][:8]}" for name, found in parts.items())
+    text.append(f"Digests of the source at the last call of each part: {sources}.\n")
+    (ROOT / "docs" / "coordination.md").write_text("\n".join(text), encoding="utf-8")
+    print(ROOT / "docs" / "coordination.md")
+
+
+def _mean(records: list[dict[str, Any]], name: str, **wanted: Any) -> float | None:
+    """Over the records whose fields and rules are exactly these."""
+    strategy = wanted.pop("strategy")
+    wanted |= {"publish": "honest", "rules": {"strategy": strategy}}
+    values = [r[name] for r in records if name in r and all(r[key] == wanted[key] for key in wanted)]
+    return fmean(values) if values else None
+
+
+def _plot_throughput(records: list[dict[str, Any]]) -> None:
+    from matplotlib import pyplot
+
+    figure, all_axes = pyplot.subplots(1, 4, figsize=(11, 3.2), layout="constrained")
+    for workload, axes in zip(WORKLOADS, all_axes, strict=True):
+        for i, strategy in enumerate(("staleflow", "greedy", "areal", "verl_async")):
+            own = [(b, _mean(records, "trajectories_per_s", workload=workload, bound=b, strategy=strategy))
+                   for b in BOUNDS]  # fmt: skip
+            points = [(b, value) for b, value in own if value is not None]
+            style = "-" if strategy in ("staleflow", "greedy") else ":"
+            axes.plot(*zip(*points, strict=True) if points else ([], []), style, marker="osD^v"[i],
+                      color=f"C{i}", label=strategy)  # fmt: skip
+        limit = [
+            (b, _mean(records, "upper_bound", workload=workload, bound=b, strategy="staleflow"))
+            for b in BOUNDS
+        ]
+        points = [(b, value) for b, value in limit if value is not None]
+        axes.plot(*zip(*points, strict=True) if points else ([], []), "k--", linewidth=1, label="upper bound")
+        axes.set(title=workload, xlabel="bound on staleness", xticks=list(BOUNDS), ylim=(0, None))
+    all_axes[0].set_ylabel("trajectories/s")
+    all_axes[0].legend(frameon=False, fontsize=7)
+    _save(figure, "coordination_throughput.svg")
+
+
+def _plot_freshness(records: list[dict[str, Any]]) -> None:
+    from matplotlib import pyplot
+
+    figure, all_axes = pyplot.subplots(1, 4, figsize=(11, 3.2), layout="constrained")
+    for workload, axes in zip(WORKLOADS, all_axes, strict=True):
+        seen = [r for r in records if r["workload"] == workload and "trajectories_per_s" in r
+                and r["publish"] == "honest" and r["rules"].get("keep_kv") is None]  # fmt: skip
+        for i, strategy in enumerate(PRESETS):
+            own = [r for r in seen if r["rules"]["strategy"] == strategy]
+            axes.scatter([r["staleness_mean"] for r in own], [r["trajectories_per_s"] for r in own], s=16,
+                         color=f"C{i}", marker="osD^vP*"[i], label=strategy)  # fmt: skip
+        axes.set(title=workload, xlabel="mean staleness", ylim=(0, None))
+    all_axes[0].set_ylabel("trajectories/s")
+    all_axes[0].legend(frameon=False, fontsize=7)
+    _save(figure, "coordination_freshness.svg")
+
+
+def _save(figure: Any, name: str) -> None:
+    import matplotlib
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context({"svg.hashsalt": "staleflow"}):
+        figure.savefig(ROOT / "docs" / name, metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,0 +1,93 @@
+"""The part of the benchmark that compares every preset on every workload, bound and cluster.
+
+Invariants: as in `parts`; a share is of the clairvoyant upper bound for the same workload, bound, cluster and
+publishing.
+"""
+
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+from benchmarks.coordination.cells import WORKLOADS, Runner, cell
+from benchmarks.coordination.parts import BOUNDS, PRESETS, Results, Table, number, share
+
+AIMS = {"lognormal": 0.90, "bimodal": 0.93, "power_law": 0.85, "uniform": 0.97}  # bound 3, single
+BARE = {"lognormal": 0.84, "bimodal": 0.90, "power_law": 0.72, "uniform": 0.95}  # published, early
+
+
+def throughput(
+    runner: Runner, *, shapes: tuple[str, ...] = ("single", "groups", "tied")
+) -> tuple[list[Table], list[dict[str, Any]]]:
+    """Every preset on every workload, bound and cluster, with the KV cache kept and thrown away."""
+    tables, records = [], []
+    for shape in shapes:
+        how = {"shape": shape, "steps": min(runner.steps, 41 if shape == "single" else 31)}
+        own = [cell(w, b, name, **how) for name in PRESETS for w in WORKLOADS for b in BOUNDS]
+        own += [cell(w, b, name, keep_kv=False, **how)
+                for name in ("staleflow", "greedy") for w in WORKLOADS for b in BOUNDS]  # fmt: skip
+        if shape == "single":
+            own += [cell(w, b, name, publish="early", **how)
+                    for name in ("staleflow", "greedy") for w in WORKLOADS for b in BOUNDS]  # fmt: skip
+        results = Results(runner, list(dict.fromkeys(own)))
+        tables += [_shares(results, how), _kept_and_not(results, how)]
+        tables += [_early(results, how)] if shape == "single" else []
+        records += results.records()
+    return tables, records
+
+
+def _rows() -> Iterator[tuple[str, int]]:
+    return ((workload, bound) for workload in WORKLOADS for bound in BOUNDS)
+
+
+def _shares(results: Results, how: dict[str, Any]) -> Table:
+    rows = []
+    for workload, bound in _rows():
+        ours = cell(workload, bound, **how)
+        upper = results.mean(ours, "upper_bound")
+        rivals = {name: results.mean(cell(workload, bound, name, **how)) or 0.0 for name in PRESETS[1:]
+                  if cell(workload, bound, name, **how).bound <= bound
+                  and results.is_rival(cell(workload, bound, name, **how))}  # fmt: skip
+        best = max(rivals, key=lambda name: rivals[name], default="")
+        lead = None if not best or results.mean(ours) is None else results.mean(ours) / rivals[best] - 1
+        verdict = f"{number(lead, '+.1%')} on {best}" + (" MISS" if lead is not None and lead < 0 else "")
+        shares = [share(results, cell(workload, bound, name, **how), upper) for name in PRESETS]
+        rows.append([workload, str(bound), number(upper), *shares, verdict, str(len(results.of(ours)))])
+    header = ["workload", "bound", "bound/s", *PRESETS, "staleflow on the best strict", "seeds"]
+    note = (
+        "Share of the upper bound (mean staleness; trajectories over the bound; mean length if under 0.97 of "
+        "the workload's). KV kept, honest publishing. `sync` and `one_step` run at bounds 0 and 1 everywhere."
+    )
+    return Table(f"Throughput, {how['shape']}: {how['steps']} steps", header, rows, note)
+
+
+def _kept_and_not(results: Results, how: dict[str, Any]) -> Table:
+    rows = []
+    for workload, bound in _rows():
+        row = [workload, str(bound)]
+        for name in ("staleflow", "greedy"):
+            kept = cell(workload, bound, name, **how)
+            upper = results.mean(kept, "upper_bound")
+            for one in (kept, cell(workload, bound, name, keep_kv=False, **how)):
+                found = results.of(one)
+                again = [f["reprefilled_tokens"] / (f["tokens_per_s"] * f["seconds"]) for f in found]
+                row += [share(results, one, upper), number(fmean(again) if again else None, ".0%")]
+        rows.append(row)
+    names = [f"{name}{kv}" for name in ("staleflow", "greedy") for kv in ("", ", no KV kept")]
+    header = ["workload", "bound", *[text for name in names for text in (name, "re-prefilled")]]
+    note = "Re-prefilled tokens as a share of the trained ones."
+    return Table(f"Interrupts, {how['shape']}: the KV cache kept and thrown away", header, rows, note)
+
+
+def _early(results: Results, how: dict[str, Any]) -> Table:
+    rows = []
+    for workload, bound in _rows():
+        ours, bare = (cell(workload, bound, name, publish="early", **how) for name in ("staleflow", "greedy"))
+        upper, rate = results.mean(ours, "upper_bound"), results.mean(ours)
+        aim = AIMS[workload] if bound == 3 else None
+        is_missed = aim and rate and upper and round(rate / upper, 2) < aim
+        rows.append([workload, str(bound), number(upper), share(results, ours, upper), number(aim),
+                     "MISS" if is_missed else "", share(results, bare, upper),
+                     number(BARE[workload] if bound == 3 else None)])  # fmt: skip
+    header = ["workload", "bound", "bound/s", "staleflow", "aim", "", "greedy", "published"]
+    note = "The aims were set against a study in which new weights are visible when a train step begins."
+    return Table("Throughput, single, early publishing, beside the aims", header, rows, note)
