@@ -21,8 +21,10 @@ class RunSettings(Section):
     """Seeds the order of prompts, the sampling noise and the initial model."""
     steps: int = Field(default=100, ge=1)
     """Train steps to make."""
-    resume: Literal["never"] = "never"
-    """What to do when the run directory holds a finished or broken run; `never` sets the old one aside."""
+    resume: str = Field(default="auto", min_length=1)
+    """What to do when the run directory holds a run. `auto`: go on with one that is not finished, with the
+    same settings, and set a finished one aside; `never`: set it aside and begin anew; or the path of a run
+    directory, such as one that was set aside: go on with that one, where it is."""
 
 
 class DataSettings(Section):

@@ -259,11 +259,21 @@ class Core:
 
     # -- the end ----------------------------------------------------------------------------------------
 
+    @property
+    def is_out_of_data(self) -> bool:
+        """Whether no batch will be complete any more, since all prompts were read."""
+        if not self.scoring.data_has_ended or self.training.is_busy or self.state.queue:
+            return False
+        return all(group.state == "occupied" for group in self.state.groups.values())
+
+    def groups_with_payload(self) -> list[int]:
+        """Groups whose payload may be asked for again."""
+        batches = self.training.feed.kept.values()
+        return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
+
     def _notice_end_of_data(self) -> None:
         state = self.state
-        if not self.scoring.data_has_ended or self.training.is_busy or state.queue:
-            return
-        if all(group.state == "occupied" for group in state.groups.values()):
+        if self.is_out_of_data:
             left = f"; {len(state.groups)} groups were left over, too few for a batch" if state.groups else ""
             state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
 

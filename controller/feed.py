@@ -61,8 +61,8 @@ class Feed:
         if not min(oldest, steps) <= policy_version <= steps:
             self.state.end(
                 f"The trainer began at version {policy_version}; the run has made {steps} and keeps the "
-                f"batches from version {oldest} on, so expected {oldest} to {steps}. A checkpoint was removed "
-                "or comes from another run: put the newest back into `checkpoints`, and start again.",
+                f"batches from version {oldest} on, so expected {oldest} to {steps}. A checkpoint was "
+                "removed or comes from another run: put the newest back into `checkpoints`, and start again.",
                 is_success=False,
             )
             return

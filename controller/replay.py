@@ -33,10 +33,11 @@ class Verdict:
     """What a replay came to."""
 
     events: int = 0
-    unfingerprinted: int = 0  # the last events of a run that goes on, or whose controller was killed
+    unfingerprinted: int = 0  # the last events of a run that goes on, or of a killed controller
     commands: Counter[str] = field(default_factory=Counter)  # by the name of the message or command
     steps: int = 0  # train steps
     time_s: float = 0.0  # of the last event
+    epochs: int = 1  # controller processes that the run has had
     finished: bool = False  # the history reaches the end of the run
     difference: Turn | None = None  # the first event whose commands are others now; the replay ended there
 
@@ -81,6 +82,7 @@ def replay(recording: Recording, core: Core | None = None) -> Verdict:
             verdict.difference = turn
             break
     verdict.steps, verdict.finished = core.state.steps, core.state.finished
+    verdict.epochs = core.state.epoch
     return verdict
 
 
@@ -89,6 +91,7 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
     commands = ", ".join(f"{count} {name}" for name, count in verdict.commands.most_common())
     words = [
         f"{verdict.events} events over {verdict.time_s:.1f} s, {verdict.steps} train steps"
+        + (f", {verdict.epochs} epochs" if verdict.epochs > 1 else "")
         + ("" if verdict.finished or verdict.difference else "; the run's end is not among them"),
         f"{verdict.commands.total()} commands: {commands}",
     ]
@@ -98,7 +101,7 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
     if verdict.unfingerprinted:
         words.append(
             f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "
-            "controller was killed. They were replayed and not compared."
+            "controller was killed (then they are the last of their epoch). They were replayed and not compared."
         )
     turn = verdict.difference
     if turn is None:

@@ -1,8 +1,8 @@
 """The folder that a run leaves behind, and the lock that keeps it to one controller.
 
-Invariants: one live controller per folder; nothing of an older run is overwritten or deleted, it is set aside
-under the next free number; the prepared model stays where it is; `address` and the socket exist only while
-the run does.
+Invariants: one live controller per folder; nothing of an older run is overwritten or deleted: it is gone on
+with, or set aside under the next free number, from which the prepared model is taken over; `address` and the
+socket exist only while the run does.
 """
 
 import fcntl
@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,40 +24,55 @@ MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
 
 
 class RunDirectory:
-    """`<run.dir>/<run.name>`, made, locked and empty but for the prepared model."""
+    """`<run.dir>/<run.name>`, or the run that `run.resume` names, locked."""
 
     def __init__(self, config: Config) -> None:
-        """Set an older run aside and make the folder. Raises: ConfigError if it is in use or unwritable."""
-        name = config.run.name
-        if not name or name != Path(name).name or name == "..":
-            raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
-        self.path = Path(config.run.dir).resolve() / name
+        """Lock the folder; if there is no run to go on with, set aside what there is and begin.
+
+        Raises: ConfigError if it is in use or unwritable, or not the run that `run.resume` promises.
+        """
+        self._config = config
+        self.path = _folder(config)
         self.model = self.path / config.model.path
         """Where a model factory puts the initial model; `model.json` beside it says what it was made by."""
         first = Path(config.model.path).parts[0]
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
         self._socket_dir: Path | None = None
-        try:
+        self.previous: Path | None = None
+        """Where the older run lies now; None if none was set aside."""
+        with self._in_words():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path.parent / f".{name}.lock", "a+")  # noqa: SIM115  # held until close
-        except OSError as error:
-            raise self._unwritable(error) from error
+            self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
-            self.previous = self._set_aside()
-            """Where the older run lies now; None if there was none."""
-            (self.path / "logs").mkdir(parents=True, exist_ok=True)
-            self._write_atomically(
-                "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-            )
-            self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            self._lock.close()
-            raise self._unwritable(error) from error
+            self.has_run = config.run.resume != "never" and (self.path / "run.db").exists()
+            """Whether there is a run to go on with: call `begin` or `go_on`."""
+            if not self.has_run:
+                self.begin()
         except ConfigError:
             self._lock.close()
             raise
+
+    def begin(self) -> None:
+        """Set an older run aside, and make the folder anew. Raises: ConfigError."""
+        with self._in_words():
+            self.previous, self.has_run = self._set_aside(), False
+            self._open()
+
+    def go_on(self, lines: list[dict[str, object]]) -> None:
+        """Take up the run in the folder; `lines` are its metrics.jsonl. Raises: ConfigError."""
+        with self._in_words():
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            self._write_atomically("metrics.jsonl", text)
+            (self.path / "summary.json").unlink(missing_ok=True)
+            self._open()
+
+    def _open(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        tree = self._config.model_dump(mode="json")
+        self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
+        self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     @property
     def logs(self) -> Path:
@@ -77,11 +94,12 @@ class RunDirectory:
         """Whether the initial model is there and was made by `origin`; if not, room is made and `origin`
         noted.
 
-        A model without a note was put there by the user, and is taken as it is.
+        A model without a note was put there by the user, and is taken as it is; so is that of a run which
+        goes on.
         """
         note = self.model.with_name(f"{self.model.name}.json")
         if self.model.exists():
-            if not note.exists() or note.read_text() == origin:
+            if self.has_run or not note.exists() or note.read_text() == origin:
                 return True
             shutil.rmtree(self.model)
         self.model.parent.mkdir(parents=True, exist_ok=True)
@@ -146,8 +164,26 @@ class RunDirectory:
             os.fsync(file.fileno())
         aside.replace(self.path / name)
 
-    def _unwritable(self, error: OSError) -> ConfigError:
-        return ConfigError(
-            f"The run directory {self.path} cannot be written: {error.strerror}. Expected a folder on a "
-            "local disk with free space that you may write to; set run.dir to one."
-        )
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"The run directory {self.path} cannot be written: {error.strerror}. Expected a folder on a "
+                "local disk with free space that you may write to; set run.dir to one."
+            ) from error
+
+
+def _folder(config: Config) -> Path:
+    resume, name = config.run.resume, config.run.name
+    if resume not in ("auto", "never"):
+        if not (Path(resume) / "run.db").is_file():
+            raise ConfigError(
+                f"run.resume is {resume!r}, and there is no run.db in it. Expected `auto`, `never`, or the "
+                "directory of a run that is to go on."
+            )
+        return Path(resume).resolve()
+    if not name or name != Path(name).name or name == "..":
+        raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
+    return Path(config.run.dir).resolve() / name

@@ -2,8 +2,9 @@
 
 Invariants: all events of one drain are written, with their payload, in one transaction before the core sees
 the first of them, and no acknowledgement leaves before that; commands are executed in the order given, and
-their fingerprints are written with the next events, or at the end;
-whatever happens, workers are closed, the summary is written, and nothing is left running.
+their fingerprints are written with the next events, or at the end; a run that was cut off goes on from its
+journal, at the time of its last event; whatever happens, workers are closed, the summary is written, and
+nothing is left running.
 
 | what | produces | waits for |
 |---|---|---|
@@ -29,11 +30,12 @@ from typing import Any
 from controller import commands, events
 from controller.commands import Command
 from controller.config import Config
-from controller.core import Core
+from controller.core import Core, worker_settings
 from controller.events import Event
 from controller.fingerprint import fingerprint
 from controller.prompts import PromptSource
 from controller.release import release
+from controller.resume import Past, advance, read_past
 from controller.run_directory import RunDirectory
 from controller.store import Store
 from controller.supervisor import Supervisor
@@ -79,6 +81,7 @@ class Shell:
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
+        self._first_event: Event = events.Started()
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -88,6 +91,7 @@ class Shell:
         with ExitStack() as stack:
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
+            past = await self._read_past()
             self._log_to_file(stack)
             self._store = Store(self.directory.path / "run.db")
             stack.callback(self._store.close)
@@ -98,15 +102,50 @@ class Shell:
                 on_drained=self._turn,
             )
             stack.callback(self._server.close)
-            self.core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
             self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
+            if past is None:
+                self._begin_core()
+            else:
+                await self._take_up(past)
             self._server.start()
             self.directory.publish_address(self._server.endpoint)
-            with self._store.transaction():
-                for name, value in self._facts().items():
-                    self._store.put_fact(name, value)
-            self._start = time.monotonic()
+            self._start = time.monotonic() - (past.now if past else 0.0)
             self._stack = stack.pop_all()
+
+    async def _read_past(self) -> Past | None:
+        """The run in the directory, if there is one and it is not over; else the directory is made anew."""
+        directory = self.directory
+        if not directory.has_run:
+            return None
+        past = await asyncio.to_thread(read_past, directory.path, self._config)
+        if past is not None and not past.is_over:
+            directory.go_on(past.lines)
+            return past
+        directory.begin()
+        if past is not None:
+            self._on_warning(
+                f"The run in {directory.path} was finished after {past.core.state.steps} train steps, and is "
+                f"set aside at {directory.previous}; this is a new one. To go on with the old one instead, "
+                f"set run.resume={directory.previous} and raise run.steps."
+            )
+        return None
+
+    def _begin_core(self) -> None:
+        self.core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        with self._store.transaction():
+            for name, value in self._facts().items():
+                self._store.put_fact(name, value)
+
+    async def _take_up(self, past: Past) -> None:
+        """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
+        self.core, self._next_group = past.core, past.core.scoring.read_until
+        config = self._config.model_dump_json()
+        self._first_event = events.Restarted(config, str(self.directory.path), self._import_paths)
+        with self._store.transaction():
+            rows = self._store.keep_only(self.core.groups_with_payload())
+        await asyncio.to_thread(advance, self._prompts, self._next_group, rows)
+        steps = self.core.state.steps
+        self._on_progress(0.0, f"going on with the run in {self.directory.path}, after {steps} train steps")
 
     async def run(self) -> None:
         """Make the run, to its end; how it ended is in `failure` and `summary`."""
@@ -116,7 +155,7 @@ class Shell:
                     tasks,
                     endpoint=self._server.endpoint,
                     logs=self.directory.logs,
-                    settings=self.core.settings,
+                    settings=worker_settings(self._config, str(self.directory.path), self._import_paths),
                     on_exit=self._post,
                 )
                 reader = tasks.create_task(self._read_prompts(), name="prompts")
@@ -254,7 +293,7 @@ class Shell:
                     seed=self._config.run.seed,
                     on_progress=self._on_progress,
                 )
-            self._post(events.Started())
+            self._post(self._first_event)
         except Exception as error:  # the factory failed, or the disk
             self._fail(error)
 

@@ -152,6 +152,13 @@ class Store:
             self._groups.discard(group)
             self._evict(group)
 
+    def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
+        """Delete the payload of all other groups, inside a transaction; returns the rows of these."""
+        kept = set(groups)
+        self.drop(sorted(self._groups - kept))
+        rows = self._db.execute("SELECT group_id, data FROM payload WHERE kind = 'row' ORDER BY group_id")
+        return dict(rows)
+
     def _put(self, group: int, parts: list[tuple[Slot, int, bytes]]) -> None:
         if group not in self._groups:
             return

@@ -136,8 +136,10 @@ class TrainerSettings(Section):
     """`cpu`, `cuda`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per rank."""
-    checkpoint_steps: int = Field(default=0, ge=0)
-    """Save a checkpoint every so many train steps, and at the end; 0 saves at the end only."""
+    checkpoint_steps: int = Field(default=20, ge=0)
+    """Save a checkpoint every so many train steps, and at the end; 0 saves at the end, and every 200 steps.
+    The batches since the last one are kept on disk, for a trainer that is lost: a smaller number costs time,
+    a larger one disk and a longer recovery."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
 

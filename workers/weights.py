@@ -18,7 +18,6 @@ from safetensors.torch import save_file
 
 from protocol.errors import RunError, WeightsError
 
-
 PARTIAL = ".partial"  # suffix of a file that is being written
 
 
