@@ -39,15 +39,21 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=41, help="at most so many train steps in a run")
+    parser.add_argument("--scale", type=int, default=1, help="divide instances and prompts of each cluster")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no run after so long")
     parser.add_argument("--keep", action="store_true", help="take runs that other source made, too")
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in {*PARTS, "report"}]:
         parser.error(f"no part is called {', '.join(unknown)}; expected some of {', '.join(PARTS)}, report")
     runner = Runner(
-        processes=options.processes, is_quick=options.quick, steps=options.steps, seconds=options.seconds,
-        seeds=options.seeds, keep=options.keep,
-    )  # fmt: skip
+        processes=options.processes,
+        is_quick=options.quick,
+        steps=options.steps,
+        scale=options.scale,
+        seconds=options.seconds,
+        seeds=options.seeds,
+        keep=options.keep,
+    )
     for name in options.parts or [*PARTS, "report"]:
         if name == "report":
             report.write()
@@ -58,6 +64,7 @@ def main() -> int:
             print(f"\n{report.markdown(table)}", flush=True)
         KEPT.mkdir(parents=True, exist_ok=True)
         found = {"source": runner.source, "is_quick": options.quick, "minutes": (time.time() - began) / 60,
+                 "seeds": runner.seeds, "steps": runner.steps, "scale": runner.scale,
                  "tables": [table._asdict() for table in tables], "records": records}  # fmt: skip
         suffix = ".quick.json" if options.quick else ".json"
         (KEPT / f"{name}{suffix}").write_text(json.dumps(found, indent=1), encoding="utf-8")

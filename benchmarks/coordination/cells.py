@@ -124,11 +124,20 @@ class Runner:
     """Runs cells, at most `processes` at a time, and keeps their figures in one JSON file."""
 
     def __init__(
-        self, *, processes: int, is_quick: bool, steps: int, seconds: float, seeds: int, keep: bool
+        self,
+        *,
+        processes: int,
+        is_quick: bool,
+        steps: int,
+        scale: int,
+        seconds: float,
+        seeds: int,
+        keep: bool,
     ) -> None:
-        self.processes, self.is_quick, self.steps, self.seeds, self.keep = (
-            processes, is_quick, steps, seeds, keep
-        )  # fmt: skip
+        """`steps`: at most so many in a run; `scale` divides clusters and batches; no run begins after
+        `seconds`; `keep`: figures that other source made count, too."""
+        self.processes, self.is_quick, self.seeds, self.keep = processes, is_quick, seeds, keep
+        self.steps, self.scale = (12, 8) if is_quick else (steps, scale)
         self._ends = time.monotonic() + seconds
         self.source = source_digest()
         self._path = KEPT / ("quick.json" if is_quick else "cells.json")
@@ -150,8 +159,7 @@ class Runner:
                 if self._is_known(keys[own])}  # fmt: skip
 
     def _sized(self, one: Cell) -> Cell:
-        steps = min(one.steps, 12 if self.is_quick else self.steps)
-        return replace(one, steps=steps, scale=8 if self.is_quick else one.scale)
+        return replace(one, steps=min(one.steps, self.steps), scale=self.scale)
 
     def _is_known(self, key: str) -> bool:
         return key in self._kept and (self.keep or self._kept[key]["source"] == self.source)

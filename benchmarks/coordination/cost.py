@@ -1,6 +1,7 @@
-"""What deciding costs: wall time inside `Core.step`, its worst case, and where it goes; equal decisions.
+"""What deciding costs: time inside `Core.step`, its worst case, and where it goes; equal decisions.
 
-Invariant: only the core is timed, not the simulated workers; wall times are of one core of this machine.
+Invariant: only the core is timed, not the simulated workers, and in CPU time of one core of this machine, so
+that other processes do not count.
 """
 
 import cProfile
@@ -35,9 +36,9 @@ class Timed:
     def __call__(self, now: float, event: Event) -> list[Command]:
         if self._profile:
             return self._profile.runcall(self._step, now, event)
-        began = time.perf_counter()
+        began = time.thread_time()
         commands = self._step(now, event)
-        spent_s = time.perf_counter() - began
+        spent_s = time.thread_time() - began
         self.total_s += spent_s
         if self.steps_s and spent_s > self.worst_s:
             inner = event.message if isinstance(event, Received) else event
@@ -101,26 +102,23 @@ def cost(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     rows = []
     for one in found:
         misses = [name for name in ("us", "worst_ms") if one[name] > LIMITS[name]]
-        counts = [
-            f"{one['instances']:,}",
-            f"{one['events']:,}",
-            f"{one['us']:.0f}",
-            f"{one['median_us']:.0f}",
-        ]
+        counts = [f"{one[name]:,.0f}" for name in ("instances", "events", "us", "median_us")]
         worst = [f"{one['p999_ms']:.1f}", f"{one['worst_ms']:.1f} ({one['worst_of']})"]
         rates = [f"{one['events_per_s']:.0f}", f"{one['core_share']:.0%}"]
         said = ", ".join(f"{name} > {LIMITS[name]:g}" for name in misses)
         rows.append([*counts, *worst, *rates, said])
-    header = "instances/events/us per event/median us/99.9 % ms/worst ms/events per s/share of a core/misses"
+    header = ["instances", "events", "us per event", "median us", "99.9 % ms", "worst ms", "events per s",
+              "share of a core", "misses"]  # fmt: skip
     note = f"{TRAJECTORIES} trajectories per instance, reports once a second; worst: without the first step."
-    top = hot_spots(128 if not runner.is_quick else 16, 3)
+    size = INSTANCES[0 if runner.is_quick else 1]
+    top = hot_spots(size, 3)
     profiled = Table(
-        "Where the core's time goes, 128 instances",
+        f"Where the core's time goes, {size} instances",
         ["function", "own", "with callees", "calls"],
         top,
         "By cProfile, which makes small functions look larger.",
     )
-    return [Table("Cost of deciding", header.split("/"), rows, note), profiled], found
+    return [Table("Cost of deciding", header, rows, note), profiled], found
 
 
 def digest() -> str:

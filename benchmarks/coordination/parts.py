@@ -2,7 +2,7 @@
 
 Invariants: a table shows what was measured, means over the seeds that ran; a cell that was not run is `-`; a
 share is of the clairvoyant upper bound for the same workload, bound, cluster and publishing. A run that loses
-long responses (their mean is under 97 % of the workload's) is marked and never called the best.
+long responses (their mean is under 93 % of the workload's) is marked and never called the best.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ AREAL = {  # published trajectories/s at bounds 1, 2, 3
     "power_law": (3.80, 3.84, 3.79),
     "uniform": (6.74, 7.31, 7.37),
 }
-WHOLE_LENGTH = 0.97
+WHOLE_LENGTH = 0.93  # less cannot be the draw of the lengths
 
 
 class Table(NamedTuple):
@@ -58,10 +58,11 @@ class Results:
                  if "trajectories_per_s" in a and "trajectories_per_s" in b]  # fmt: skip
         return fmean(a for a, _ in rates) / fmean(b for _, b in rates) if rates else None
 
-    def is_rival(self, one: Cell) -> bool:
-        """Whether it ran, kept the bound and lost no long responses."""
-        found = self.of(one)
-        return bool(found) and all(f["violations"] == 0 and f["length_ratio"] >= WHOLE_LENGTH for f in found)
+    def best(self, cells: list[Cell]) -> Cell | None:
+        """The fastest of those that ran, kept their bound and lost no long responses; None if none did."""
+        fair = [one for one in cells if (found := self.of(one)) and all(
+                f["violations"] == 0 and f["length_ratio"] >= WHOLE_LENGTH for f in found)]  # fmt: skip
+        return max(fair, key=lambda one: self.mean(one) or 0.0, default=None)
 
     def records(self) -> list[dict[str, Any]]:
         """Every run, for plots and other programs."""
@@ -93,13 +94,12 @@ def agreement(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     plan = []
     for workload in WORKLOADS:
         for bound, published in enumerate(PUBLISHED[workload]):
-            rules = {"partial_rollout": False}
-            how = {"publish": "early"} if bound else {}
-            plan.append((f"{'greedy' if bound else 'sync'}", published,
-                         cell(workload, bound, "greedy" if bound else "sync", **rules, **how)))  # fmt: skip
+            publish = "early" if bound else "honest"
+            one = cell(workload, bound, "greedy", partial_rollout=False, publish=publish)
+            plan.append(("earliest deadline" if bound else "sync", published, one))
         for bound, published in enumerate(AREAL[workload], 1):
-            one = cell(workload, bound, "areal", partial_rollout=False, publish="early")
-            plan.append(("areal", published, one))
+            rules = {"partial_rollout": False, "routing": "least_requests"}  # as that simulator places
+            plan.append(("areal", published, cell(workload, bound, "areal", publish="early", **rules)))
     results = Results(runner, [one for _, _, one in plan])
     rows = []
     for name, published, one in plan:
@@ -109,7 +109,7 @@ def agreement(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
         rows.append([one.workload, name, str(one.bound), number(published), number(ours),
                      number(off, "+.1%"), verdict])  # fmt: skip
     header = ["workload", "strategy", "bound", "published", "ours", "difference", ""]
-    note = "Trajectories/s, single-response groups, weights visible when a train step begins (early)."
+    note = "Trajectories/s, single-response groups; early publishing, but for sync: the ledger at 0."
     return [Table("Agreement with published figures", header, rows, note)], results.records()
 
 
@@ -129,45 +129,36 @@ def freshness(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     for ours_said, bare_said, ours, bare, aim in pairs:
         ratio, ages = results.ratio(ours, bare), results.mean(ours, "staleness_mean")
         is_aimed = aim < 1 or ours.workload in ("lognormal", "bimodal", "power_law")
-        misses = [f"{ratio:.2f} < {aim}" for _ in "x" if ratio is not None and is_aimed and ratio < aim]
-        misses += [f"staleness {ages:.2f} > 1" for _ in "x" if ages is not None and round(ages, 1) > 1]
+        misses = [f"{ratio:.2f} < {aim}"] if ratio is not None and is_aimed and ratio < aim else []
+        misses += [f"staleness {ages:.2f} > 1"] if ages is not None and round(ages, 1) > 1 else []
         rows.append([ours.workload, ours_said, number(results.mean(ours)), number(ages), bare_said,
                      number(results.mean(bare)), number(results.mean(bare, "staleness_mean")),
                      number(ratio), ", ".join(misses)])  # fmt: skip
-    header = [
-        "workload",
-        "staleflow",
-        "traj/s",
-        "staleness",
-        "against",
-        "traj/s",
-        "staleness",
-        "ratio",
-        "misses",
-    ]
+    columns = ["traj/s", "staleness"]
+    header = ["workload", "staleflow", *columns, "against", *columns, "ratio", "misses"]
     return [Table("Freshness: throughput at equal maximum, and at equal mean staleness", header, rows,
                   "Aims: at bound 3 at least 0.97 of the speed at a mean of at most 1.0; 1.6x on the heavy "
                   "tails at an equal mean of 1.0.")], results.records()  # fmt: skip
 
 
 def shape(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
-    """The paper's setting: 128 instances, 2,048 responses a step, at most 20,000 tokens."""
+    """The paper's setting: 128 instances, 2,048 responses a step, at most 20,000 tokens; sync is bound 0."""
     how = {"shape": "wide", "steps": 31}
-    names, workloads = ("staleflow", "sync", "one_step", "greedy", "roll_flash"), ("lognormal", "power_law")
-    cells = [cell(w, b, name, **how) for b in BOUNDS for name in names for w in workloads]
+    names, workloads = ("staleflow", "greedy", "one_step", "roll_flash"), ("lognormal", "power_law")
+    cells = [cell(w, b, name, **how) for name in names for b in BOUNDS for w in workloads]
+    cells += [cell(w, 0, "greedy", **how) for w in workloads]
     results, rows, gains = Results(runner, list(dict.fromkeys(cells))), [], {"sync": [], "strict": []}
     for workload in workloads:
         for bound in BOUNDS:
-            ours, sync = cell(workload, bound, **how), cell(workload, bound, "sync", **how)
+            ours, sync = cell(workload, bound, **how), cell(workload, 0, "greedy", **how)
             others = [cell(workload, bound, name, **how) for name in ("one_step", "greedy", "roll_flash")]
-            rivals = [one for one in others if one.bound <= bound and results.is_rival(one)]
-            best = max(rivals, key=lambda one: results.mean(one) or 0.0, default=sync)
+            best = results.best([one for one in others if one.bound <= bound]) or sync
             for name, one in (("sync", sync), ("strict", best)):
                 gains[name] += [ratio] if (ratio := results.ratio(ours, one)) else []
-            rows.append([workload, str(bound), number(results.mean(ours)),
-                         share(results, ours, results.mean(ours, "upper_bound")),
-                         number(results.ratio(ours, sync), ".2f"), dict(best.rules)["strategy"],
-                         number(results.ratio(ours, best), ".2f")])  # fmt: skip
+            rival = "sync" if best == sync else str(dict(best.rules)["strategy"])
+            row = [number(results.mean(ours)), share(results, ours, results.mean(ours, "upper_bound"))]
+            row += [number(results.ratio(ours, sync)), rival, number(results.ratio(ours, best))]
+            rows.append([workload, str(bound), *row])
     for name, paper in (("sync", "2.68 / 2.01"), ("strict", "1.42 / 1.17")):
         if found := gains[name]:
             rows.append([f"up to / average over {name}", "", "", "", f"{max(found):.2f} / {fmean(found):.2f}",

@@ -54,8 +54,10 @@ def write() -> None:
         text += ["![throughput](coordination_throughput.svg)\n", "![freshness](coordination_freshness.svg)\n"]
     for found in parts.values():
         text += [markdown(Table(**table)) for table in found["tables"]]
-    sources = ", ".join(f"{name} {found['source'][:8]}" for name, found in parts.items())
-    text.append(f"Digests of the source at the last call of each part: {sources}.\n")
+    header = ["part", "seeds", "steps at most", "clusters and batches divided by", "minutes", "source"]
+    rows = [[name, *(str(found[key]) for key in ("seeds", "steps", "scale")), f"{found['minutes']:.0f}",
+             found["source"][:8]] for name, found in parts.items()]  # fmt: skip
+    text.append(markdown(Table("How each part was run last", header, rows)))
     (ROOT / "docs" / "coordination.md").write_text("\n".join(text), encoding="utf-8")
     print(ROOT / "docs" / "coordination.md")
 
