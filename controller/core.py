@@ -264,6 +264,8 @@ class Core:
         """Whether no batch will be complete any more, since all prompts were read."""
         if not self.scoring.data_has_ended or self.training.is_busy or self.state.queue:
             return False
+        if self.state.ledger.is_ready():  # it waits for a trainer, or for its time
+            return False
         return all(group.state == "occupied" for group in self.state.groups.values())
 
     def groups_with_payload(self) -> list[int]:

@@ -101,7 +101,8 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
     if verdict.unfingerprinted:
         words.append(
             f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "
-            "controller was killed (then they are the last of their epoch). They were replayed and not compared."
+            "controller was killed (then they are the last of their epoch). They were replayed and not "
+            "compared."
         )
     turn = verdict.difference
     if turn is None:

@@ -78,8 +78,8 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> No
             if known.get(group, row) != row:
                 raise ConfigError(
                     f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
-                    f"{_shown(row)}. Expected the same prompts in the same order: bring the old data back, or set "
-                    "run.resume=never to begin anew."
+                    f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
+                    "data back, or set run.resume=never to begin anew."
                 )
         number += len(rows)
         if prompts.is_end and number < count:
@@ -96,8 +96,8 @@ def _refuse_changes(run: Path, was: Config, now: Config) -> None:
         listed = "\n".join(f"  {key}: {before[key]!r} there, {after[key]!r} now" for key in changed)
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
-            "only with what it promised and learned from. Put these keys back, choose another run.name, or set "
-            "run.resume=never to set the run aside and begin anew."
+            "only with what it promised and learned from. Put these keys back, choose another run.name, "
+            "or set run.resume=never to set the run aside and begin anew."
         )
 
 

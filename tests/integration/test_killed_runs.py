@@ -27,8 +27,9 @@ from test_killed_runs import settings
 from controller import Controller
 
 async def main():
-    async with Controller(settings(Path(sys.argv[1])), on_progress=lambda _, text: print(text, flush=True)) as c:
-        async for step in c.train():
+    say = lambda _, text: print(text, flush=True)
+    async with Controller(settings(Path(sys.argv[1])), on_progress=say) as controller:
+        async for step in controller.train():
             print("step", step.policy_version, flush=True)
 
 asyncio.run(main())
@@ -58,7 +59,7 @@ async def run_until(run_dir: Path, words: str) -> None:
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     await process.wait()
-    gone, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
     assert not alive
 
 
