@@ -1,4 +1,4 @@
-"""Controllers and trainers die in virtual time, between any two events: no prompt is lost or trained twice."""
+"""Controllers and trainers die in virtual time between any two events; no prompt is lost or trained twice."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 from test_simulated_runs import config
 
 from controller import events
-from controller.commands import DropPayload, ReportStep, Send
+from controller.commands import DropPayload, ReportStep
 from controller.core import Core
 from controller.events import Event
 from controller.simulation import Simulation
