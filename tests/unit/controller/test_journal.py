@@ -34,6 +34,7 @@ EVENTS: list[events.Event] = [
     events.PromptsRead(16, 8, True),
     events.StopRequested("Ctrl-C"),
     events.Tick(),
+    events.Restarted("{}", "runs/run", ("here", "there")),
 ]
 
 

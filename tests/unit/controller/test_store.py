@@ -123,6 +123,15 @@ def test_dropped_groups_are_gone_and_late_frames_for_them_are_not_kept(tmp_path:
     assert store.fetch(Encode((1,))) == (b'{"prompt":"1"}',)
 
 
+def test_only_what_is_still_needed_is_kept_after_a_restart(tmp_path: Path) -> None:
+    store = filled(tmp_path / "run.db")
+    with store.transaction():
+        assert store.keep_only([0, 7]) == {0: b'{"prompt":"0"}'}
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+    with pytest.raises(LocalError):
+        store.fetch(Encode((1,)))
+
+
 def test_a_small_cache_changes_nothing_but_speed() -> None:
     store = Store(":memory:", cache_bytes=64)
     with store.transaction():

@@ -26,7 +26,7 @@ from protocol.settings import (
 from workers.batch import read_batch
 from workers.model import load_causal_lm
 from workers.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
-from workers.trainer import Trainer
+from workers.trainer import Trainer, make_trainer
 
 CPU = torch.device("cpu")
 SHAPE = {
@@ -285,3 +285,17 @@ def test_a_checkpoint_is_a_hugging_face_model_and_the_newest_are_kept(model_dire
     (path / ".complete").unlink()
     with pytest.raises(RunError, match="not a complete checkpoint"):
         trainer.load_checkpoint(path)
+
+
+def test_a_trainer_is_made_as_its_newest_complete_checkpoint_left_it(model_directory, settings, tmp_path):
+    assert make_trainer(settings(), str(model_directory)).policy_version == 0
+    trainer = Trainer(settings(), str(model_directory))
+    for version in range(3):
+        trainer.train_step(*make_batch(seed=version, train_version=version))
+        path = trainer.save_checkpoint(version + 1)
+    (path / ".complete").unlink()  # as if it had been cut off
+    again = make_trainer(settings(), str(model_directory))
+    assert again.policy_version == 2
+    again.train_step(*make_batch(seed=2, train_version=2))
+    published = again.state_for_publish()
+    assert all(torch.equal(tensor, published[name]) for name, tensor in trainer.state_for_publish().items())

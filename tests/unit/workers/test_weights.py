@@ -51,6 +51,23 @@ def test_a_version_with_one_flipped_bit_is_refused(tmp_path, tensors):
         weights.read(published.location, published.digest)
 
 
+def test_a_version_that_is_there_already_is_what_was_published(tmp_path, tensors):
+    first = weights.publish(tmp_path, 2, tensors)
+    assert weights.publish(tmp_path, 2, {"a": torch.zeros(3)}) == first
+    path = weights.location_of(tmp_path, 2)
+    path.write_bytes(path.read_bytes()[:9])  # lost with the power
+    again = weights.publish(tmp_path, 2, tensors)
+    assert weights.read(again.location, again.digest).keys() == tensors.keys()
+
+
+def test_what_a_dead_trainer_left_half_written_is_removed(tmp_path, tensors):
+    published = weights.publish(tmp_path, 0, tensors)
+    (tmp_path / "v1.partial").touch()
+    weights.clean(tmp_path)
+    assert [str(path) for path in tmp_path.iterdir()] == [published.location]
+    weights.clean(tmp_path / "not there")
+
+
 def test_a_directory_that_cannot_be_written_ends_the_run(tmp_path, tensors):
     (tmp_path / "weights").write_text("a file in the way")
     with pytest.raises(RunError, match="Version 4 could not be published"):

@@ -1,0 +1,127 @@
+"""A trainer that is lost, event by event: what its successor gets, and what is said only once."""
+
+from test_core import Run
+
+from controller.commands import DropPayload, ReadPrompts, ReportStep, Send, Spawn
+from controller.events import PromptsRead, Received, Restarted, StopRequested, WorkerExited
+from protocol import messages
+from protocol.messages import Attach
+
+
+def of(run, kind):
+    return [command for command in run.commands if isinstance(command, kind)]
+
+
+def one_step(run) -> messages.Train:
+    """The first batch is generated, scored and sent to the trainer."""
+    run.do(PromptsRead(0, 3, False))
+    run.say("reward-0", messages.PromptsEncoded(((0, 3), (1, 3)), ((2, "too long"),)))
+    routes = run.sent(messages.Route)
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    for route in [*routes, *run.sent(messages.Route)]:
+        run.generate(route, 4)
+        for score in run.sent(messages.Score):
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
+    (train,) = run.sent(messages.Train)
+    return train
+
+
+def another_trainer(run, version: int) -> None:
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    assert of(run, Spawn) == [Spawn("trainer", "trainer", 0.0)]
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    run.say("second", messages.Ready(version, 0, 0))
+
+
+def test_a_batch_that_was_under_way_goes_to_the_next_trainer():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    train = one_step(run)
+    another_trainer(run, 0)
+    assert run.sent(messages.Train) == [train]
+    run.say("second", messages.TrainStepFinished(1, 0.5, ()))
+    assert [command.metrics["step"] for command in of(run, ReportStep)] == [1]
+    assert not of(run, DropPayload)
+
+
+def test_a_step_that_was_lost_is_made_again_without_a_line_or_a_publication():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    train = one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest", 1, 0.1))
+    another_trainer(run, 0)
+    (again,) = run.sent(messages.Train)
+    assert (again.items, again.train_version, again.is_published) == (train.items, 0, True)
+    assert run.core.training.is_busy
+    run.say("second", messages.PolicyPublished(0, "v0", "digest", 1, 0.1))
+    assert messages.Retire(0) in run.sent(messages.Retire)
+    run.say("second", messages.TrainStepFinished(1, 0.5, ()))
+    assert not of(run, ReportStep)
+    assert not run.core.training.is_busy
+    assert run.core.state.accounts.counts["trainer/steps_again"] == 1
+
+
+def test_a_version_that_nobody_saw_is_published_when_it_is_made_again():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    another_trainer(run, 0)
+    assert [train.is_published for train in run.sent(messages.Train)] == [False]
+
+
+def test_payload_is_dropped_once_a_checkpoint_covers_it_even_if_it_was_not_told():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(1)]
+    assert not of(run, DropPayload)
+    another_trainer(run, 1)  # the checkpoint was complete, and its writer died before it said so
+    assert of(run, DropPayload) == [DropPayload((0, 1))]
+    assert not run.sent(messages.Train) + run.sent(messages.SaveCheckpoint)
+
+
+def test_a_trainer_that_begins_where_no_batch_leads_on_ends_the_run():
+    for version in (0, 2):
+        run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1})
+        one_step(run)
+        run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+        run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+        another_trainer(run, version)
+        assert run.core.state.finished
+        assert f"began at version {version}" in run.core.summary()["reason"]
+        assert "expected 1 to 1" in run.core.summary()["reason"]
+
+
+def test_a_run_that_ends_waits_for_a_trainer_that_saves_its_last_step():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.do(StopRequested("enough"))
+    another_trainer(run, 0)
+    run.say("second", messages.TrainStepFinished(1, 0.5, ()))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(1)]
+    run.say("second", messages.CheckpointSaved(1, "step_1"))
+    assert run.core.state.finished
+    assert run.core.summary()["is_success"]
+
+
+def test_another_controller_routes_on_from_the_last_token_and_asks_for_the_same_prompts():
+    run = Run()
+    run.do(PromptsRead(0, 2, False))
+    (wanted,) = of(run, ReadPrompts)
+    run.say("reward-0", messages.PromptsEncoded(((0, 3),), ()))  # the other one is still with the worker
+    first, other = run.sent(messages.Route)
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    run.generate(first, 4, ending="")
+    run.do(Restarted(run.config.model_dump_json(), "elsewhere", ()))
+    assert of(run, ReadPrompts) == [wanted]
+    assert [spawn.role for spawn in of(run, Spawn)] == ["trainer", "reward", "rollout"]
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))  # a word of the last epoch
+    assert [type(c.message) for c in run.commands if isinstance(c, Send)] == [messages.Close]
+    for peer, role in (("a", "reward"), ("b", "rollout")):
+        run.say(peer, Attach(role, f"{role}-0", 1, "here"))
+        run.do(Received(peer, messages.Ready(0, 4, 1000)))
+        if role == "reward":
+            assert run.sent(messages.Encode) == [messages.Encode((1,))]
+    routes = {route.member: route for route in run.sent(messages.Route)}
+    assert routes[first.member].segments == (messages.Segment(first.attempt, 0, 4),)
+    assert routes[first.member].max_new_tokens == first.max_new_tokens - 4
+    assert routes[other.member].segments == ()
