@@ -138,7 +138,7 @@ class Runner:
         `seconds`; `keep`: figures that other source made count, too."""
         self.processes, self.is_quick, self.seeds, self.keep = processes, is_quick, seeds, keep
         self.steps, self.scale = (12, 8) if is_quick else (steps, scale)
-        self._ends = time.monotonic() + seconds
+        self.ends = time.monotonic() + seconds
         self.source = source_digest()
         self._path = KEPT / ("quick.json" if is_quick else "cells.json")
         self._kept: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
@@ -150,7 +150,7 @@ class Runner:
         missing = [one for one, key in keys.items() if not self._is_known(key)]
         print(f"{len(keys)} runs, {len(missing)} of them to be made", flush=True)
         with ProcessPoolExecutor(self.processes, mp_context=get_context("fork")) as pool:
-            started = {pool.submit(run_in_time, one, self._ends): one for one in missing}
+            started = {pool.submit(run_in_time, one, self.ends): one for one in missing}
             for count, future in enumerate(as_completed(started), 1):
                 if (figures := future.result()) is not None:
                     self._keep(keys[started[future]], started[future], figures)

@@ -4,6 +4,7 @@ Invariant: every run of the sweep draws all of its rules from its seed, so that 
 """
 
 import random
+import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -19,7 +20,7 @@ from tests.simulation.test_simulated_runs import config as small_config
 
 OPERATIONS, RUNS = 1_000_000, 1_000
 PROMPTS, STEPS = 48, 12  # of 4 groups: the data are the steps, so that a lost prompt is seen
-CHECK_EVERY, MAX_EVENTS = 5, 60_000  # a run takes 2,000 to 10,000 events
+CHECK_EVERY, MAX_EVENTS = 5, 30_000  # a run takes 2,000 to 10,000 events
 
 
 class Swept(NamedTuple):
@@ -97,12 +98,18 @@ def _checked(seed: int, config: Config, *, faults: Faults | None, is_lossless: b
     return Swept(seed, is_strict, over, len(trained))
 
 
+def sweep_in_time(seed: int, *, ends: float) -> Swept | None:
+    """As `sweep`, or None if the time is over before it begins."""
+    return sweep(seed) if time.monotonic() < ends else None
+
+
 def strict(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     """Both, in tables; a failure stands in them with its seed."""
     share = 50 if runner.is_quick else 1
     with ProcessPoolExecutor(runner.processes, mp_context=get_context("fork")) as pool:
         jobs = [pool.submit(partial(against_slots, OPERATIONS // share // 4, seed=i)) for i in range(4)]
-        swept = list(pool.map(sweep, range(RUNS // share), chunksize=4))
+        runs = pool.map(partial(sweep_in_time, ends=runner.ends), range(RUNS // share), chunksize=4)
+        swept = [one for one in runs if one is not None]
         totals = [job.result() for job in jobs]
     summed = {name: sum(found[name] for found in totals) for name in totals[0]}
     count = f"{summed['operations']:,}"
