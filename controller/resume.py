@@ -4,6 +4,7 @@ Invariants: the core is re-derived from the journal, and refused if it does not 
 nothing is written; a configuration that would change what was promised or learned is refused key by key.
 """
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,17 @@ class Past:
     is_over: bool = False  # all its steps are made and saved, or its data has ended
 
 
+def finished_steps(run: Path, config: Config) -> int | None:
+    """Train steps of a run that has made as many as `config` asks for, whatever release or settings made it;
+    None if it has not, or its journal must be asked."""
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+        steps = int(summary["steps"])
+        return steps if summary["is_success"] and steps >= config.run.steps else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def read_past(run: Path, config: Config) -> Past | None:
     """The run in this directory as it stood; None if it had not begun.
 
@@ -59,10 +71,11 @@ def read_past(run: Path, config: Config) -> Past | None:
                     "release wants something else than the one that made the run, or a strategy of yours has "
                     "changed. Use what made it, or set run.resume=never to set the run aside and begin anew."
                 )
-    _refuse_changes(run, past.core.state.config, config)
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
+    if not past.is_over:
+        _refuse_changes(run, state.config, config)
     return past
 
 

@@ -35,7 +35,7 @@ from controller.events import Event
 from controller.fingerprint import fingerprint
 from controller.prompts import PromptSource
 from controller.release import release
-from controller.resume import Past, advance, read_past
+from controller.resume import Past, advance, finished_steps, read_past
 from controller.run_directory import RunDirectory
 from controller.store import Store
 from controller.supervisor import Supervisor
@@ -117,16 +117,20 @@ class Shell:
         directory = self.directory
         if not directory.has_run:
             return None
-        past = await asyncio.to_thread(read_past, directory.path, self._config)
-        if past is not None and not past.is_over:
-            directory.go_on(past.lines)
-            return past
-        directory.begin()
+        past, steps = None, finished_steps(directory.path, self._config)
+        if steps is None:
+            past = await asyncio.to_thread(read_past, directory.path, self._config)
         if past is not None:
+            if not past.is_over:
+                directory.go_on(past.lines)
+                return past
+            steps = past.core.state.steps
+        directory.begin()
+        if steps is not None:
             self._on_warning(
-                f"The run in {directory.path} was finished after {past.core.state.steps} train steps, and is "
-                f"set aside at {directory.previous}; this is a new one. To go on with the old one instead, "
-                f"set run.resume={directory.previous} and raise run.steps."
+                f"The run in {directory.path} was finished after {steps} train steps, and is set aside at "
+                f"{directory.previous}; this is a new one. To go on with the old one instead, set "
+                f"run.resume={directory.previous} and raise run.steps."
             )
         return None
 

@@ -134,7 +134,7 @@ def test_killed_controllers_and_trainers_lose_no_prompt_and_train_none_twice(see
     limits = base.controller.model_copy(update={"respawns": 50})
     settings = base.model_copy(update={"trainer": trainer, "controller": limits})
     simulation = FragileSimulation(
-        settings, seed=seed, controller_deaths=0.004 * (seed % 3 > 0), trainer_deaths=0.003 * (seed % 3 < 2)
+        settings, seed=seed, controller_deaths=0.012 * (seed % 3 > 0), trainer_deaths=0.009 * (seed % 3 < 2)
     )
     outcome = simulation.run_through()
     assert outcome.is_success, outcome.reason

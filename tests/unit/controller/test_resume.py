@@ -1,5 +1,6 @@
 """What a run directory says to the controller that goes on with it, and when it may not."""
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from answered_run import AnsweredRun
 from controller.config import Config
 from controller.config_file import change_config
 from controller.prompts import PromptSource
-from controller.resume import advance, read_past
+from controller.resume import advance, finished_steps, read_past
 from controller.run_directory import RunDirectory
 from controller.store import Store
 from protocol.errors import ConfigError, RunError
@@ -41,6 +42,16 @@ def test_a_run_is_over_with_its_steps_and_not_when_more_are_asked_for(tmp_path):
     more = read_past(tmp_path, change_config(run.config, ["run.steps=3"]))
     assert more is not None
     assert not more.is_over
+
+
+def test_a_finished_run_is_known_by_its_summary_whatever_made_it(tmp_path):
+    config = Config.model_validate({"run": {"steps": 3}})
+    assert finished_steps(tmp_path, config) is None
+    for is_success, steps, found in ((True, 3, 3), (True, 2, None), (False, 3, None)):
+        (tmp_path / "summary.json").write_text(json.dumps({"is_success": is_success, "steps": steps}))
+        assert finished_steps(tmp_path, config) == found
+    (tmp_path / "summary.json").write_text("[]")
+    assert finished_steps(tmp_path, config) is None
 
 
 def test_a_file_without_events_is_no_run(tmp_path):
@@ -83,7 +94,7 @@ def test_prompts_are_read_on_from_where_the_run_was():
 
 def test_other_or_fewer_prompts_than_before_are_refused():
     known = dict(enumerate(PromptSource(Config(), rows(10)).read(10)))
-    with pytest.raises(ConfigError, match="Prompt 0 was .*a0.* and is now .*b0"):
+    with pytest.raises(ConfigError, match=r"Prompt 0 was .*a0.* and is now .*b0"):
         advance(PromptSource(Config(), rows(10, "b")), 10, known)
     config = Config.model_validate({"data": {"epochs": 1}})
     with pytest.raises(ConfigError, match="has read 10 prompts, and its source ends after 4"):
