@@ -81,6 +81,8 @@ class Cell:
         tree["staleness"] = {
             "max_staleness": self.bound, "keep_kv": True, "decide_s": 2.0, **dict(self.rules)
         }  # fmt: skip
+        if spare := tree["staleness"].get("spare_groups"):
+            tree["staleness"]["spare_groups"] = max(1, spare // self.scale)
         return Config.model_validate_json(json.dumps(tree))
 
 
