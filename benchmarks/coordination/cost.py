@@ -90,8 +90,8 @@ def hot_spots(instances: int, steps: int) -> list[list[str]]:
     simulation.run(max_events=50_000_000)
     stats: Any = pstats.Stats(profile)
     own = sorted(stats.stats.items(), key=lambda item: -item[1][2])
-    return [[f"{file.rpartition('/')[2]}:{line} {name.partition(' at 0x')[0]}", f"{values[2] / stats.total_tt:.1%}",
-             f"{values[3] / stats.total_tt:.1%}", f"{values[1]:,}"]
+    return [[f"{file.rpartition('/')[2]}:{line} {name.partition(' at 0x')[0]}",
+             f"{values[2] / stats.total_tt:.1%}", f"{values[3] / stats.total_tt:.1%}", f"{values[1]:,}"]
             for (file, line, name), values in own[:TOP]]  # fmt: skip
 
 
