@@ -29,7 +29,8 @@ from strategies.fitting import OnlineFit
 
 MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
-URGENT = 0.4
+URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
+UNBOUNDED = 1 << 30
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
@@ -69,6 +70,7 @@ class Coordination:
 
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
+        pace_s = self._pace_s(instance)
         for delta in message.deltas:
             group = self.state.groups.get(delta.group)
             member = group.members[delta.member] if group and delta.member < len(group.members) else None
@@ -91,7 +93,7 @@ class Coordination:
                 member,
                 count=delta.count,
                 expected=at_end,
-                is_urgent=self._is_urgent(instance, group, at_end - member.response_tokens),
+                is_urgent=(at_end - member.response_tokens) * pace_s > self._steps_left(group),
             )
             if delta.ending:
                 self.state.registry.take(instance, member)
@@ -190,15 +192,19 @@ class Coordination:
             self._drop_spare(group)
             self.state.completed.append(group)
 
-    def _is_urgent(self, instance: Instance, group: Group, remaining_tokens: int) -> bool:
-        """Whether a trajectory needs more than URGENT of the time until its group is due."""
-        period_s = self.state.period_s
-        if period_s is None or group.state != "generating":
-            return False
+    def _steps_left(self, group: Group) -> int:
+        """Train steps that may begin until the group is due."""
+        if group.state != "generating":
+            return UNBOUNDED
+        return self.state.ledger.deadline(group.id) - self.state.ledger.train_version + 1
+
+    def _pace_s(self, instance: Instance) -> float:
+        """Seconds per step of the instance, over URGENT times the mean time between two train steps."""
+        if self.state.period_s is None:
+            return 0.0
         c = instance.fit.coefficients if instance.fit else self.state.coefficients
         step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
-        steps = self.state.ledger.deadline(group.id) - self.state.ledger.train_version + 1
-        return remaining_tokens * step_s > URGENT * period_s * steps
+        return step_s / (URGENT * self.state.period_s)
 
     def _drop_spare(self, group: Group) -> None:
         spare = [member for member in group.members if member.state in ("queued", "running")]

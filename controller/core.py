@@ -82,6 +82,7 @@ class Core:
             )
         self._forgive(now)
         state.now = now
+        state.events += 1
         self._absorb(event)
         self.membership.expire()
         self.scoring.take_completed()

@@ -8,6 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 """
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from controller.groups import Group, Trajectory
@@ -23,6 +24,7 @@ from strategies.views import AdmissionView, InstanceView, WorkView
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
+SIBLINGS = 2  # and so many that hold a member of the same group
 
 
 class Dispatch:
@@ -39,6 +41,7 @@ class Dispatch:
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
         self._shortlist = Shortlist()
         self._views: dict[int, InstanceView] = {}
+        self._gated_s, self._gated_since = 0.0, None
         self._refused: tuple[Any, ...] | None = None  # what found no place, and when it may be tried again
 
     def run(self) -> None:
@@ -46,6 +49,7 @@ class Dispatch:
         allow."""
         changed = self._refresh()
         self.is_cut = False
+        self._count_gated()
         for _ in range(ROUTES_PER_STEP):
             work = self._next()
             if work is None:
@@ -56,6 +60,7 @@ class Dispatch:
             chosen = None if only == [] else self._choose(trajectory, is_fresh, only)
             if chosen is None:
                 self._refused = moment
+                self._gated_since = self.state.now if is_fresh else None
                 return
             self._refused = None
             if is_fresh:
@@ -64,6 +69,17 @@ class Dispatch:
             self._place(trajectory, chosen)
             changed = self._refresh()
         self.is_cut = True
+
+    def take_gated_s(self) -> float:
+        """Seconds since the last call in which a fresh group that was admitted found no instance."""
+        self._count_gated()
+        gated, self._gated_s = self._gated_s, 0.0
+        return gated
+
+    def _count_gated(self) -> None:
+        if self._gated_since is not None:
+            self._gated_s += self.state.now - self._gated_since
+            self._gated_since = None
 
     def admissible(self) -> int:
         """Groups that may start now under the newest version."""
@@ -90,7 +106,13 @@ class Dispatch:
             state.in_system_at_pull,
             ledger.spare_groups,
             state.cap,
+            state.strategy_settings.is_tail_bound,
         )
+
+    def settled_views(self) -> list[InstanceView]:
+        """All instances that could take work now and are not pulling, as of the last dispatch."""
+        instance = self.state.registry.instance
+        return [view for number, view in self._views.items() if instance(number).pulling is None]
 
     def view(self, instance: Instance) -> InstanceView:
         """An instance as strategies see it."""
@@ -198,7 +220,8 @@ class Dispatch:
         for version in self._shortlist.versions():
             if version >= lowest:
                 found |= dict.fromkeys(self._shortlist.best(version, SHORTLISTED))
-        found |= dict.fromkeys(self._number(m.peer) for m in group.members if m.peer is not None)
+        siblings = (self._number(m.peer) for m in group.members if m.peer is not None)
+        found |= dict.fromkeys(islice(siblings, SIBLINGS))
         return [number for number in found if number >= 0]
 
     def _number(self, peer: str | None) -> int:

@@ -32,19 +32,22 @@ class Moves:
         self.is_off = state.config.staleness.migration == "none"
         self.migrate = select(state.config.staleness.migration, MIGRATIONS)
         self._decided_at = 0.0
+        self._decided_after = 0
 
     def run(self) -> None:
         """Migrate, at most every `decide_s`; nothing moves while everything is about to."""
-        if self.is_off or self.state.now < self._decided_at + self.state.config.staleness.decide_s:
+        if self.is_off or self.state.queue or not self._is_due():
             return
-        self._decided_at = self.state.now
-        instances = [i for i in self.state.registry.instances() if i.is_routable and i.pulling is None]
-        if len(instances) < 2 or self.state.queue:
-            return
-        views = [self.dispatch.view(i) for i in instances]
+        self._decided_at, self._decided_after = self.state.now, self.state.events
+        views = self.dispatch.settled_views()
         running = _Running(self.state)
         for move in self.migrate(views, running, self.state.strategy_settings):
             self._interrupt([running.trajectory(move.trajectory)], "migrations")
+
+    def _is_due(self) -> bool:
+        """A decision looks at every instance, so that per event it costs the same however many there are."""
+        is_time = self.state.now >= self._decided_at + self.state.config.staleness.decide_s
+        return is_time and self.state.events >= self._decided_after + self.state.registry.ready_instances
 
     def on_status(self, instance: Instance, message: InstanceStatus) -> None:
         """Take back what waits in an engine's own queue beyond phi_wait: it could run elsewhere."""
@@ -126,4 +129,5 @@ class _Running(Mapping[int, Sequence[RunningView]]):
             max(1, member.expected_tokens - member.response_tokens),
             member.newest_version,
             self._state.ledger.deadline(group.id) - self._state.ledger.train_version,
+            member.reported,
         )

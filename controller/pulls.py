@@ -25,6 +25,7 @@ class Pulls:
         self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
+        self._decided_after = 0
 
     def run(self) -> None:
         """Bring the chosen instances to the newest version."""
@@ -32,6 +33,7 @@ class Pulls:
         if newest is None or not self._is_due(newest.policy_version):
             return
         self._seen, self._decided_at = newest.policy_version, self.state.now
+        self._decided_after = self.state.events
         behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
         if not behind:
             return
@@ -55,7 +57,10 @@ class Pulls:
         )
 
     def _is_due(self, newest: int) -> bool:
-        if newest != self._seen or self.state.now >= self._decided_at + self.state.config.staleness.decide_s:
+        if newest != self._seen:
+            return True
+        is_time = self.state.now >= self._decided_at + self.state.config.staleness.decide_s
+        if is_time and self.state.events >= self._decided_after + self.state.registry.ready_instances:
             return True
         workers = self.state.registry.workers
         return any(self._is_dry(workers[peer], newest) for peer in self.state.registry.changed)

@@ -34,6 +34,7 @@ class RunState:
         self.coefficients = coefficients or QWEN_7B_TP1
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
+        self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
         staleness = config.staleness
