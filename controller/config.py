@@ -69,6 +69,9 @@ class StalenessSettings(Section):
     mu: float = Field(default=0.3, ge=0, le=1)
     """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle
     instance."""
+    adaptive_mu: bool = False
+    """Lower mu while the trainer waits for groups rather than for stragglers: then the number of tokens counts,
+    not how soon each response ends. `mu` is the most that it comes back to."""
     synchronization: str = "gain"
     """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
     (when it has thinned out), `every_few`, or an import path of a function like those of

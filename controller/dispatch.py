@@ -41,6 +41,7 @@ class Dispatch:
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
         self._shortlist = Shortlist()
         self._views: dict[int, InstanceView] = {}
+        self._gated_s, self._gated_since = 0.0, None
         self._refused: tuple[Any, ...] | None = None  # what found no place, and when it may be tried again
 
     def run(self) -> None:
@@ -48,6 +49,7 @@ class Dispatch:
         allow."""
         changed = self._refresh()
         self.is_cut = False
+        self._count_gated()
         for _ in range(ROUTES_PER_STEP):
             work = self._next()
             if work is None:
@@ -58,6 +60,7 @@ class Dispatch:
             chosen = None if only == [] else self._choose(trajectory, is_fresh, only)
             if chosen is None:
                 self._refused = moment
+                self._gated_since = self.state.now if is_fresh else None
                 return
             self._refused = None
             if is_fresh:
@@ -66,6 +69,17 @@ class Dispatch:
             self._place(trajectory, chosen)
             changed = self._refresh()
         self.is_cut = True
+
+    def take_gated_s(self) -> float:
+        """Seconds since the last call in which a fresh group that was admitted found no instance."""
+        self._count_gated()
+        gated, self._gated_s = self._gated_s, 0.0
+        return gated
+
+    def _count_gated(self) -> None:
+        if self._gated_since is not None:
+            self._gated_s += self.state.now - self._gated_since
+            self._gated_since = None
 
     def admissible(self) -> int:
         """Groups that may start now under the newest version."""
@@ -92,6 +106,7 @@ class Dispatch:
             state.in_system_at_pull,
             ledger.spare_groups,
             state.cap,
+            state.strategy_settings.is_tail_bound,
         )
 
     def settled_views(self) -> list[InstanceView]:

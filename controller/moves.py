@@ -129,4 +129,5 @@ class _Running(Mapping[int, Sequence[RunningView]]):
             max(1, member.expected_tokens - member.response_tokens),
             member.newest_version,
             self._state.ledger.deadline(group.id) - self._state.ledger.train_version,
+            member.reported,
         )

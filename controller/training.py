@@ -23,7 +23,7 @@ from protocol.messages import (
     SaveCheckpoint,
     TrainStepFinished,
 )
-from strategies.admission import next_cap
+from strategies.admission import STARVED, next_cap, next_mu
 from strategies.cost_model import throughput
 
 PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between two
@@ -40,8 +40,12 @@ class Training:
         self.checkpoint_of: int | None = None  # version that is being saved
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
+        self._ready_at: float | None = None  # since when no straggler holds that batch back
         self._consumed_at: float | None = None
         self._periods: deque[float] = deque(maxlen=state.config.staleness.max_staleness + 1)
+        self._late = self._starved = (
+            0.0  # shares of a step that the trainer waits for stragglers, and for groups
+        )
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
 
@@ -62,7 +66,10 @@ class Training:
             return False
         if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
             self._enough_at = self.state.now
-        if not self.state.ledger.is_ready() or self._holds():
+        if not self.state.ledger.is_ready():
+            return False
+        self._ready_at = self.state.now if self._ready_at is None else self._ready_at
+        if self._holds():
             return False
         ready = self.state.ledger.ready_batch()
         assert ready is not None
@@ -94,6 +101,8 @@ class Training:
         pace, window = self.state.config.staleness.pace, self.state.config.staleness.max_staleness + 1
         if pace <= 0 or self._consumed_at is None or len(self._periods) < window:
             return False
+        if not self.state.strategy_settings.is_tail_bound:
+            return False
         until = self._consumed_at + pace * fmean(self._periods)
         if self.state.now >= until or not self.state.ledger.reserved:
             return False
@@ -108,13 +117,28 @@ class Training:
             enough_at = now if self._enough_at is None else self._enough_at
             starved = max(0.0, enough_at - max(self._idle_since, self._consumed_at)) / period
             mean = state.period_s
+            ready_at = now if self._ready_at is None else self._ready_at
+            late = max(0.0, ready_at - max(enough_at, self._idle_since, self._consumed_at)) / period
+            self._late += PERIOD_MEMORY * (late - self._late)
+            self._starved += PERIOD_MEMORY * (starved - self._starved)
+            starved, late = self._starved, self._late
+            settings = state.strategy_settings
+            if max(starved, late) > STARVED:  # else it is as it was
+                settings = settings._replace(is_tail_bound=late > starved)
+            if state.config.staleness.adaptive_mu:
+                most = state.config.staleness.mu
+                gated = self.dispatch.take_gated_s() / period
+                mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated)
+                settings = settings._replace(mu=mu)
+            state.strategy_settings = settings
             self._periods.append(period)
             state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
             view = self.dispatch.admission_view()
-            state.cap = next_cap(view, starved=starved, elasticity=self._elasticity())
+            state.cap = next_cap(view, starved=starved, late=late, elasticity=self._elasticity())
         self._consumed_at = now
         is_enough = state.ledger.occupied >= 2 * state.ledger.batch_groups
         self._enough_at = now if is_enough else None
+        self._ready_at = None
 
     def _elasticity(self) -> float:
         """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""

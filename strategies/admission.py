@@ -32,9 +32,10 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 
 
 def adaptive(view: AdmissionView, batches: float) -> int:
-    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`)."""
+    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`), and held until new weights are
+    out only where deadlines decide the speed: elsewhere nothing is gained by starting later."""
     del batches
-    return round(view.cap) - held(view)
+    return round(view.cap) - (held(view) if view.is_tail_bound else view.generating + view.occupied)
 
 
 def whole_window(view: AdmissionView, batches: float) -> int:
@@ -83,11 +84,10 @@ def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
     return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
 
 
-GROW, SHRINK = (
-    0.125,
-    0.0625,
-)  # of a batch, at each train step: growth hurts freshness, want of work hurts speed
+GROW, SHRINK = 0.0625, 0.03  # of a batch, at each train step: what a change does is seen some steps later
+DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
 STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
+LEAST_ELASTICITY = 0.1
 LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
 
 
@@ -96,17 +96,37 @@ def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -
     return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
 
 
-def next_cap(
-    view: AdmissionView, *, starved: float, elasticity: float, least_elasticity: float = 0.15
-) -> float:
+def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: float) -> float:
     """The adaptive cap after a train step.
 
-    It grows while the trainer waited for *groups* (`starved`: share of the step in which fewer than a batch
-    were occupied) and more of them would raise the throughput of the instances by more than they cost in
-    freshness (`elasticity`: relative gain in tokens per second for a relative gain in trajectories); it
-    shrinks while the trainer waits for stragglers or for nothing, since then groups only grow old.
+    It grows while the trainer waits for *groups* (`starved`: share of a step in which fewer than a batch were
+    occupied) and more of them would raise the throughput of the instances (`elasticity`: relative gain in
+    tokens per second for a relative gain in trajectories); it shrinks while the trainer waits for stragglers
+    (`late`), which the others slow down; and it drifts down while the trainer waits for nothing, since then
+    groups only grow old.
     """
     places = view.batch_groups + view.spare_groups
-    step = GROW if starved > STARVED and elasticity > least_elasticity else -SHRINK
+    if starved > STARVED and elasticity > LEAST_ELASTICITY:
+        step = GROW
+    else:
+        step = -SHRINK if late > STARVED else -DRIFT
     least = min(LEAST_BATCHES, view.max_staleness + 1.0)
     return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))
+
+
+MU_STEP = 0.01  # at each train step
+GATED = (
+    0.5  # share of a step in which admitted groups find no instance: then they start so late as to be late
+)
+
+
+def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float) -> float:
+    """The routing threshold after a train step.
+
+    Lower while it keeps admitted groups from starting for much of a step, or the trainer waits for groups, since
+    then it is tokens per second that count; back up while the trainer waits for stragglers, which crowded
+    instances slow down.
+    """
+    if gated > GATED or starved > max(late, STARVED):
+        return max(0.0, mu - MU_STEP)
+    return min(most, mu + MU_STEP) if late > STARVED else mu

@@ -16,6 +16,7 @@ Migration = Callable[[Sequence[InstanceView], Running, Settings], list[Move]]
 MOVES_PER_PAIR = 4  # at one decision: the next snapshot says what they did
 MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
 UNEQUAL = 1.3  # ratio of step times that is worth a look
+SETTLED = 0.33  # share of its tokens that a trajectory generates where it is before it moves again
 WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up all who run on the target
 
 
@@ -57,7 +58,7 @@ def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Se
     prefill; the one that saves most goes first.
     """
     moves = by_gap(instances, running, settings)
-    if moves or len(instances) < 2:
+    if moves or len(instances) < 2 or not settings.is_tail_bound:
         return moves
     loads = {i.index: i for i in instances}
     taken: set[int] = set()
@@ -69,7 +70,10 @@ def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Se
         candidates = [
             t
             for t in running[source.index]
-            if t.index not in taken and t.min_version <= target.policy_version and fits(t, target)
+            if t.index not in taken
+            and t.min_version <= target.policy_version
+            and t.here_tokens >= SETTLED * t.resident_tokens
+            and fits(t, target)
         ]
         best = max(candidates, key=lambda t: (saving_s(t, source, target), -t.index), default=None)
         if best is None or saving_s(best, source, target) <= 0:
@@ -93,13 +97,18 @@ def fits(trajectory: RunningView, instance: InstanceView) -> bool:
 
 
 def saving_s(trajectory: RunningView, source: InstanceView, target: InstanceView) -> float:
-    """Seconds by which the trajectory would end sooner on the target, less WORTH times the prefill."""
+    """Seconds by which the trajectory would end sooner on the target, less WORTH times the prefill.
+
+    The source is slow only as long as what runs there lasts, so no more tokens are counted than the mean that
+    are left to its trajectories.
+    """
     here = step_latency(source.coefficients, max(1, source.running), source.resident_tokens)
     there = step_latency(
         target.coefficients, target.running + 1, target.resident_tokens + trajectory.resident_tokens
     )
+    lasting = (source.expected_tokens - source.resident_tokens) / max(1, source.running)
     cost = prefill_s(target.coefficients, trajectory.resident_tokens)
-    return (here - there) * trajectory.remaining_tokens - WORTH * cost
+    return (here - there) * min(trajectory.remaining_tokens, lasting) - WORTH * cost
 
 
 def _moved(

@@ -13,8 +13,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         **STRICT,
         "routing": "marginal_gain",
         "synchronization": "gain",
-        "migration": "benefit",
+        "migration": "gap",
         "pace": 0.85,
+        "adaptive_mu": True,
         "urgency": 5.0,
     },
     # the protocol alone, as released: least requests, pull at once, whatever the window admits

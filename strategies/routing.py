@@ -15,6 +15,9 @@ from typing import Any
 from strategies.cost_model import ideal_gain, marginal_gain, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
+OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
+NEWER = 0.95  # and under each version newer than it needs, for begun work
+
 Routing = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
 Order = Callable[[InstanceView, Settings], Any]
 
@@ -42,13 +45,13 @@ def size(work: WorkView, settings: Settings) -> int:
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance whose throughput grows most, if by at least mu times what an idle one would gain.
 
-    Fresh work prefers the newest version, begun work the oldest that it may use, which keeps new weights for
-    new groups. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
+    Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for
+    new groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
     With length prediction, an instance is judged by the tokens that it will hold on average, not by those of
     now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with threshold mu.
     """
     length = size(work, settings)
-    best: tuple[int, float, bool, int] | None = None
+    best: tuple[float, bool, int] | None = None
     for instance in instances:
         if not has_room(work, instance):
             continue
@@ -56,17 +59,20 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         gain = _gain(instance, length, settings)
         if gain < settings.mu * ideal_gain(c, length) and instance.running:
             continue
-        age = instance.policy_version if work.is_fresh else -instance.policy_version
-        key = (age, gain, instance.has_sibling, -instance.index)
+        behind = settings.newest_version - instance.policy_version
+        worth = gain * (
+            OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
+        )
+        key = (worth, instance.has_sibling, -instance.index)
         best = key if best is None or key > best else best
-    return None if best is None else -best[3]
+    return None if best is None else -best[2]
 
 
 def _gain(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that the trajectory adds, less what it takes from urgent ones, weighted by `urgency`."""
     c, n, tokens = instance.coefficients, instance.running, load(instance, settings)
     gain = marginal_gain(c, n, tokens, length)
-    if instance.urgent and settings.urgency:
+    if instance.urgent and settings.urgency and settings.is_tail_bound:
         slower = 1 / step_latency(c, n, tokens) - 1 / step_latency(c, n + 1, tokens + length)
         gain -= settings.urgency * instance.urgent * slower
     return gain

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from strategies.cost_model import throughput
 from strategies.views import Settings, SyncView
 
+CHEAP = 0.05  # of the time between two versions: a pull that takes less is not worth thinking about
+
 Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
 
 
@@ -22,7 +24,7 @@ def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """Those for whom new weights are worth what they cost.
 
-    An idle instance pulls at once. A busy one pulls when fresh trajectories wait that it could take at the
+    An idle instance pulls at once, and one for which a pull is cheap. Another pulls when fresh trajectories wait that it could take at the
     newest version only, and the tokens that they would add until the next version is out exceed those that it
     loses while it pulls and prefills again what it had. The cheapest come first, and each takes its share of
     what waits. Our reading of the paper's marginal-gain rule (the release has it commented out); lazy pulls
@@ -30,11 +32,11 @@ def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """
     if settings.guard and not settings.is_batch_ready:
         return []
-    chosen = [instance.index for instance in instances if not instance.running]
+    cheap_s = CHEAP * settings.horizon_s
+    chosen = [i.index for i in instances if not i.running or i.pull_s + i.restart_s <= cheap_s]
     waiting = settings.fresh
-    busy = sorted(
-        (instance for instance in instances if instance.running), key=lambda i: (loss(i), i.running, i.index)
-    )
+    dear = (i for i in instances if i.running and i.pull_s + i.restart_s > cheap_s)
+    busy = sorted(dear, key=lambda i: (loss(i), i.running, i.index))
     share = -(-waiting // len(busy)) if busy else 0
     for instance in busy:
         room = instance.capacity - instance.running

@@ -60,6 +60,7 @@ class RunningView(NamedTuple):
     remaining_tokens: int  # predicted
     min_version: int  # it may go on at this policy version or any newer one
     slack: int  # train steps that may pass before its group is due; 0: the next batch waits for it
+    here_tokens: int = 1 << 30  # generated where it is now
 
 
 class Move(NamedTuple):
@@ -79,6 +80,7 @@ class Settings(NamedTuple):
     horizon_s: float = 1.0  # mean time between two versions
     guard: bool = False  # pull a version only when the batch that updates it is ready
     is_batch_ready: bool = False
+    is_tail_bound: bool = False  # the trainer waits for the longest responses more than for groups
     indicator: str = "kv"
     indicator_threshold: float = 0.6
     phi_wait: int = 3
@@ -103,3 +105,4 @@ class AdmissionView(NamedTuple):
     in_system_at_pull: int = 0  # generating and occupied when they were told
     spare_groups: int = 0
     cap: float = 0.0  # of the adaptive rule: groups in the system
+    is_tail_bound: bool = True  # the trainer waits for the longest responses more than for groups
