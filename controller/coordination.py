@@ -150,11 +150,12 @@ class Coordination:
 
     def on_lost(self, instance: Instance) -> None:
         """Its trajectories go on elsewhere, from the last token that it reported."""
-        for id in list(instance.running):
-            group = self.state.groups[id.group]
-            member = group.members[id.member]
+        lost = [self.state.groups[id.group].members[id.member] for id in instance.running]
+        for member in lost:
             self.state.registry.take(instance, member)
-            self._end(group, member, "interrupt")
+        for member in lost:
+            if member.state == "queued":  # else its group was complete without it
+                self._end(self.state.groups[member.id.group], member, "interrupt")
 
     # -- what the core wants ----------------------------------------------------------------------------
 

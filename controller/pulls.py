@@ -51,6 +51,9 @@ class Pulls:
             return True
         if instance.running:
             return False
+        staleness = self.state.config.staleness
+        if not (staleness.partial_rollout or staleness.keep_kv):
+            return True  # it takes no work before it has pulled
         is_of_use = self.state.queue.peek(instance.policy_version) is not None
         return not is_of_use and (
             bool(self.state.queue) or not self.state.ledger.can_reserve(instance.policy_version)
