@@ -69,9 +69,9 @@ class StalenessSettings(Section):
     mu: float = Field(default=0.3, ge=0, le=1)
     """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle
     instance."""
-    adaptive_mu: bool = False
-    """Lower mu while the trainer waits for groups rather than for stragglers: then the number of tokens counts,
-    not how soon each response ends. `mu` is the most that it comes back to."""
+    adaptive_mu: bool = True
+    """Lower mu while the trainer waits for groups rather than for stragglers: then the number of tokens
+    counts, not how soon each response ends. `mu` is the most that it comes back to."""
     synchronization: str = "gain"
     """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
     (when it has thinned out), `every_few`, or an import path of a function like those of
@@ -90,16 +90,16 @@ class StalenessSettings(Section):
     keep_kv: bool = False
     """Swap weights under running trajectories, which keep the KV of the old ones: no prefill is repeated, at
     the price of attention to keys that the new weights would not have made."""
-    migration: str = "benefit"
-    """What moves between instances: `benefit` (wide gaps in throughput, and what the next batch waits for),
-    `gap`, `none`, or an import path of a function like those of strategies/migration.py."""
+    migration: str = "gap"
+    """What moves between instances: `gap` (wide gaps in throughput), `benefit` (that, and the longest
+    responses to where they end sooner), `none`, or an import path of a function like those of strategies/migration.py."""
     phi_wait: int = Field(default=3, ge=0)
     """An instance whose own queue is longer than this gives those that wait back."""
     phi_throughput: float = Field(default=5.0, ge=1)
     """Ratio of the throughputs of two instances above which trajectories move."""
     length_prediction: bool = True
     """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
-    urgency: float = Field(default=0.0, ge=0)
+    urgency: float = Field(default=5.0, ge=0)
     """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
     decides whom new work slows down. Needs length prediction."""
     cost_model: str = "online"
@@ -107,7 +107,7 @@ class StalenessSettings(Section):
     JSON file made by `launch.py profile`."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
-    pace: float = Field(default=0.0, ge=0, lt=1)
+    pace: float = Field(default=0.85, ge=0, lt=1)
     """A train step begins no sooner after the last than this share of the mean time between two, so that
     instances are not crowded now and empty later. 0: as soon as a batch is ready."""
     stragglers: Literal["wait", "retry", "truncate"] = "wait"

@@ -57,8 +57,8 @@ def _staleness_problems(config: Config) -> Iterator[Problem]:
     if staleness.max_staleness != bound:
         yield (
             ("staleness.max_staleness", "staleness.strategy"),
-            f"is {staleness.max_staleness}, but the strategy `{staleness.strategy}` is made for {bound}; leave "
-            "max_staleness out, or choose another strategy.",
+            f"is {staleness.max_staleness}, but the strategy `{staleness.strategy}` is made for {bound}; "
+            "leave max_staleness out, or choose another strategy.",
         )
 
 

@@ -2,8 +2,8 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, pull (changes who
-may be routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
+is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, pull (changes
+who may be routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
 """
 
 from controller.commands import Command, Finish

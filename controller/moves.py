@@ -19,7 +19,6 @@ from strategies.migration import MIGRATIONS
 from strategies.select import select
 from strategies.views import RunningView
 
-
 FULL = 0.9  # share of the KV cache in use, above which what waits in an engine waits for KV
 
 

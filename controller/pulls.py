@@ -45,8 +45,8 @@ class Pulls:
                 self._pull(instance)
 
     def _must_pull(self, instance: Instance) -> bool:
-        """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it is
-        idle and neither fresh nor begun work may run there."""
+        """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
+        is idle and neither fresh nor begun work may run there."""
         if instance.policy_version < 0:
             return True
         if instance.running:

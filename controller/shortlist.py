@@ -1,7 +1,7 @@
 """The most attractive instances of each policy version, without looking at all of them.
 
-Invariants: an instance is under at most one version; `best` gives the smallest keys first, ties by number;
-an entry that is no longer true is skipped when it surfaces, so that a change costs the logarithm of the number
+Invariants: an instance is under at most one version; `best` gives the smallest keys first, ties by number; an
+entry that is no longer true is skipped when it surfaces, so that a change costs the logarithm of the number
 of instances.
 """
 

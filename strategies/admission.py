@@ -32,8 +32,8 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 
 
 def adaptive(view: AdmissionView, batches: float) -> int:
-    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`), and held until new weights are
-    out only where deadlines decide the speed: elsewhere nothing is gained by starting later."""
+    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`), and held until new weights
+    are out only where deadlines decide the speed: elsewhere nothing is gained by starting later."""
     del batches
     return round(view.cap) - (held(view) if view.is_tail_bound else view.generating + view.occupied)
 
@@ -46,7 +46,8 @@ def whole_window(view: AdmissionView, batches: float) -> int:
 
 
 def one_batch(view: AdmissionView, batches: float) -> int:
-    """A whole batch at a time, the next when the last goes to the trainer: synchronous and one-step systems."""
+    """A whole batch at a time, the next when the last goes to the trainer: synchronous and one-step
+    systems."""
     del batches
     return view.batch_groups + view.spare_groups - view.generating - view.occupied
 
@@ -123,9 +124,9 @@ GATED = (
 def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float) -> float:
     """The routing threshold after a train step.
 
-    Lower while it keeps admitted groups from starting for much of a step, or the trainer waits for groups, since
-    then it is tokens per second that count; back up while the trainer waits for stragglers, which crowded
-    instances slow down.
+    Lower while it keeps admitted groups from starting for much of a step, or the trainer waits for groups,
+    since then it is tokens per second that count; back up while the trainer waits for stragglers, which
+    crowded instances slow down.
     """
     if gated > GATED or starved > max(late, STARVED):
         return max(0.0, mu - MU_STEP)

@@ -53,9 +53,9 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
 def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:
     """`by_gap`, and from the slowest instance to the fastest while a trajectory ends so much sooner there.
 
-    What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down by
-    the tokens of the others beside them. A trajectory is worth moving when it saves more than WORTH times the
-    prefill; the one that saves most goes first.
+    What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down
+    by the tokens of the others beside them. A trajectory is worth moving when it saves more than WORTH times
+    the prefill; the one that saves most goes first.
     """
     moves = by_gap(instances, running, settings)
     if moves or len(instances) < 2 or not settings.is_tail_bound:

@@ -8,6 +8,7 @@ Source: STALEFLOW.md F.4 (admission and consumption rules of the other systems).
 from typing import Any
 
 STRICT = {"ledger": "deadlines"}
+PLAIN = {"pace": 0.0, "adaptive_mu": False, "urgency": 0.0}  # what the other systems do not have
 PRESETS: dict[str, dict[str, Any]] = {
     "staleflow": {
         **STRICT,
@@ -25,6 +26,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "least_requests",
         "synchronization": "greedy",
         "migration": "none",
+        **PLAIN,
     },
     "sync": {
         **STRICT,
@@ -33,6 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "least_requests",
         "synchronization": "greedy",
         "migration": "none",
+        **PLAIN,
     },
     # one batch is generated while the one before is trained; weights change between two batches
     "one_step": {
@@ -42,6 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "least_requests",
         "synchronization": "greedy",
         "migration": "none",
+        **PLAIN,
         "partial_rollout": False,
     },
     "areal": {
@@ -50,6 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "round_robin",
         "synchronization": "greedy",
         "migration": "none",
+        **PLAIN,
     },
     "roll_flash": {
         "ledger": "floor",
@@ -57,6 +62,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "least_requests",
         "synchronization": "greedy",
         "migration": "none",
+        **PLAIN,
     },
     "verl_async": {
         "ledger": "completion",
@@ -64,6 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "least_requests",
         "synchronization": "every_few",
         "migration": "none",
+        **PLAIN,
     },
 }
 FIXED_BOUND = {"sync": 0, "one_step": 1}

@@ -45,10 +45,11 @@ def size(work: WorkView, settings: Settings) -> int:
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance whose throughput grows most, if by at least mu times what an idle one would gain.
 
-    Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for
-    new groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a sibling, whose prompt is prefilled already.
-    With length prediction, an instance is judged by the tokens that it will hold on average, not by those of
-    now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with threshold mu.
+    Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for new
+    groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a
+    sibling, whose prompt is prefilled already. With length prediction, an instance is judged by the tokens
+    that it will hold on average, not by those of now. Source: StaleFlow (arXiv 2601.12784),
+    throughput-optimal routing with threshold mu.
     """
     length = size(work, settings)
     best: tuple[float, bool, int] | None = None

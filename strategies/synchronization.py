@@ -24,11 +24,11 @@ def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """Those for whom new weights are worth what they cost.
 
-    An idle instance pulls at once, and one for which a pull is cheap. Another pulls when fresh trajectories wait that it could take at the
-    newest version only, and the tokens that they would add until the next version is out exceed those that it
-    loses while it pulls and prefills again what it had. The cheapest come first, and each takes its share of
-    what waits. Our reading of the paper's marginal-gain rule (the release has it commented out); lazy pulls
-    after SIMULATION.md section 5, item 5.
+    An idle instance pulls at once, and one for which a pull is cheap. Another pulls when fresh trajectories
+    wait that it could take at the newest version only, and the tokens that they would add until the next
+    version is out exceed those that it loses while it pulls and prefills again what it had. The cheapest come
+    first, and each takes its share of what waits. Our reading of the paper's marginal-gain rule (the release
+    has it commented out); lazy pulls after SIMULATION.md section 5, item 5.
     """
     if settings.guard and not settings.is_batch_ready:
         return []

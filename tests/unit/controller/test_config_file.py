@@ -94,7 +94,9 @@ def test_a_key_given_twice_is_refused(tmp_path):
 
 def test_the_branches_of_a_union_become_one_sentence(tmp_path):
     text = problems(tmp_path, "staleness: {in_flight_batches: many}")
-    assert "in_flight_batches (line 1): 'many' is refused; expected a valid number or 'auto' or 'all'." in text
+    assert (
+        "in_flight_batches (line 1): 'many' is refused; expected a valid number or 'auto' or 'all'." in text
+    )
 
 
 @pytest.mark.parametrize("text", ["- a\n- list", "just words", "a: [1", "\tx: 1"])
