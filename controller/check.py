@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from controller.config import Config
 from controller.config_rules import cross_field_problems
+from strategies.admission import ADMISSIONS
 from strategies.filtering import FILTERS
+from strategies.migration import MIGRATIONS
 from strategies.routing import ROUTINGS
 from strategies.synchronization import SYNCHRONIZATIONS
 
@@ -42,7 +44,7 @@ def check(config: Config) -> list[Finding]:
     """Everything that is wrong with a run, or worth knowing, errors first; nothing is started."""
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
-        _check_model, _check_data, _check_import_paths, _check_run_directory, _check_port, _check_work,
+        _check_promise, _check_model, _check_data, _check_import_paths, _check_run_directory, _check_port, _check_work,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -99,6 +101,8 @@ def _check_import_paths(config: Config) -> Findings:
         ("rollout.engine", config.rollout.engine, ("torch",)),
         ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
         ("staleness.synchronization", staleness.synchronization, tuple(SYNCHRONIZATIONS)),
+        ("staleness.migration", staleness.migration, tuple(MIGRATIONS)),
+        ("staleness.admission", staleness.admission, tuple(ADMISSIONS)),
         ("staleness.filter", staleness.filter, tuple(FILTERS)),
     ):
         if value is None or value in known:
@@ -109,6 +113,21 @@ def _check_import_paths(config: Config) -> Findings:
             )
         elif problem := find_import_path(value):
             yield Finding("error", field, problem + (f" Built in: {', '.join(known)}." if known else ""))
+
+
+def _check_promise(config: Config) -> Findings:
+    staleness = config.staleness
+    if staleness.ledger in ("arrival", "completion"):
+        yield Finding(
+            "note", "staleness.ledger",
+            f"`{staleness.ledger}` (strategy `{staleness.strategy}`) does not promise max_staleness "
+            f"{staleness.max_staleness}: older trajectories are trained, and counted (staleness/violations).",
+        )  # fmt: skip
+    elif staleness.ledger == "floor" or staleness.spare_groups:
+        yield Finding(
+            "note", "staleness.ledger" if staleness.ledger == "floor" else "staleness.spare_groups",
+            "groups that come too late for the bound are dropped, which favours short responses.",
+        )  # fmt: skip
 
 
 def _check_model(config: Config) -> Findings:
@@ -312,9 +331,8 @@ def _check_work(config: Config) -> Findings:
             "rollout.instances",
             f"instances and trainer use {processes} threads on {cores} cores; on CPUs they share them.",
         )
-    batches = (
-        staleness.max_staleness + 1 if staleness.in_flight_batches == "auto" else staleness.in_flight_batches
-    )
+    in_flight = staleness.in_flight_batches
+    batches = staleness.max_staleness + 1 if isinstance(in_flight, str) else in_flight
     trajectories = int(batches * trainer.batch_groups) * rollout.group_size
     yield Finding(
         "note", "staleness.in_flight_batches",

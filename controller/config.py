@@ -92,7 +92,8 @@ class StalenessSettings(Section):
     the price of attention to keys that the new weights would not have made."""
     migration: str = "gap"
     """What moves between instances: `gap` (wide gaps in throughput), `benefit` (that, and the longest
-    responses to where they end sooner), `none`, or an import path of a function like those of strategies/migration.py."""
+    responses to where they end sooner), `none`, or an import path of a function like those of
+    strategies/migration.py."""
     phi_wait: int = Field(default=3, ge=0)
     """An instance whose own queue is longer than this gives those that wait back."""
     phi_throughput: float = Field(default=5.0, ge=1)
@@ -104,7 +105,7 @@ class StalenessSettings(Section):
     decides whom new work slows down. Needs length prediction."""
     cost_model: str = "online"
     """Speed of instances: `online` (fitted from their reports), `published` (a 7B model on one GPU), or a
-    JSON file made by `launch.py profile`."""
+    JSON file made by `launch.py profile`, whose content takes its place when the configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
     pace: float = Field(default=0.85, ge=0, lt=1)

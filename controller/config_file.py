@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from controller.config import Config, Section
 from controller.config_rules import cross_field_problems
 from protocol.errors import ConfigError
+from strategies.cost_model import COST_MODELS, load_coefficients
 
 PATH_KEYS = (
     "data.path", "model.path", "model.factory", "reward.function", "rollout.engine",
@@ -49,7 +50,25 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     tree, lines, problems = _read_tree(file)
     for override in overrides:
         problems += _apply_override(tree, lines, override)
-    return _with_absolute_paths(_validated(tree, lines, problems, str(file)), file.absolute().parent)
+    return _resolved(_validated(tree, lines, problems, str(file)), file.absolute().parent)
+
+
+def _resolved(config: Config, folder: Path) -> Config:
+    """Paths made absolute, and the coefficients of `staleness.cost_model` in place of their file, so that a
+    run's history does not depend on a file that may change."""
+    config = _with_absolute_paths(config, folder)
+    name = config.staleness.cost_model
+    if name in COST_MODELS or name.lstrip().startswith("{"):
+        return config
+    file = folder / name
+    try:
+        text = json.dumps(load_coefficients(file.read_text())._asdict())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"staleness.cost_model is {name!r}, and {file} cannot be read: {error}. Expected "
+            f"{' or '.join(COST_MODELS)}, or a file that `launch.py profile RUN -o FILE.json` wrote."
+        ) from None
+    return config.model_copy(update={"staleness": config.staleness.model_copy(update={"cost_model": text})})
 
 
 def change_config(config: Config, overrides: Sequence[str], *, without: Sequence[str] = ()) -> Config:
@@ -62,7 +81,7 @@ def change_config(config: Config, overrides: Sequence[str], *, without: Sequence
         section, _, key = dotted.partition(".")
         del tree[section][key]
     problems = [problem for override in overrides for problem in _apply_override(tree, {}, override)]
-    return _with_absolute_paths(_validated(tree, {}, problems, "with its changes"), Path.cwd())
+    return _resolved(_validated(tree, {}, problems, "with its changes"), Path.cwd())
 
 
 def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str) -> Config:

@@ -93,6 +93,11 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     if first is not None and last is not None:
         lines[0] += f" Reward {first:.3f} in the first steps, {last:.3f} in the last."
     lines.append(str(summary.get("verdict", "")))
+    if late := summary.get("staleness/violations", 0):
+        bound = summary.get("staleness/max_allowed")
+        lines.append(
+            f"{late} trajectories were older than max_staleness {bound}: these rules do not promise it."
+        )
     lines.append(f"Files: {run_dir} (metrics.jsonl, summary.json, checkpoints/, logs/)")
     return [line for line in lines if line]
 

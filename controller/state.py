@@ -19,7 +19,7 @@ from controller.registry import Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.admission import first_cap
-from strategies.cost_model import QWEN_7B_TP1, Coefficients
+from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.lengths import LengthModel
 from strategies.views import Settings
 
@@ -29,9 +29,10 @@ FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one
 class RunState:
     """One run, as the controller knows it."""
 
-    def __init__(self, config: Config, coefficients: Coefficients | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
-        self.coefficients = coefficients or QWEN_7B_TP1
+        named = config.staleness.cost_model in COST_MODELS
+        self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many

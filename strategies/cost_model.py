@@ -34,6 +34,9 @@ class Coefficients(NamedTuple):
 QWEN_7B_TP1 = Coefficients(0.0064, 0.0027, 1.231e-4, 0.0028, 3.35e-8)
 """Published with the StaleFlow release. A safe default for others too: only ratios of gains decide."""
 
+COST_MODELS = ("online", "published")
+"""Values of `staleness.cost_model` that are no coefficients: fitted while the run goes on, or QWEN_7B_TP1."""
+
 PUBLISHED: dict[str, Coefficients] = {
     "7b-tp1": QWEN_7B_TP1,
     "7b-tp2": Coefficients(0.0073, 0.0053, 8.5e-5, 0.0007, 1.8789e-8, 0.0053, 8.5e-5, 8.2e-10),

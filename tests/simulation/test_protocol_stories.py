@@ -43,7 +43,7 @@ def test_spare_responses_favour_short_ones_and_are_faster():
 
 @pytest.mark.parametrize("max_staleness", [1, 2, 3])
 def test_with_spare_groups_every_batch_is_whole_and_within_the_bound(max_staleness):
-    simulation, outcome = run(max_staleness=max_staleness, spare_groups=2, in_flight_batches="all")
+    _, outcome = run(max_staleness=max_staleness, spare_groups=2, in_flight_batches="all")
     assert outcome.is_success, outcome.reason
     assert all(len(start.groups) == 4 for start in outcome.starts)
     assert outcome.summary["staleness/violations"] == 0
@@ -51,10 +51,10 @@ def test_with_spare_groups_every_batch_is_whole_and_within_the_bound(max_stalene
 
 
 def test_what_no_batch_can_use_is_aborted_and_nothing_else_is():
-    simulation, outcome = run(max_staleness=1, spare_groups=3, in_flight_batches="all", group_size=2)
+    _, outcome = run(max_staleness=1, spare_groups=3, in_flight_batches="all", group_size=2)
     counts = outcome.summary["counts"]
     assert counts["groups/useless"] > 0
-    plain, without = run(max_staleness=1, in_flight_batches="all", group_size=2)
+    _, without = run(max_staleness=1, in_flight_batches="all", group_size=2)
     assert "groups/useless" not in without.summary["counts"]
 
 
@@ -78,7 +78,7 @@ def first_is_good(rewards):
 def test_stragglers_alone_at_the_bound_do_not_hold_the_trainer(what):
     rules = {"max_staleness": 1, "in_flight_batches": "all", "group_size": 2, "tail": True}
     _, waiting = run(seed=5, **rules)
-    simulation, outcome = run(seed=5, stragglers=what, straggler_groups=4, **rules)
+    _, outcome = run(seed=5, stragglers=what, straggler_groups=4, **rules)
     assert outcome.is_success, outcome.reason
     done = {"retry": "stragglers/retried", "truncate": "stragglers/truncated"}[what]
     assert outcome.summary["counts"][done] > 0

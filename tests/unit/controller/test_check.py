@@ -177,3 +177,12 @@ def test_a_taken_port_is_found(sound):
 )
 def test_what_a_person_may_want_to_change_is_noted(sound, sections, said):
     assert any(said in text for text in notes(**sections))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "word"), [("areal", "does not promise"), ("roll_flash", "dropped"), ("greedy", None)]
+)
+def test_rules_that_promise_no_bound_or_drop_groups_say_so(strategy, word):
+    config = Config.model_validate({"staleness": {"strategy": strategy}})
+    found = [finding.text for finding in check(config) if finding.level == "note"]
+    assert any(word in text for text in found) if word else not any("promise" in text for text in found)

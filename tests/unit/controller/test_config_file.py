@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from controller.config import Config, load_config
+from controller.state import RunState
 from protocol.errors import ConfigError
+from strategies.cost_model import PUBLISHED, dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -167,3 +169,15 @@ def test_the_manual_of_the_configuration_is_up_to_date():
 def test_a_rule_says_nothing_about_a_field_that_was_refused_itself(tmp_path):
     text = problems(tmp_path, "trainer: {batch_groups: ten, minibatches: 3}")
     assert "has 1 problem:" in text
+
+
+def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
+    (tmp_path / "fast.json").write_text(dump_coefficients(PUBLISHED["14b-tp1"]))
+    (tmp_path / "run.yaml").write_text("staleness: {cost_model: fast.json}")
+    config = load_config(str(tmp_path / "run.yaml"))
+    (tmp_path / "fast.json").unlink()
+    assert RunState(config).coefficients == PUBLISHED["14b-tp1"]
+
+
+def test_a_cost_model_that_is_neither_a_name_nor_a_file_is_refused(tmp_path):
+    assert "nowhere.json cannot be read" in problems(tmp_path, "staleness: {cost_model: nowhere.json}")
