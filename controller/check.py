@@ -44,7 +44,8 @@ def check(config: Config) -> list[Finding]:
     """Everything that is wrong with a run, or worth knowing, errors first; nothing is started."""
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
-        _check_promise, _check_model, _check_data, _check_import_paths, _check_run_directory, _check_port, _check_work,
+        _check_promise, _check_model, _check_data, _check_import_paths,
+        _check_run_directory, _check_port, _check_work,
     )  # fmt: skip
     for one in checks:
         found += one(config)
