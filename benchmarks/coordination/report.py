@@ -28,7 +28,8 @@ virtual time, not of GPUs. `single`: 16 instances, 512 prompts with one response
 instances, 32 prompts x 16; `groups`: 64 instances, 128 prompts x 16, lengths inside a group independent;
 `tied`: the same with a correlation of 0.8; `wide`: 128 instances, 128 prompts x 16, at most 20,000 tokens.
 No strategy knows a length before it ends. MISS marks a cell under its aim, or one in which a strict preset is
-ahead. The plots leave out runs that lose long responses (`roll_flash`).
+ahead. A dash is a cell that was not run.
+The plots leave out runs that lose long responses (`roll_flash`).
 """
 
 
