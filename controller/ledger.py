@@ -18,23 +18,12 @@ occupy / consume; restated by deadlines.
 from collections.abc import Iterator
 
 
-class Ledger:
-    """Reservations of groups against future batches. Units: groups and policy versions."""
+class Books:
+    """Who is reserved and who is occupied: what every ledger counts."""
 
-    is_strict = True
-    """Whether every batch keeps the bound by construction."""
-
-    def __init__(
-        self, *, max_staleness: int, batch_groups: int, train_version: int = 0, spare_groups: int = 0
-    ) -> None:
-        self.max_staleness = max_staleness
-        self.batch_groups = batch_groups
-        self.spare_groups = spare_groups
-        self.train_version = train_version
-        self._reserved: dict[int, int] = {}  # group -> deadline
-        self._occupied: dict[int, int] = {}
-        self._due: dict[int, int] = {}  # deadline -> unconsumed groups
-        self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
+    def __init__(self) -> None:
+        self._reserved: dict[int, int] = {}  # group -> what the ledger binds it to, in the order of starts
+        self._occupied: dict[int, int] = {}  # in the order of completion
 
     def __len__(self) -> int:
         return len(self._reserved) + len(self._occupied)
@@ -48,6 +37,29 @@ class Ledger:
     def occupied(self) -> int:
         """Groups that are scored and wait for their batch."""
         return len(self._occupied)
+
+    def _enter(self, group: int, bound_to: int) -> None:
+        assert group not in self._reserved, f"group {group} is reserved already"
+        assert group not in self._occupied, f"group {group} is occupied already"
+        self._reserved[group] = bound_to
+
+
+class Ledger(Books):
+    """Reservations of groups against future batches, bound to deadlines. Units: groups, policy versions."""
+
+    is_strict = True
+    """Whether every batch keeps the bound by construction."""
+
+    def __init__(
+        self, *, max_staleness: int, batch_groups: int, train_version: int = 0, spare_groups: int = 0
+    ) -> None:
+        super().__init__()
+        self.max_staleness = max_staleness
+        self.batch_groups = batch_groups
+        self.spare_groups = spare_groups
+        self.train_version = train_version
+        self._due: dict[int, int] = {}  # deadline -> unconsumed groups
+        self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
 
     def deadline(self, group: int) -> int:
         """The last train_version that may consume the group. Raises: KeyError if it is not in the ledger."""
@@ -66,10 +78,8 @@ class Ledger:
 
     def reserve(self, group: int, policy_version: int) -> None:
         """Bind a group that starts now to its deadline. Call `can_reserve` first."""
-        assert group not in self._reserved, f"group {group} is reserved already"
-        assert group not in self._occupied, f"group {group} is occupied already"
         assert self.can_reserve(policy_version), f"no headroom for version {policy_version}"
-        self._reserved[group] = policy_version + self.max_staleness
+        self._enter(group, policy_version + self.max_staleness)
         self._count(self._due, self._reserved[group], 1)
 
     def can_lower(self, group: int, policy_version: int) -> bool:

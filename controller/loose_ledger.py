@@ -8,37 +8,25 @@ Source: STALEFLOW.md F.4: AReaL (arrival), veRL fully asynchronous (completion),
 
 from typing import Literal
 
+from controller.ledger import Books
+
 Order = Literal["arrival", "completion", "floor"]
 UNLIMITED = 1 << 30
 
 
-class LooseLedger:
-    """Groups in the system, without deadlines that bind. Units: groups and policy versions."""
+class LooseLedger(Books):
+    """Groups in the system, bound to the version that they started under. Units: groups and policy versions."""
 
     def __init__(self, order: Order, *, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> None:
+        super().__init__()
         self.order: Order = order
         self.is_strict = order == "floor"
         self.max_staleness = max_staleness
         self.batch_groups = batch_groups
         self.spare_groups = spare_groups
         self.train_version = 0
-        self._reserved: dict[int, int] = {}  # group -> policy version, in the order of their start
-        self._occupied: dict[int, int] = {}  # in the order of their completion
         self._places: dict[int, int] = {}  # group -> order of its start
         self._started = 0
-
-    def __len__(self) -> int:
-        return len(self._reserved) + len(self._occupied)
-
-    @property
-    def reserved(self) -> int:
-        """Groups that have started and are not yet scored."""
-        return len(self._reserved)
-
-    @property
-    def occupied(self) -> int:
-        """Groups that are scored and wait for their batch."""
-        return len(self._occupied)
 
     def deadline(self, group: int) -> int:
         """When the group would be due if the bound held; an order for queues, no promise."""
@@ -56,9 +44,7 @@ class LooseLedger:
 
     def reserve(self, group: int, policy_version: int) -> None:
         """The group starts now."""
-        assert group not in self._reserved, f"group {group} is reserved already"
-        assert group not in self._occupied, f"group {group} is occupied already"
-        self._reserved[group] = policy_version
+        self._enter(group, policy_version)
         self._places[group] = self._started
         self._started += 1
 

@@ -40,8 +40,8 @@ class Moves:
         self._decided_at, self._decided_after = self.state.now, self.state.events
         views = self.dispatch.settled_views()
         running = _Running(self.state)
-        for move in self.migrate(views, running, self.state.strategy_settings):
-            self._interrupt([running.trajectory(move.trajectory)], "migrations")
+        chosen = self.migrate(views, running, self.state.strategy_settings)
+        self._interrupt([running.trajectory(index) for index in chosen], "migrations")
 
     def _is_due(self) -> bool:
         """A decision looks at every instance, so that per event it costs the same however many there are."""

@@ -1,9 +1,8 @@
 """What the parts of the core share: the run's whole state, and the commands of the step that is being made.
 
-Invariant: nothing here decides; each part changes only what its module names.
+Invariant: nothing here decides; each part changes only what its module names. The fields are kept flat, since
+each is read by several parts of the core.
 """
-
-# The fields of one run are many; they are kept flat, since each is read by several parts of the core.
 
 import random
 
@@ -62,7 +61,6 @@ class RunState:
             guard=staleness.guard,
             indicator=staleness.indicator,
             indicator_threshold=staleness.indicator_threshold,
-            phi_wait=staleness.phi_wait,
             phi_throughput=staleness.phi_throughput,
             sync_steps=staleness.sync_steps,
             uses_prediction=staleness.length_prediction,

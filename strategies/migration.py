@@ -1,4 +1,4 @@
-"""Which running trajectories to take from where they are: `migrate(instances, running, settings) -> moves`.
+"""Which running trajectories to take from where they are: `migrate(instances, running, settings) -> list`.
 
 `running` maps the index of an instance to the trajectories on it. A move interrupts one trajectory; it keeps
 its tokens and its deadline, and goes on where routing puts it, which costs a prefill of what it has. So a
@@ -8,10 +8,10 @@ move is made only when the time that it saves is longer.
 from collections.abc import Callable, Mapping, Sequence
 
 from strategies.cost_model import prefill_s, step_latency, throughput
-from strategies.views import InstanceView, Move, RunningView, Settings
+from strategies.views import InstanceView, RunningView, Settings
 
 Running = Mapping[int, Sequence[RunningView]]
-Migration = Callable[[Sequence[InstanceView], Running, Settings], list[Move]]
+Migration = Callable[[Sequence[InstanceView], Running, Settings], list[int]]
 
 MOVES_PER_PAIR = 4  # at one decision: the next snapshot says what they did
 MOVES_AT_ONCE = 4  # between the slowest and the fastest instance
@@ -20,13 +20,13 @@ SETTLED = 0.33  # share of its tokens that a trajectory generates where it is be
 WORTH = 4.0  # predicted saving over predicted cost: the prefill also holds up all who run on the target
 
 
-def none(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:
+def none(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
     """Nothing moves but by weight updates and lost workers."""
     del instances, running, settings
     return []
 
 
-def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:
+def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
     """From the instance with the highest throughput to the one with the lowest, when one is over
     `phi_throughput` times the other and nothing waits at the lower.
 
@@ -46,11 +46,11 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
         return []
     wanted = min(MOVES_PER_PAIR, (high.running - low.running) // 2)
     victims = sorted(running[high.index], key=lambda t: (t.resident_tokens, t.index))
-    moves = [Move(v.index, low.index) for v in victims if saving_s(v, high, low) > 0]
+    moves = [v.index for v in victims if saving_s(v, high, low) > 0]
     return moves[:wanted]
 
 
-def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[Move]:
+def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
     """`by_gap`, and from the slowest instance to the fastest while a trajectory ends so much sooner there.
 
     What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down
@@ -79,7 +79,7 @@ def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Se
         if best is None or saving_s(best, source, target) <= 0:
             break
         taken.add(best.index)
-        moves.append(Move(best.index, target.index))
+        moves.append(best.index)
         loads[source.index], loads[target.index] = _moved(best, source, target)
     return moves
 

@@ -63,13 +63,6 @@ class RunningView(NamedTuple):
     here_tokens: int = 1 << 30  # generated where it is now
 
 
-class Move(NamedTuple):
-    """Take a trajectory from where it runs; `target` is the instance it was moved for, -1 for anywhere."""
-
-    trajectory: int
-    target: int = -1
-
-
 class Settings(NamedTuple):
     """Knobs that strategies share (`staleness.*` in the configuration), and what concerns all instances."""
 
@@ -83,7 +76,6 @@ class Settings(NamedTuple):
     is_tail_bound: bool = False  # the trainer waits for the longest responses more than for groups
     indicator: str = "kv"
     indicator_threshold: float = 0.6
-    phi_wait: int = 3
     phi_throughput: float = 5.0
     sync_steps: int = 1  # pull only versions that are a multiple of this
     uses_prediction: bool = True
