@@ -7,19 +7,14 @@ Invariants:
 - An optimizer step whose loss or gradient is not finite is skipped and counted; the weights stay the same.
 - What `state_for_publish` returns is a private copy: the next step does not touch it.
 - Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
-
-One rank runs the same FSDP2 code as many: measured on a 2-layer model of hidden size 64, it costs 2 % there.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train
@@ -31,6 +26,8 @@ from workers.model import load_causal_lm, pick_device
 from workers.packed_forward import PackedRow, check_no_leak, choose_attention, pack_row, response_logprobs
 from workers.packing import plan, split_by_group
 from workers.ranks import Ranks
+from workers.sharding import gather, make_optimizer, reshard, shard, whole
+from workers.trainer_state import gather_state, missing_weights, named_tensors, restore_state
 
 MAX_SKIPPED_STEPS = 20  # optimizer steps in a row; the weights themselves are broken then
 
@@ -73,10 +70,10 @@ class Trainer:
             device=self.ranks.device,
             attention=choose_attention(self.ranks.device, forward_dtype),
         )
-        self._shard(forward_dtype)
+        shard(self.model, self.ranks, forward_dtype=forward_dtype)
         check_no_leak(self.model, self.ranks.device)
-        self._reshard()
-        self._optimizer = self._make_optimizer()
+        reshard(self.model)
+        self._optimizer = make_optimizer(self.model, settings.trainer)
         self._skipped_in_a_row = 0
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
@@ -110,7 +107,8 @@ class Trainer:
 
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
-        return self._gather(self._named_tensors(), dtype=getattr(torch, self._settings.model.dtype))
+        dtype = getattr(torch, self._settings.model.dtype)
+        return gather(named_tensors(self.model), self.ranks, dtype=dtype)
 
     def save_checkpoint(self, policy_version: int) -> Path:
         """Write `checkpoints/step_<policy_version>` in the run directory and return its path.
@@ -124,10 +122,9 @@ class Trainer:
             )
         directory = Path(self._settings.run_dir).absolute() / "checkpoints"
         published = self.state_for_publish()
-        state = self._gather(self._trainer_state(), dtype=None)
+        state = gather_state(self.model, self._optimizer, self.ranks)
         if self.ranks.rank != 0:
             return directory / f"step_{self.policy_version}"
-        state["rng"] = torch.get_rng_state()
         return write_checkpoint(
             directory,
             self.policy_version,
@@ -140,47 +137,13 @@ class Trainer:
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint, whatever number of ranks wrote it. Raises: RunError if it does not fit."""
         policy_version, state = read_state(Path(path))
-        names = self._named_tensors()
-        if missing := [name for name in names if f"model.{name}" not in state]:
+        if missing := missing_weights(self.model, state):
             raise RunError(
                 f"{path} lacks {len(missing)} weights of this model, first {missing[0]}. Expected one that "
                 f"was written with {self._model_directory}; resume with the configuration that wrote it."
             )
-        with torch.no_grad():
-            for name, tensor in names.items():
-                tensor.copy_(_like(state[f"model.{name}"], tensor))
-                if f"step.{name}" in state:
-                    self._optimizer.state[tensor] = {
-                        "step": state[f"step.{name}"].to(self.ranks.device, copy=True),
-                        "exp_avg": _like(state[f"exp_avg.{name}"], tensor),
-                        "exp_avg_sq": _like(state[f"exp_avg_sq.{name}"], tensor),
-                    }
-        torch.set_rng_state(state["rng"])
+        restore_state(self.model, self._optimizer, state)
         self.policy_version = policy_version
-
-    def _shard(self, forward_dtype: torch.dtype) -> None:
-        policy = MixedPrecisionPolicy()
-        if forward_dtype != torch.float32:
-            policy = MixedPrecisionPolicy(param_dtype=forward_dtype, reduce_dtype=torch.float32)
-        layers = set(self.model._no_split_modules or ())
-        for module in self.model.modules():
-            if type(module).__name__ in layers:
-                fully_shard(module, mesh=self.ranks.mesh, mp_policy=policy)
-        fully_shard(self.model, mesh=self.ranks.mesh, mp_policy=policy)
-
-    def _make_optimizer(self) -> torch.optim.AdamW:
-        options = self._settings.trainer
-        matrices = [parameter for parameter in self.model.parameters() if parameter.ndim > 1]
-        others = [parameter for parameter in self.model.parameters() if parameter.ndim <= 1]
-        return torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": options.weight_decay},
-                {"params": others, "weight_decay": 0.0},  # norms and biases
-            ],
-            lr=options.lr,
-            betas=options.betas,
-            fused=True,
-        )
 
     def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
         """This rank's micro-batches of one mini-batch."""
@@ -218,7 +181,7 @@ class Trainer:
         logprobs_N = torch.zeros(count, device=self.ranks.device)
         for row in rows:
             logprobs_N[row.places_N] = self._forward(row)[0]
-        self._reshard()
+        reshard(self.model)
         return self.ranks.sum(logprobs_N)
 
     def _mismatch(self, flat: _Flat) -> dict[str, float]:
@@ -227,11 +190,6 @@ class Trainer:
         if self._settings.trainer.proximal == "rollout":
             trained = self.ranks.sum(flat.seen_logprobs)
         return losses.mismatch_metrics(trained, flat.rollout_logprobs, flat.importance_weights)
-
-    def _reshard(self) -> None:
-        # FSDP keeps the root's whole weights after a forward pass, for a backward pass that may not come; the
-        # next forward pass would then use them although a checkpoint has changed the shards
-        cast("FSDPModule", self.model).reshard()
 
     def _forward(self, row: PackedRow) -> tuple[torch.Tensor, torch.Tensor]:
         return response_logprobs(self.model, row, temperature=self._settings.rollout.sampling.temperature)
@@ -256,7 +214,7 @@ class Trainer:
             parts = (result.loss.detach(), entropy_N.sum(), result.clipped, result.nonfinite)
             totals += torch.stack([*(part.double() for part in parts), totals.new_tensor(len(entropy_N))])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.grad_clip)
-        grad_norm = _whole(norm).item()
+        grad_norm = whole(norm).item()
         loss, entropy, clipped, nonfinite, tokens = self.ranks.sum(totals).tolist()
         if not math.isfinite(loss + grad_norm):
             self._skip(loss, grad_norm)
@@ -281,41 +239,3 @@ class Trainer:
                 f"of {loss} and a gradient norm of {grad_norm}. Expected finite numbers; lower `trainer.lr` "
                 "and resume from the newest checkpoint."
             )
-
-    def _named_tensors(self) -> dict[str, torch.Tensor]:
-        """Parameters and persistent buffers, tied ones under their first name only."""
-        named: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, tensor in self.model.state_dict(keep_vars=True).items():
-            named.setdefault(id(tensor), (name, tensor))
-        return dict(named.values())
-
-    def _trainer_state(self) -> dict[str, torch.Tensor]:
-        named = self._named_tensors()
-        state = {f"model.{name}": tensor for name, tensor in named.items()}
-        for name, tensor in named.items():
-            for key, value in self._optimizer.state.get(tensor, {}).items():
-                state[f"{key}.{name}"] = value
-        return state
-
-    def _gather(
-        self, tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype | None
-    ) -> dict[str, torch.Tensor]:
-        gathered = {}
-        for name, tensor in tensors.items():
-            whole = _whole(tensor.detach())
-            if self.ranks.rank == 0:
-                target = dtype if dtype and whole.is_floating_point() else whole.dtype
-                gathered[name] = whole.to("cpu", target, copy=True).contiguous()
-        return gathered
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _like(whole: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A copy of `whole`, sharded and placed as `other` is."""
-    whole = whole.to(other.device, copy=True)
-    if isinstance(other, DTensor):
-        return distribute_tensor(whole, other.device_mesh, other.placements)
-    return whole
