@@ -12,9 +12,14 @@ from pathlib import Path
 from protocol.errors import ConfigError
 
 UNIX_PATH_BYTES = 107
+WITHOUT_KEYS = (
+    "which other hosts can reach; without keys anybody could attach. Make keys and name their folder in "
+    "`controller.keys`: launch.py keygen keys --role rollout --name node1; then controller.keys=keys. Or "
+    "bind tcp://127.0.0.1:PORT or ipc://PATH."
+)
 
 
-def check_endpoint(endpoint: str) -> None:
+def check_endpoint(endpoint: str, *, has_keys: bool = False) -> None:
     """Refuse what must not be bound, and clear away what a dead controller left.
 
     Raises: ConfigError if the endpoint is malformed, reachable from other hosts, or taken.
@@ -23,24 +28,26 @@ def check_endpoint(endpoint: str) -> None:
     if separator and place and scheme == "ipc":
         _check_unix_path(Path(place))
     elif separator and place and scheme == "tcp":
-        host = place.rpartition(":")[0].strip("[]")
-        if not _is_loopback(host):
-            raise ConfigError(
-                f"`controller.bind` is {endpoint}, which other hosts can reach; without keys anybody could "
-                "attach. Bind tcp://127.0.0.1:PORT or ipc://PATH; from elsewhere, reach it through an "
-                "ssh tunnel."
-            )
+        host = place.rpartition(":")[0]
+        if not has_keys and not is_loopback(host):
+            raise ConfigError(f"`controller.bind` is {endpoint}, {WITHOUT_KEYS}")
     else:
         raise ConfigError(
             f"`controller.bind` is {endpoint!r}; expected `ipc://PATH` or `tcp://127.0.0.1:PORT`."
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine can reach what is bound to `host`."""
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def local_form(endpoint: str) -> str:
+    """The address by which a process on this machine reaches what is bound at `endpoint`."""
+    return endpoint.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _check_unix_path(path: Path) -> None:

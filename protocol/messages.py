@@ -412,10 +412,19 @@ class Close(Message):
     is_fault: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Reattach(Message):
+    """This controller does not know the worker (any more): it was started again, or the worker was silent for
+    longer than its lease. It may attach as a new one."""
+
+    tag: ClassVar[int] = 43
+
+
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, Generated, GenerationFailed, InstanceStatus,
     Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished, PolicyPublished, CheckpointSaved,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,
+    Reattach,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from protocol.codec import Packet, encode
 from protocol.errors import LocalError
@@ -32,6 +33,9 @@ RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for
 COPY_BYTES = 65_536  # from here on libzmq refers to the buffer instead of copying it
 MAX_FRAMES = 16_384  # of one message; what comes beyond is read and dropped, so the counts no longer agree
 MAX_UNACKED = 65_536  # messages that may wait for one peer's acknowledgement
+REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+GARBLED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # no ZeroMQ, other security, or the wrong server key
+BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # closed half way by the other side
 
 
 class Conversation:
@@ -113,6 +117,9 @@ class DrainedSocket(ABC):
         self._is_scheduled = False
         self._retry: asyncio.TimerHandle | None = None
         self._flushed: asyncio.Event | None = None
+        self._carries_users = False  # whether the other side has shown a key
+        self._user = ""  # whose the message being read is: the public key that its connection has shown
+        self._monitor: zmq.Socket[bytes] | None = None
         self._blocked: dict[Conversation, None] = {}  # those with a backlog
         for option, value in (
             (zmq.LINGER, 0),  # the default keeps a process from ending while a peer is gone
@@ -132,6 +139,9 @@ class DrainedSocket(ABC):
         """Begin to receive, in the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain)
+        if self._monitor is not None:
+            self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
+            self._loop.call_soon(self._drain_monitor)
         self.kick()
 
     def kick(self) -> None:
@@ -148,6 +158,11 @@ class DrainedSocket(ABC):
             self._retry.cancel()
         if self._loop is not None:
             self._loop.remove_reader(self._socket.fileno())
+        if self._monitor is not None:
+            if self._loop is not None:
+                self._loop.remove_reader(self._monitor.fileno())
+            self._socket.disable_monitor()
+            self._monitor.close(0)
         self._socket.close(linger_ms)
         self._context.term()
 
@@ -173,6 +188,19 @@ class DrainedSocket(ABC):
     @abstractmethod
     def _after_drain(self) -> None:
         """All that waited has been taken."""
+
+    def _watch_handshakes(self, on_failed: Callable[[int], None]) -> None:
+        """Tell of connections that come to nothing: REFUSED, GARBLED or BROKEN. Before bind or connect."""
+        self._on_handshake_failed = on_failed
+        self._monitor = self._socket.get_monitor_socket(REFUSED | GARBLED | BROKEN)
+
+    def _drain_monitor(self) -> None:
+        while self._monitor is not None and not self._monitor.closed:
+            try:
+                frames = self._monitor.recv_multipart(NOBLOCK)
+            except zmq.Again:
+                return
+            self._on_handshake_failed(int(parse_monitor_message(frames)["event"]))
 
     def _drain(self) -> None:
         self._is_scheduled = False
@@ -209,6 +237,8 @@ class DrainedSocket(ABC):
             if len(frames) < MAX_FRAMES:
                 frames.append(frame.bytes)
             if not frame.more:
+                if self._carries_users:
+                    self._user = str(frame.get("User-Id"))
                 return frames
             flags = 0
 

@@ -14,20 +14,28 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from protocol.errors import ConfigError, StaleFlowError
-from protocol.messages import Attach, Beat, Close, Message, Welcome
+from protocol.messages import Attach, Beat, Close, Message, Reattach, Welcome
+from protocol.security import WorkerKey, load_worker_key
 from protocol.settings import WorkerSettings, load_settings
+from protocol.sockets import GARBLED, REFUSED
 from protocol.transport import Connection, Frames
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
+BROKEN_HANDSHAKES = 3  # in a row: the other end is no controller that knows us, rather than one that starts
 
 
 class LinkClosed(StaleFlowError):
-    """The conversation is over. After a fault the worker must not attach again."""
+    """The conversation is over. After a fault the worker must not go on, unless it may attach again."""
 
-    def __init__(self, reason: str, is_fault: bool) -> None:
+    def __init__(self, reason: str, is_fault: bool, *, may_reattach: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_fault = is_fault
+        self.may_reattach = may_reattach
+
+
+class NoAnswer(ConfigError):
+    """Nobody answered at the address; a controller that is being started again may do so later."""
 
 
 class Link:
@@ -35,23 +43,34 @@ class Link:
 
     settings: WorkerSettings
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, key: WorkerKey | None = None) -> None:
         self.arrived = asyncio.Event()
         """Set while something waits in the inbox, once the link is closed, and by `wake`."""
         self._inbox: deque[tuple[Message, Frames]] = deque()
         self._closed: LinkClosed | None = None
-        self._connection = Connection(endpoint, on_message=self._take, on_fault=self._blame)
+        self._connection = Connection(
+            endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key
+        )
+        self._key = key
+        self._broken_handshakes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._beat_s = self._lease_s = 0.0
         self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
 
     @classmethod
-    async def attach(cls, address: str, attach: Attach, *, limit_s: float = 60.0) -> "Link":
-        """A link that was welcomed. `address` is an endpoint, or a run directory that holds a file `address`.
+    async def attach(
+        cls, address: str, attach: Attach, *, key: str | None = None, limit_s: float = 60.0
+    ) -> "Link":
+        """A link that was welcomed. `address` is an endpoint, or a run directory that holds a file `address`;
+        `key` is a key file, needed where the controller has keys, unless the run directory holds one.
 
-        Raises: ConfigError if nobody answers or the controller refuses; LinkClosed if its run is over.
+        Raises: NoAnswer if nobody answers; ConfigError if the controller refuses; LinkClosed if its run is
+        over.
         """
-        link = cls(find_endpoint(address))
+        endpoint = find_endpoint(address)
+        local_key = Path(address) / "local.key"
+        file = key or ("://" not in address and local_key.exists() and local_key) or None
+        link = cls(endpoint, load_worker_key(file) if file else None)
         try:
             link._connection.start()
             link.send(attach)
@@ -66,14 +85,13 @@ class Link:
         except BaseException as error:
             await link.aclose()
             if isinstance(error, TimeoutError):
-                raise ConfigError(
+                raise NoAnswer(
                     f"No controller answered at {address} within {limit_s:g} s. Is the run alive? Give the "
                     "address that it printed, or its run directory."
                 ) from None
-            if isinstance(error, LinkClosed) and error.is_fault:
-                raise ConfigError(
-                    f"The controller at {address} refused this worker: {error.reason}"
-                ) from None
+            if isinstance(error, LinkClosed) and (error.is_fault or error.may_reattach):
+                kind = NoAnswer if error.may_reattach else ConfigError
+                raise kind(f"The controller at {address} refused this worker: {error.reason}") from None
             raise
         return link
 
@@ -137,8 +155,9 @@ class Link:
             self._close(
                 LinkClosed(
                     f"The controller has been silent for {silent_s:.1f} s; expected a sign of life every "
-                    f"{self._beat_s:g} s. It is gone or unreachable: attach this worker to a live one.",
+                    f"{self._beat_s:g} s. It is gone or unreachable.",
                     True,
+                    may_reattach=True,
                 )
             )
             return
@@ -150,12 +169,39 @@ class Link:
         if isinstance(message, Close):
             self._connection.send(Beat())  # carries the acknowledgement that lets the controller end
             self._close(LinkClosed(message.reason, message.is_fault))
+        elif isinstance(message, Reattach):
+            text = "The controller does not know this worker any more: it was started again, or gave it up."
+            self._close(LinkClosed(text, False, may_reattach=True))
         elif not isinstance(message, Beat):
             self._inbox.append((message, frames))
             self.arrived.set()
 
     def _blame(self, reason: str) -> None:
         self._close(LinkClosed(f"The controller broke the protocol: {reason}", True))
+
+    def _refused(self, what: int) -> None:
+        """A handshake failed. Once attached, the lease decides."""
+        if self._lease_s:
+            return
+        if what == REFUSED and self._key is not None:
+            text = (
+                f"the key {self._key.name!r} is unknown there, or was revoked. Ask for a new one: "
+                "launch.py keygen."
+            )
+        elif what == GARBLED and self._key is None:
+            text = "it asks for a key. Give the file that `launch.py keygen` made: --key FILE."
+        elif what == GARBLED:
+            text = "it has no keys, and this worker was given one. Leave --key out, or check the address."
+        else:
+            self._broken_handshakes += 1
+            if self._broken_handshakes == BROKEN_HANDSHAKES:
+                text = "it closes the connection during the handshake" + (
+                    f"; the server key in that of {self._key.name!r} is not its own, or it does not speak "
+                    "CURVE. Was the key made for this controller?" if self._key else ". Is it a controller?"
+                )  # fmt: skip
+                self._close(LinkClosed(text, True, may_reattach=True))
+            return
+        self._close(LinkClosed(text, True))
 
     def _close(self, closed: LinkClosed) -> None:
         if self._closed is None:
@@ -164,7 +210,7 @@ class Link:
 
 
 def find_endpoint(address: str) -> str:
-    """The endpoint itself, or the one that a run directory names. Raises: ConfigError."""
+    """The endpoint itself, or the one that a run directory names. Raises: NoAnswer."""
     if "://" in address:
         return address
     file = Path(address) / "address"
@@ -172,7 +218,7 @@ def find_endpoint(address: str) -> str:
         return file.read_text().strip()
     except OSError as error:
         what = "does not exist" if error.errno == errno.ENOENT else f"cannot be read: {error}"
-        raise ConfigError(
+        raise NoAnswer(
             f"{address!r} is neither an endpoint nor a run directory: {file} {what}. Give an address such as "
             "tcp://127.0.0.1:29500, or the directory of a run that is alive."
         ) from None

@@ -13,7 +13,18 @@ import zmq
 from protocol.codec import Packet, decode, encode
 from protocol.errors import ConfigError, LocalError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Beat, Close, Message, PromptsEncoded, Ready, Retire, Train, Welcome
+from protocol.messages import (
+    Attach,
+    Beat,
+    Close,
+    Message,
+    PromptsEncoded,
+    Ready,
+    Reattach,
+    Retire,
+    Train,
+    Welcome,
+)
 from protocol.transport import Connection, Server
 from workers.link import Link, LinkClosed
 
@@ -27,6 +38,7 @@ class Ends:
     def __init__(self, endpoint: str, *, resend_s: float = 5.0) -> None:
         self.heard: list[tuple[PeerId, Message]] = []  # by the server, beats left out
         self.faults: list[tuple[PeerId, str]] = []
+        self.refusals: list[str] = []
         self.told: list[Message] = []  # by all connections, beats left out
         self.blamed: list[str] = []
         self.drains = 0
@@ -38,6 +50,7 @@ class Ends:
             on_message=self._hear,
             on_fault=self._fault,
             on_drained=self._drained,
+            on_refusal=self.refusals.append,
             resend_s=resend_s,
         )
         self.server.start()
@@ -179,24 +192,25 @@ async def test_garbage_drops_its_sender_alone_and_tells_it_why(ends: Ends, dial:
     speeches = [
         [[os.urandom(30)]],
         [[b""]],
-        [encode(Packet(1, 0, Ready(0, 0, 0), ()))],
+        [encode(Packet(1, 0, Close("no", False), ()))],
+        [[b"x"] * 20_000],
         [hello, encode(Packet(2, 0, PromptsEncoded(((0, 2),), ()), (b"short",)))],
         [hello, encode(Packet(2, 0, Close("no", False), ()))],
         [hello, encode(Packet(2, 0, ATTACH, ()))],
-        [[b"x"] * 20_000],
     ]
     dealers = [dial(ends.server.endpoint) for _ in speeches]
     for dealer, speech in zip(dealers, speeches, strict=True):
         for frames in speech:
             dealer.send_multipart(frames)
-    await ends.until(lambda: len(ends.faults) == len(speeches))
+    await ends.until(lambda: len(ends.faults) == 3)
     reasons = " ".join(reason for _, reason in ends.faults)
-    for words in ("header", "expected Attach", "frames of [5] bytes", "must not say Close", "say Attach"):
+    for words in ("frames of [5] bytes", "must not say Close", "say Attach"):
         assert words in reasons
     for dealer in dealers:
         packet = decode(await asyncio.to_thread(dealer.recv_multipart))
         assert isinstance(packet.message, Close)
         assert packet.message.is_fault
+    assert len(ends.refusals) == 1  # of four peers that never attached
     good.send(Ready(1, 2, 3))
     await ends.until(lambda: ends.heard[-1][1] == Ready(1, 2, 3))
     assert good.routing_id.hex() not in {peer for peer, _ in ends.faults}
@@ -218,15 +232,33 @@ async def test_a_worker_that_comes_back_is_another_peer(ends: Ends) -> None:
     assert ends.faults == []
 
 
-async def test_a_forgotten_worker_that_speaks_again_is_told_that_it_is_over(ends: Ends) -> None:
+async def test_a_forgotten_worker_is_told_that_it_may_attach_anew(ends: Ends) -> None:
     connection = ends.connect()
     await ends.until(lambda: len(ends.heard) == 1)
     ends.server.forget(ends.heard[0][0])
+    await ends.until(lambda: ends.told == [Reattach()])
+    assert await connection.flush(LIMIT_S)  # what it had said before was taken
     connection.send(Ready(1, 0, 0))
-    await ends.until(lambda: len(ends.told) == 1)
-    assert isinstance(ends.told[0], Close)
-    assert not ends.told[0].is_fault
+    await ends.until(lambda: ends.told == [Reattach(), Reattach()])
     assert len(ends.heard) == 1
+
+
+async def test_a_closed_worker_that_speaks_again_hears_the_same_again(ends: Ends) -> None:
+    connection = ends.connect()
+    await ends.until(lambda: len(ends.heard) == 1)
+    ends.server.send(ends.heard[0][0], Close("The run is over.", False))
+    ends.server.forget(ends.heard[0][0])
+    await ends.until(lambda: len(ends.told) == 2)
+    connection.send(Ready(1, 0, 0))
+    await ends.until(lambda: len(ends.told) == 3)
+    assert set(ends.told) == {Close("The run is over.", False)}
+
+
+async def test_a_worker_of_an_earlier_controller_is_told_to_attach_anew(ends: Ends, dial: Dial) -> None:
+    dealer = dial(ends.server.endpoint)
+    dealer.send_multipart(encode(Packet(7, 3, Ready(0, 0, 0), ())))
+    assert decode(await asyncio.to_thread(dealer.recv_multipart)).message == Reattach()
+    assert ends.heard == ends.faults == []
 
 
 async def test_a_slow_peer_gets_everything_later_and_holds_up_nobody(ends: Ends, dial: Dial) -> None:
