@@ -24,6 +24,7 @@ PARTS: dict[str, Callable[[Runner], tuple[list[Table], list[dict[str, Any]]]]] =
     "freshness": parts.freshness,
     "shape": parts.shape,
     "ablation": parts.ablation,
+    "mixed": parts.mixed,
     "cost": cost.cost,
     "determinism": cost.determinism,
 }

@@ -39,6 +39,7 @@ class Shape(NamedTuple):
     group_size: int
     correlation: float = 0.0
     cap: int | None = None  # of response tokens; None: the workload's own
+    speeds: tuple[float, ...] = (1.0,)  # of the instances, repeated
 
 
 SHAPES = {
@@ -47,6 +48,7 @@ SHAPES = {
     "groups": Shape(64, 128, 16),
     "tied": Shape(64, 128, 16, 0.8),
     "wide": Shape(128, 128, 16, 0.0, 20_000),
+    "mixed": Shape(16, 512, 1, speeds=(1.0, 0.4)),
 }
 TRAIN_S_PER_TOKEN = 2.3e-5  # of a trainer that fits 16 instances; others have more GPUs
 
@@ -78,6 +80,7 @@ class Cell:
         tree["simulation"] |= {"publish": self.publish, "report_s": 10.0}
         tree["simulation"]["train_token_s"] = TRAIN_S_PER_TOKEN * 16 / instances
         tree["simulation"]["workload"]["group_correlation"] = shape.correlation
+        tree["simulation"]["engine"]["speeds"] = shape.speeds
         tree["staleness"] = {
             "max_staleness": self.bound, "keep_kv": True, "decide_s": 2.0, **dict(self.rules)
         }  # fmt: skip

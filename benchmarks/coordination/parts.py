@@ -204,3 +204,22 @@ def ablation(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     header = ["switched", *[f"{w}, bound {b}" for w, b in columns]]
     note = "Change of throughput against staleflow (mean staleness)."
     return [Table("Ablation", header, rows, note)], results.records()
+
+
+def mixed(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
+    """Half of the instances at 0.4 of the speed: does the fit of each one's own speed pay?"""
+    rules: dict[str, dict[str, Any]] = {"staleflow": {}, "one speed for all": {"cost_model": "published"},
+                                        "greedy": {"strategy": "greedy"}}  # fmt: skip
+    keys = [(w, b) for w in WORKLOADS for b in (1, 3)]
+    slow = {(name, *key): cell(*key, **own, shape="mixed") for name, own in rules.items() for key in keys}
+    even = {key: cell(*key) for key in keys}
+    results, rows = Results(runner, [*slow.values(), *even.values()]), []
+    for key in keys:
+        ours = slow["staleflow", *key]
+        against = [number(results.ratio(ours, slow[name, *key])) for name in rules if name != "staleflow"]
+        age = number(results.mean(ours, "staleness_mean"))
+        kept = number(results.ratio(ours, even[key]))
+        rows.append([key[0], str(key[1]), number(results.mean(ours)), age, kept, *against])
+    header = ["workload", "bound", "traj/s", "staleness", "x all fast", "x one speed for all", "x greedy"]
+    note = "The cluster has 0.70 of the speed of one whose instances are all fast."
+    return [Table("Instances of two speeds", header, rows, note)], results.records()

@@ -18,6 +18,7 @@ ORDER = (
     "freshness",
     "shape",
     "ablation",
+    "mixed",
     "cost",
     "determinism",
 )
@@ -26,7 +27,8 @@ HEAD = """# The coordinator in figures
 Written by `python -m benchmarks.coordination`; figures of the simulator ([simulation.md](simulation.md)) in
 virtual time, not of GPUs. `single`: 16 instances, 512 prompts with one response a step; `small`: 16
 instances, 32 prompts x 16; `groups`: 64 instances, 128 prompts x 16, lengths inside a group independent;
-`tied`: the same with a correlation of 0.8; `wide`: 128 instances, 128 prompts x 16, at most 20,000 tokens.
+`tied`: the same with a correlation of 0.8; `wide`: 128 instances, 128 prompts x 16, at most 20,000 tokens;
+`mixed`: as `single`, every other instance at 0.4 of the speed.
 No strategy knows a length before it ends. MISS marks a cell under its aim, or one in which a strict preset is
 ahead. A dash is a cell that was not run.
 The plots leave out runs that lose long responses (`roll_flash`).
