@@ -91,9 +91,9 @@ class StalenessSettings(Section):
     """Swap weights under running trajectories, which keep the KV of the old ones: no prefill is repeated, at
     the price of attention to keys that the new weights would not have made."""
     migration: str = "gap"
-    """What moves between instances: `gap` (wide gaps in throughput), `benefit` (that, and the longest
-    responses to where they end sooner), `none`, or an import path of a function like those of
-    strategies/migration.py."""
+    """What moves between instances: `gap` (wide gaps in throughput, and the longest responses off devices
+    that are slower by themselves), `benefit` (that, and the longest responses to where they end sooner),
+    `none`, or an import path of a function like those of strategies/migration.py."""
     phi_wait: int = Field(default=3, ge=0)
     """An instance whose own queue is longer than this gives those that wait back."""
     phi_throughput: float = Field(default=5.0, ge=1)

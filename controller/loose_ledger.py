@@ -15,7 +15,7 @@ UNLIMITED = 1 << 30
 
 
 class LooseLedger(Books):
-    """Groups in the system, bound to the version that they started under. Units: groups and policy versions."""
+    """Groups in the system, bound to the version that they started under. Units: groups, policy versions."""
 
     def __init__(self, order: Order, *, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> None:
         super().__init__()

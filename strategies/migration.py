@@ -30,8 +30,9 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
     """From the instance with the highest throughput to the one with the lowest, when one is over
     `phi_throughput` times the other and nothing waits at the lower.
 
-    Source: StaleFlow (arXiv 2601.12784), migration; phi_throughput read as a ratio. Victims are single
-    trajectories, shortest first (the cheapest to prefill), and only to the same or a newer version.
+    Victims are single trajectories, shortest first (the cheapest to prefill), and only to the same or a newer
+    version. Without such a gap, the longest leave devices that are slower by themselves. Source: StaleFlow
+    (arXiv 2601.12784), migration, with phi_throughput read as a ratio; devices of several speeds are ours.
     """
     idle = [i for i in instances if not i.waiting]
     if len(instances) < 2 or not idle:
@@ -43,7 +44,7 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
         return []
     high = max(sources, key=lambda i: (rates[i.index], -i.index))
     if rates[high.index] <= settings.phi_throughput * max(rates[low.index], 1e-9) or high.running < 2:
-        return []
+        return _by_latency(instances, running, settings, _speed)
     wanted = min(MOVES_PER_PAIR, (high.running - low.running) // 2)
     victims = sorted(running[high.index], key=lambda t: (t.resident_tokens, t.index))
     moves = [v.index for v in victims if saving_s(v, high, low) > 0]
@@ -54,18 +55,32 @@ def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Se
     """`by_gap`, and from the slowest instance to the fastest while a trajectory ends so much sooner there.
 
     What decides how fast a run goes under a tight bound is the longest responses, and those are slowed down
-    by the tokens of the others beside them. A trajectory is worth moving when it saves more than WORTH times
-    the prefill; the one that saves most goes first.
+    by the tokens of the others beside them.
     """
     moves = by_gap(instances, running, settings)
-    if moves or len(instances) < 2 or not settings.is_tail_bound:
-        return moves
+    return moves or _by_latency(instances, running, settings, _latency)
+
+
+def _by_latency(
+    instances: Sequence[InstanceView],
+    running: Running,
+    settings: Settings,
+    latency: Callable[[InstanceView], float],
+) -> list[int]:
+    """From where a step takes longest to where it is shortest, at most MOVES_AT_ONCE.
+
+    A trajectory is worth moving when it saves more than WORTH times the prefill; the one that saves most goes
+    first.
+    """
+    if len(instances) < 2 or not settings.is_tail_bound:
+        return []
     loads = {i.index: i for i in instances}
+    moves: list[int] = []
     taken: set[int] = set()
     for _ in range(MOVES_AT_ONCE):
-        by_speed = sorted(loads.values(), key=lambda i: (_latency(i), i.index))
-        target, source = by_speed[0], by_speed[-1]
-        if source.running < 2 or target.waiting or _latency(source) < UNEQUAL * _latency(target):
+        source = max(loads.values(), key=lambda i: (latency(i), _latency(i), i.index))
+        target = min(loads.values(), key=lambda i: (latency(i), _latency(i), i.index))
+        if source.running < 2 or target.waiting or latency(source) < UNEQUAL * latency(target):
             break
         candidates = [
             t
@@ -84,6 +99,12 @@ def by_benefit(instances: Sequence[InstanceView], running: Running, settings: Se
     return moves
 
 
+def _speed(instance: InstanceView) -> float:
+    """Seconds of a step of one trajectory alone: what the device can do, rounded so that the noise of fits
+    orders nothing."""
+    return round(step_latency(instance.coefficients, 1, 0), 3)
+
+
 def _latency(instance: InstanceView) -> float:
     return step_latency(instance.coefficients, max(1, instance.running), instance.resident_tokens)
 
@@ -99,8 +120,8 @@ def fits(trajectory: RunningView, instance: InstanceView) -> bool:
 def saving_s(trajectory: RunningView, source: InstanceView, target: InstanceView) -> float:
     """Seconds by which the trajectory would end sooner on the target, less WORTH times the prefill.
 
-    The source is slow only as long as what runs there lasts, so no more tokens are counted than the mean that
-    are left to its trajectories.
+    The source is slowed by others only as long as what runs there lasts, the mean of the tokens left to its
+    trajectories; beyond that counts how fast the two devices are by themselves.
     """
     here = step_latency(source.coefficients, max(1, source.running), source.resident_tokens)
     there = step_latency(
@@ -108,7 +129,10 @@ def saving_s(trajectory: RunningView, source: InstanceView, target: InstanceView
     )
     lasting = (source.expected_tokens - source.resident_tokens) / max(1, source.running)
     cost = prefill_s(target.coefficients, trajectory.resident_tokens)
-    return (here - there) * min(trajectory.remaining_tokens, lasting) - WORTH * cost
+    beyond = max(0.0, trajectory.remaining_tokens - lasting)
+    alone = step_latency(source.coefficients, 1, trajectory.resident_tokens)
+    alone -= step_latency(target.coefficients, 1, trajectory.resident_tokens)
+    return (here - there) * min(trajectory.remaining_tokens, lasting) + alone * beyond - WORTH * cost
 
 
 def _moved(

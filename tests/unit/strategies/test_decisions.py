@@ -139,6 +139,17 @@ def test_the_longest_move_to_where_they_end_sooner_only_if_it_pays_for_the_prefi
     assert by_benefit(views, {0: long, 1: []}, settings._replace(is_tail_bound=False)) == []
 
 
+def test_the_longest_leave_a_slow_device_even_if_it_is_less_loaded():
+    fast = PUBLISHED["7b-tp1"]
+    slow = type(fast)(*(2.5 * value for value in fast))
+    views = [instance(0, 4, 40_000, coefficients=slow), instance(1, 6, 60_000, coefficients=fast)]
+    running = {0: [RunningView(0, 8_000, 20_000, 0, 1), RunningView(1, 8_000, 50, 0, 1)], 1: []}
+    settings = Settings(phi_throughput=50.0, is_tail_bound=True)
+    assert by_gap(views, running, settings) == [0]
+    alike = [view._replace(coefficients=fast) for view in views]
+    assert by_gap(alike, running, settings) == []
+
+
 VIEW = AdmissionView(
     max_staleness=3,
     batch_groups=8,
