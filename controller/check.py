@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from controller.config import Config
 from controller.config_rules import cross_field_problems
+from protocol.algorithms import LOSSES
 from strategies.admission import ADMISSIONS
 from strategies.filtering import FILTERS
 from strategies.migration import MIGRATIONS
@@ -100,6 +101,7 @@ def _check_import_paths(config: Config) -> Findings:
         ("model.factory", config.model.factory, ()),
         ("reward.function", config.reward.function, ()),
         ("rollout.engine", config.rollout.engine, ("torch",)),
+        ("trainer.loss", config.trainer.loss, LOSSES),
         ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
         ("staleness.synchronization", staleness.synchronization, tuple(SYNCHRONIZATIONS)),
         ("staleness.migration", staleness.migration, tuple(MIGRATIONS)),
@@ -191,7 +193,9 @@ def _memory_finding(config: Config, shape: dict[str, Any], parameters: int, long
         * longest
         * config.rollout.max_running
     )
-    instance, trainer = parameters * width + kv, parameters * TRAINER_BYTES_PER_PARAMETER
+    per_parameter = TRAINER_BYTES_PER_PARAMETER * (2 if config.trainer.baseline == "value" else 1)
+    per_parameter += BYTES["float32"] if config.trainer.kl_coefficient > 0 else 0  # the reference model
+    instance, trainer = parameters * width + kv, parameters * per_parameter
     total = config.rollout.instances * instance + trainer
     text = (
         f"about {_in_words(total)} for weights, optimizer and KV cache: {config.rollout.instances} "

@@ -1,11 +1,12 @@
 """The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
 manual."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from controller.simulation_settings import SimulationSettings
+from protocol.algorithms import SAMPLING
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
 from strategies.presets import with_preset
 
@@ -170,6 +171,13 @@ class Config(Section):
     controller: ControllerSettings = ControllerSettings()
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @model_validator(mode="after")
+    def _sample_as_the_algorithm_does(self) -> Self:
+        filter = SAMPLING.get(self.trainer.algorithm)
+        if filter is not None and "filter" not in self.staleness.model_fields_set:
+            self.__dict__["staleness"] = self.staleness.model_copy(update={"filter": filter})  # frozen
+        return self
 
 
 def load_config(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Config:

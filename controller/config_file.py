@@ -21,7 +21,7 @@ from protocol.errors import ConfigError
 from strategies.cost_model import COST_MODELS, load_coefficients
 
 PATH_KEYS = (
-    "data.path", "model.path", "model.factory", "reward.function", "rollout.engine",
+    "data.path", "model.path", "model.factory", "reward.function", "rollout.engine", "trainer.loss",
     "staleness.routing", "staleness.synchronization", "staleness.filter",
 )  # fmt: skip
 

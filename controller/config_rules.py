@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from controller.config import Config
+from protocol.algorithms import GROUP_BASELINES
 from strategies.presets import FIXED_BOUND
 
 Problem = tuple[tuple[str, ...], str]
@@ -17,17 +18,16 @@ BIND = re.compile(r"auto|ipc://\S+|tcp://(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P
 
 def cross_field_problems(config: Config) -> list[Problem]:
     """(fields read, what is wrong) for every rule that does not hold; [] if all do."""
-    return [*_batch_problems(config), *_staleness_problems(config), *_controller_problems(config)]
+    return [
+        *_batch_problems(config),
+        *_algorithm_problems(config),
+        *_staleness_problems(config),
+        *_controller_problems(config),
+    ]
 
 
 def _batch_problems(config: Config) -> Iterator[Problem]:
     trainer, group_size = config.trainer, config.rollout.group_size
-    if group_size < 2:
-        yield (
-            ("rollout.group_size", "trainer.algorithm"),
-            f"is {group_size}, but {trainer.algorithm} compares the responses to one prompt with each "
-            "other; give at least 2.",
-        )
     if trainer.batch_groups % trainer.minibatches:
         divisors = [n for n in range(1, trainer.batch_groups + 1) if trainer.batch_groups % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - trainer.minibatches))
@@ -41,6 +41,83 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
             ("trainer.ranks", "trainer.batch_groups", "trainer.minibatches", "rollout.group_size"),
             f"{trainer.ranks} trainer ranks share {responses} responses per minibatch, so some would have "
             f"none; use at most {responses} ranks or larger batches.",
+        )
+
+
+def _algorithm_problems(config: Config) -> Iterator[Problem]:
+    trainer, group_size = config.trainer, config.rollout.group_size
+    is_grouped = trainer.baseline in GROUP_BASELINES
+    if is_grouped and group_size < 2:
+        yield (
+            ("rollout.group_size", "trainer.algorithm", "trainer.baseline"),
+            f"is {group_size}, but {trainer.algorithm} compares the responses to one prompt with each other; "
+            "give at least 2, or another trainer.baseline.",
+        )
+    if trainer.advantage_scale == "group_std" and not is_grouped:
+        yield (
+            ("trainer.advantage_scale", "trainer.baseline"),
+            f"divides by the deviation of a group, but the baseline `{trainer.baseline}` is not the group's; "
+            "give batch_std or none, or a baseline of group_mean or leave_one_out.",
+        )
+    if config.staleness.filter == "zero_variance" and group_size < 2:
+        yield (
+            ("staleness.filter", "rollout.group_size"),
+            f"drops groups whose rewards are all equal, and groups of {group_size} always are, so nothing "
+            "would be trained; give a larger rollout.group_size or no filter.",
+        )
+    if 0 < trainer.dual_clip <= 1:
+        yield (
+            ("trainer.dual_clip",),
+            f"is {trainer.dual_clip:g}, which would cost a token its gradient where the policy has not "
+            "moved; give a number above 1 (3 and 10 are usual), or 0 for none.",
+        )
+    yield from _kl_problems(config)
+    yield from _rejection_problems(config)
+
+
+def _kl_problems(config: Config) -> Iterator[Problem]:
+    trainer = config.trainer
+    if trainer.kl_coefficient == 0:
+        return
+    if trainer.kl_in == "loss" and trainer.kl_estimator == "k1":
+        yield (
+            ("trainer.kl_estimator", "trainer.kl_in", "trainer.kl_coefficient"),
+            "is k1, whose gradient in the loss is that of the logprob, 0 on average whatever the reference "
+            "says; give k2 or k3, or put the KL into the reward.",
+        )
+    if trainer.kl_in == "reward" and trainer.advantage_scale == "group_std":
+        yield (
+            ("trainer.kl_in", "trainer.advantage_scale", "trainer.kl_coefficient"),
+            "is reward, but advantage_scale is group_std, which is the deviation of the rewards before the "
+            "KL is known; put the KL into the loss, or give batch_std or none.",
+        )
+
+
+def _rejection_problems(config: Config) -> Iterator[Problem]:
+    trainer = config.trainer
+    if trainer.rejection == "none":
+        return
+    low, high = trainer.rejection_bounds
+    equal = 1.0 if trainer.rejection_metric == "ratio" else 0.0
+    if not low <= equal <= high:
+        yield (
+            ("trainer.rejection_bounds", "trainer.rejection_metric"),
+            f"is [{low:g}, {high:g}], which does not hold {equal:g}, the {trainer.rejection_metric} of two "
+            "equal policies, so that even fresh tokens are rejected; widen it.",
+        )
+    if trainer.rejection_action == "clip" and trainer.rejection_metric != "ratio":
+        yield (
+            ("trainer.rejection_action", "trainer.rejection_metric"),
+            f"is clip, which scales a ratio back to its bound; {trainer.rejection_metric} is no ratio. Give "
+            "mask or drop, or the metric ratio.",
+        )
+    spans_groups = (trainer.rejection, trainer.rejection_action) == ("sequence", "drop")
+    if (trainer.rejection == "group" or spans_groups) and trainer.proximal != "recompute":
+        yield (
+            ("trainer.rejection", "trainer.rejection_action", "trainer.proximal"),
+            "judges or drops whole groups, which lie in several micro-batches, before the first of them is "
+            f"trained; proximal `{trainer.proximal}` has no forward pass before that. Give `recompute`, or "
+            "reject single tokens or sequences.",
         )
 
 

@@ -15,7 +15,7 @@ from controller.groups import Group
 from controller.registry import TextWorker
 from controller.state import RunState
 from protocol.messages import Encode, GroupScored, PromptsEncoded, Score, ScoreFailed, ScoreItem
-from strategies.advantages import ADVANTAGES
+from strategies.advantages import advantages
 from strategies.filtering import FILTERS
 from strategies.select import select
 
@@ -29,7 +29,6 @@ class Scoring:
     def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
         self.state = state
         self.coordination, self.dispatch = coordination, dispatch
-        self.advantages = ADVANTAGES[state.config.trainer.algorithm]
         self.keep = select(state.config.staleness.filter, FILTERS)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
@@ -128,7 +127,12 @@ class Scoring:
         if not self.keep(group.rewards):
             self.coordination.abort(group, "filtered")
             return
-        group.advantages = tuple(self.advantages(group.rewards))
+        group.advantages = advantages(
+            group.rewards,
+            [member.response_tokens for member in group.kept],
+            settings=self.state.config.trainer,
+            max_tokens=self.state.config.rollout.max_response_tokens,
+        )
         group.state = "occupied"
         self.state.ledger.occupy(group.id)
         self.give_up_useless()

@@ -5,9 +5,11 @@ range, why its default is what it is, and what changing it does. `controller.con
 stay at home.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from protocol.algorithms import with_algorithm
 
 
 class Section(BaseModel):
@@ -100,8 +102,25 @@ class TrainerSettings(Section):
     engine: str = "fsdp"
     """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's
     Trainer."""
-    algorithm: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """How rewards of a group become advantages."""
+    algorithm: Literal[
+        "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo"
+    ] = "grpo"
+    """Preset of the keys of the algorithm below; a key that is written out counts instead. See
+    docs/algorithms.md for the table."""
+    baseline: Literal["group_mean", "leave_one_out", "batch_mean", "value", "none"] = "group_mean"
+    """What a reward is compared with: the mean of its group, of the others of its group, of all response
+    tokens of the batch; or, per token, the value that a critic expects (GAE)."""
+    advantage_scale: Literal["group_std", "batch_std", "none"] = "group_std"
+    """What advantages are divided by: the deviation of the group's rewards; that over the response tokens of
+    the batch, after their mean is taken off; or nothing."""
+    overlong_buffer: float = Field(default=0.0, ge=0, le=1)
+    """Share of `rollout.max_response_tokens` at its end over which a penalty for length grows linearly (DAPO:
+    0.2); 0 is none."""
+    overlong_penalty: float = Field(default=1.0, ge=0)
+    """What a response of full length loses, in units of the reward."""
+    mask_truncated: bool = False
+    """Leave responses that were cut off at full length out of the loss (they still count in its
+    divisor)."""
     batch_groups: int = Field(default=32, ge=1)
     """Groups that one policy version is trained on (the paper's buffer size)."""
     minibatches: int = Field(default=1, ge=1)
@@ -110,23 +129,70 @@ class TrainerSettings(Section):
     """Peak learning rate of AdamW."""
     warmup_steps: int = Field(default=0, ge=0)
     """Train steps over which the learning rate rises linearly from 0."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     """AdamW moments."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient of one optimizer step."""
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    loss: str = "ppo"
+    """`ppo` clips the ratio of each token, `gspo` that of each response, `cispo` clips it as a constant
+    weight, `reinforce` does not clip; or an import path `file.py:function` of a loss of your own."""
+    clip_low: float = Field(default=0.2, ge=0, le=1)
     """The policy ratio is clipped at 1 - clip_low."""
     clip_high: float = Field(default=0.2, ge=0)
     """The policy ratio is clipped at 1 + clip_high; above clip_low it is DAPO's asymmetric clip."""
-    loss_aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    """Mean over all response tokens of the batch, or over responses of their token means."""
-    proximal: Literal["recompute", "rollout"] = "recompute"
-    """Centre of the trust region: logprobs recomputed just before the update (decoupled PPO), or the
-    engine's."""
+    dual_clip: float = Field(default=0.0, ge=0)
+    """A token with negative advantage costs at most this many times the advantage, above 1; 0: no such
+    bound."""
+    loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean"] = "token_mean"
+    """Mean over all response tokens of the mini-batch; over responses, or groups, of their token means; or
+    token sums over `rollout.max_response_tokens`, averaged over responses (Dr.GRPO)."""
+    proximal: Literal["recompute", "rollout", "loglinear"] = "recompute"
+    """Centre of the trust region: logprobs of the weights just before the update (decoupled PPO; one more
+    forward pass if there are several minibatches), the engine's, or a point between the two by version."""
+    importance: Literal["truncate", "mask", "none"] = "truncate"
+    """Weight exp(proximal_logprobs - rollout_logprobs): held within its bounds, 0 outside of them (IcePop),
+    or not applied. It is 1 where `proximal` is `rollout`."""
+    importance_level: Literal["token", "sequence"] = "token"
+    """A weight per token, or per response the product over its tokens: exact, but of a larger
+    variance."""
+    importance_low: float = Field(default=0.0, ge=0, le=1)
+    """Lower bound of the weight (IcePop: 0.5)."""
     importance_cap: float = Field(default=2.0, ge=1)
-    """Truncation of the weight exp(proximal_logprobs - rollout_logprobs), per token."""
+    """Upper bound of the weight (IcePop: 5)."""
+    rejection: Literal["none", "token", "sequence", "group"] = "none"
+    """What is judged as a whole when the policy that is trained has moved too far from the one that
+    sampled."""
+    rejection_action: Literal["mask", "drop", "clip"] = "mask"
+    """Leave the unit out; leave out what contains it too (a token's response, a response's group); or scale
+    its loss back to the bound (`ratio` only)."""
+    rejection_metric: Literal["ratio", "k1", "k2", "k3"] = "ratio"
+    """Ratio of the policies, or an estimate of KL(rollout, trained) in nats."""
+    rejection_aggregate: Literal["mean", "sum", "max"] = "mean"
+    """Of the tokens of a unit; ratios in log space."""
+    rejection_bounds: tuple[float, float] = Field(default=(0.5, 2.0), strict=False)
+    """Range of the metric that is kept."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of KL(policy, initial model); above 0 it costs a frozen copy of the model and its forward
+    pass."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the KL counts: in each token's loss, or in the reward of each token and those before it."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """k3 is unbiased and never negative, k2 has the exact gradient in the loss, k1 is for the reward
+    only."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy, in nats per token, that is added to the objective."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount per token of rewards that come later, where advantages are made per token (a critic, KL in the
+    reward)."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """With a critic: 1 trusts rewards alone, 0 the critic's next value alone."""
+    critic_lr: float = Field(default=1e-5, gt=0)
+    """Peak learning rate of the critic, which is made if `baseline` is `value`."""
+    value_clip: float = Field(default=0.2, gt=0)
+    """A value is trained no further than this from what it was before the update, in units of the
+    reward."""
     max_tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Token budget of one packed forward pass: bounded by memory. A single longer sequence gets one of its
     own."""
@@ -142,6 +208,11 @@ class TrainerSettings(Section):
     a larger one disk and a longer recovery."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        return with_algorithm(values) if isinstance(values, dict) else values
 
 
 class WorkerSettings(Section):

@@ -1,34 +1,73 @@
-"""Rewards of one group to advantages, one per response.
+"""How the rewards of a group become advantages: a baseline to compare with, and a scale to divide by.
 
-Units: as the reward, or in standard deviations where the group is normalised.
+Invariants: one advantage per reward, in order; what is not a matter of the group (means over the batch, a
+critic, KL) is left to the trainer, which gets the outcomes as they are. Units: those of the reward, or
+standard deviations where a group is scaled.
 """
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
+from protocol.settings import TrainerSettings
+
 EPSILON = 1e-6  # keeps a group without variance at zero advantage instead of dividing by zero
 
-Advantages = Callable[[Sequence[float]], list[float]]
+
+def mean_of_group(rewards: Sequence[float]) -> list[float]:
+    """The mean, for each reward. Source: GRPO (arXiv 2402.03300)."""
+    return [fmean(rewards)] * len(rewards)
+
+
+def mean_of_others(rewards: Sequence[float]) -> list[float]:
+    """The mean of the *other* rewards, for each; 0 for a reward on its own. Source: RLOO (arXiv
+    2402.14740)."""
+    total, others = sum(rewards), max(1, len(rewards) - 1)
+    return [(total - reward) / others for reward in rewards]
+
+
+BASELINES: dict[str, Callable[[Sequence[float]], list[float]]] = {
+    "group_mean": mean_of_group,
+    "leave_one_out": mean_of_others,
+}
+
+
+def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> list[float]:
+    """(reward - baseline) / (sample standard deviation + 1e-6), as far as the group decides on them."""
+    compared = [0.0] * len(rewards) if baseline not in BASELINES else BASELINES[baseline](rewards)
+    deviation = stdev(rewards) if len(rewards) > 1 else 0.0
+    divisor = deviation + EPSILON if scale == "group_std" else 1.0
+    return [(reward - expected) / divisor for reward, expected in zip(rewards, compared, strict=True)]
+
+
+def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, penalty: float) -> float:
+    """What is added to the reward: 0 up to the last `buffer` share of `max_tokens`, then linearly down to
+    -penalty. Source: soft overlong punishment of DAPO (arXiv 2503.14476)."""
+    width = buffer * max_tokens
+    excess = response_tokens - (max_tokens - width)
+    return -penalty * min(1.0, excess / width) if width > 0 and excess > 0 else 0.0
+
+
+def advantages(
+    rewards: Sequence[float],
+    response_tokens: Sequence[int],
+    *,
+    settings: TrainerSettings,
+    max_tokens: int,
+) -> tuple[float, ...]:
+    """The advantages of one group as `trainer` asks for them, penalties for length included."""
+    outcomes = [
+        reward
+        + overlong_penalty(
+            tokens,
+            max_tokens=max_tokens,
+            buffer=settings.overlong_buffer,
+            penalty=settings.overlong_penalty,
+        )
+        for reward, tokens in zip(rewards, response_tokens, strict=True)
+    ]
+    return tuple(group_advantages(outcomes, baseline=settings.baseline, scale=settings.advantage_scale))
 
 
 def grpo(rewards: Sequence[float]) -> list[float]:
-    """(reward - mean) / (standard deviation + 1e-6), with the sample standard deviation. Source: arXiv
-    2402.03300."""
-    mean, deviation = fmean(rewards), stdev(rewards) if len(rewards) > 1 else 0.0
-    return [(reward - mean) / (deviation + EPSILON) for reward in rewards]
-
-
-def dr_grpo(rewards: Sequence[float]) -> list[float]:
-    """reward - mean: no division, so easy and hard prompts weigh what they are worth. Source: arXiv
-    2503.20783."""
-    mean = fmean(rewards)
-    return [reward - mean for reward in rewards]
-
-
-def rloo(rewards: Sequence[float]) -> list[float]:
-    """reward - mean of the *other* rewards of the group. Source: arXiv 2402.14740."""
-    total, others = sum(rewards), max(1, len(rewards) - 1)
-    return [reward - (total - reward) / others for reward in rewards]
-
-
-ADVANTAGES: dict[str, Advantages] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+    """The advantages of the default algorithm."""
+    return group_advantages(rewards, baseline="group_mean", scale="group_std")

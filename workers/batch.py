@@ -20,8 +20,11 @@ class Batch:
     prompt_lengths: list[int]
     response_starts: list[int]  # where each trajectory's response begins in the flat arrays
     groups: list[int]
+    is_truncated: list[bool]  # the response was cut off at the token limit
+    policy_versions: np.ndarray  # int64, flat: the version that sampled each response token
     rollout_logprobs: np.ndarray  # float32, flat
-    advantages: np.ndarray  # float32, flat: the trajectory's advantage at each of its response tokens
+    outcomes: np.ndarray  # float32, one per trajectory: its advantage, or its reward where no group decides
+    advantages: np.ndarray  # float32, flat: the same at each of its response tokens
 
     @property
     def lengths(self) -> list[int]:
@@ -47,11 +50,15 @@ def read_batch(train: Train, frames: Sequence[bytes]) -> Batch:
     prompts = np.split(np.frombuffer(frames[0], dtype="<i4"), np.cumsum(prompt_lengths)[:-1])
     responses = np.split(np.frombuffer(frames[1], dtype="<i4"), np.cumsum(response_lengths)[:-1])
     advantages = np.array([item.advantage for item in train.items], dtype=np.float32)
+    segments = [(s.policy_version, s.count) for item in train.items for s in item.segments]
     return Batch(
         tokens=[np.concatenate(pair).astype(np.int64) for pair in zip(prompts, responses, strict=True)],
         prompt_lengths=prompt_lengths,
         response_starts=[0, *np.cumsum(response_lengths)[:-1].tolist()],
         groups=[item.group for item in train.items],
+        is_truncated=[item.ending == "length" for item in train.items],
+        policy_versions=np.repeat(*np.array(segments, dtype=np.int64).reshape(-1, 2).T),
         rollout_logprobs=np.frombuffer(frames[2], dtype="<f4").astype(np.float32),
+        outcomes=advantages,
         advantages=np.repeat(advantages, response_lengths),
     )

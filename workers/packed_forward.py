@@ -141,10 +141,13 @@ def forward_row(model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
 
 
 def response_logprobs(
-    model: PreTrainedModel, row: PackedRow, *, temperature: float
+    model: PreTrainedModel, row: PackedRow, *, temperature: float, is_entropy_trained: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats."""
-    return chosen_logprobs(forward_row(model, row), row.targets_N, temperature=temperature)
+    logits_NV = forward_row(model, row)
+    return chosen_logprobs(
+        logits_NV, row.targets_N, temperature=temperature, is_entropy_trained=is_entropy_trained
+    )
 
 
 def check_no_leak(model: PreTrainedModel, device: torch.device) -> None:
@@ -159,7 +162,10 @@ def check_no_leak(model: PreTrainedModel, device: torch.device) -> None:
         prompt_lengths=[1, 1],
         response_starts=[0, 4],
         groups=[0, 1],
+        is_truncated=[False, False],
+        policy_versions=np.zeros(10, dtype=np.int64),
         rollout_logprobs=np.zeros(10, dtype=np.float32),
+        outcomes=np.zeros(2, dtype=np.float32),
         advantages=np.zeros(10, dtype=np.float32),
     )
     try:

@@ -119,7 +119,10 @@ class TrainerWorker:
 
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
         self._trainer.ranks.broadcast(train, frames)
-        return self._trainer.train_step(train, frames)
+        metrics = self._trainer.train_step(train, frames)
+        return metrics | {
+            f"time_s/{name}": spent for name, spent in getattr(self._trainer, "seconds", {}).items()
+        }
 
     def _save_checkpoint(self, order: SaveCheckpoint) -> Path:
         self._trainer.ranks.broadcast(order)

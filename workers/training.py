@@ -1,47 +1,47 @@
-"""The trainer as an algorithm: batches in, policy versions out; no network, no clock.
+"""The trainer as an algorithm: batches in, policy versions out; no network.
 
 Invariants:
 - A train step turns `policy_version` n into n + 1, on every rank with the same result.
 - Master weights are float32; `model.dtype` is the precision of what is published and, on a GPU, of the
   forward pass.
-- An optimizer step whose loss or gradient is not finite is skipped and counted; the weights stay the same.
+- An optimizer step whose loss or gradient is not finite is skipped, counted and named; the weights stay the
+  same. Three in a row end the run, with the batch written out.
 - What `state_for_publish` returns is a private copy: the next step does not touch it.
 - Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
 """
 
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError, RemoteError, RunError
+from protocol.importing import load_object
 from protocol.messages import Train
 from protocol.settings import WorkerSettings
 from workers import losses
 from workers.batch import Batch, read_batch
 from workers.checkpoints import read_state, write_checkpoint
+from workers.critic import Critic
+from workers.flat import Evaluated, Flat, correction_metrics, make_flat, needs_own_pass, tokens_of
 from workers.model import load_causal_lm, pick_device
 from workers.packed_forward import PackedRow, check_no_leak, choose_attention, pack_row, response_logprobs
 from workers.packing import plan, split_by_group
 from workers.ranks import Ranks
 from workers.sharding import gather, make_optimizer, reshard, shard, whole
+from workers.study import write_study
 from workers.trainer_state import gather_state, missing_weights, named_tensors, restore_state
 
-MAX_SKIPPED_STEPS = 20  # optimizer steps in a row; the weights themselves are broken then
-
-
-@dataclass(frozen=True, slots=True)
-class _Flat:
-    """A batch's response tokens on the device, concatenated in its order; all [N], float32."""
-
-    advantages: torch.Tensor
-    rollout_logprobs: torch.Tensor
-    token_weights: torch.Tensor  # sum to 1 over each mini-batch
-    proximal_logprobs: torch.Tensor
-    importance_weights: torch.Tensor
-    seen_logprobs: torch.Tensor  # filled in by the update: those that each optimizer step started from
+MAX_SKIPPED_STEPS = 3  # optimizer steps in a row: no accident of one mini-batch any more
+MEANS = ("loss", "grad_norm", "entropy", "clip_ratio", "nonfinite_log_ratios")  # over optimizer steps
+CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
+CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
+log = logging.getLogger("workers")
 
 
 class Trainer:
@@ -58,23 +58,42 @@ class Trainer:
                 "Expected a temperature above 0; 1 keeps the policy's own distribution."
             )
         self.policy_version = 0
+        self.seconds: dict[str, float] = {}
+        """Of the last train step: `proximal`, all that was computed without gradient before it."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
         self.ranks = Ranks(pick_device(settings.trainer.device))
         is_bfloat16 = self.ranks.device.type == "cuda" and settings.model.dtype == "bfloat16"
-        forward_dtype = torch.bfloat16 if is_bfloat16 else torch.float32
-        self.model = load_causal_lm(
-            model_directory,
-            dtype=torch.float32,
-            device=self.ranks.device,
-            attention=choose_attention(self.ranks.device, forward_dtype),
-        )
-        shard(self.model, self.ranks, forward_dtype=forward_dtype)
+        self._forward_dtype = torch.bfloat16 if is_bfloat16 else torch.float32
+        self.model = self._load_model()
+        shard(self.model, self.ranks, forward_dtype=self._forward_dtype)
         check_no_leak(self.model, self.ranks.device)
         reshard(self.model)
         self._optimizer = make_optimizer(self.model, settings.trainer)
-        self._skipped_in_a_row = 0
+        name = settings.trainer.loss
+        self._loss: losses.Loss = losses.LOSSES[name] if name in losses.LOSSES else load_object(name)
+        self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
+        self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
+        self._skipped: list[dict[str, object]] = []  # optimizer steps in a row, up to now
+
+    def _load_model(self) -> PreTrainedModel:
+        return load_causal_lm(
+            self._model_directory,
+            dtype=torch.float32,
+            device=self.ranks.device,
+            attention=choose_attention(self.ranks.device, self._forward_dtype),
+        )
+
+    def _make_reference(self) -> PreTrainedModel:
+        """The initial model, frozen; sharded, so that it costs each rank its share only."""
+        model = self._load_model().requires_grad_(False)
+        shard(model, self.ranks, forward_dtype=self._forward_dtype)
+        return model
+
+    def _make_critic(self) -> Critic:
+        options = self._settings.trainer
+        return Critic(self._load_model(), self.ranks, options=options, forward_dtype=self._forward_dtype)
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
         """Train on one batch and return its metrics; afterwards `policy_version` is one higher.
@@ -90,20 +109,29 @@ class Trainer:
             )
         options = self._settings.trainer
         batch = read_batch(train, frames)
-        lr = options.lr * min(1.0, (self.policy_version + 1) / max(1, options.warmup_steps))
+        warmth = min(1.0, (self.policy_version + 1) / max(1, options.warmup_steps))
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = options.lr * warmth
         minibatches = split_by_group(batch.groups, options.minibatches)
         rows = [self._rows(batch, minibatch) for minibatch in minibatches]
         flat = self._evaluate(batch, minibatches, [row for some in rows for row in some])
-        steps = [self._optimizer_step(some, flat) for some in rows]
-        taken = [step for step in steps if step]
-        metrics = self._mismatch(flat)
-        for name in ("loss", "grad_norm", "entropy", "clip_ratio", "nonfinite_log_ratios"):
-            metrics[name] = sum(step[name] for step in taken) / max(1, len(taken))
+        taken = []
+        for place, some in enumerate(rows):
+            step = self._optimizer_step(some, flat, warmth=warmth)
+            if problem := step.pop("problem", None):
+                self._skip({"minibatch": place, **step}, str(problem), train=train, batch=batch, flat=flat)
+            else:
+                self._skipped = []
+                taken.append(step)
         self.policy_version += 1
-        skipped = len(steps) - len(taken)
-        return metrics | {"lr": lr, "tokens": float(len(flat.advantages)), "skipped_steps": float(skipped)}
+        return {
+            **correction_metrics(flat, self.ranks, options=options),
+            **_means(taken, names=self._step_names),
+            **self._critic_metrics(flat),
+            "lr": options.lr * warmth,
+            "tokens": float(len(flat.advantages)),
+            "skipped_steps": float(len(rows) - len(taken)),
+        }
 
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
@@ -123,6 +151,9 @@ class Trainer:
         directory = Path(self._settings.run_dir).absolute() / "checkpoints"
         published = self.state_for_publish()
         state = gather_state(self.model, self._optimizer, self.ranks)
+        if self._critic:
+            critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
+            state |= {CRITIC + name: tensor for name, tensor in critic.items()}
         if self.ranks.rank != 0:
             return directory / f"step_{self.policy_version}"
         return write_checkpoint(
@@ -143,6 +174,14 @@ class Trainer:
                 f"was written with {self._model_directory}; resume with the configuration that wrote it."
             )
         restore_state(self.model, self._optimizer, state)
+        if self._critic:
+            critic = {n.removeprefix(CRITIC): t for n, t in state.items() if n.startswith(CRITIC)}
+            if missing_weights(self._critic.model, critic):
+                raise RunError(
+                    f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
+                    "algorithm that wrote it, or begin a new run from its weights."
+                )
+            restore_state(self._critic.model, self._critic.optimizer, critic)
         self.policy_version = policy_version
 
     def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
@@ -154,88 +193,125 @@ class Trainer:
 
     def _evaluate(
         self, batch: Batch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
-    ) -> _Flat:
+    ) -> Flat:
         """Everything about the batch that does not change while it is trained on."""
-        device, options = self.ranks.device, self._settings.trainer
-        rollout = torch.from_numpy(batch.rollout_logprobs).to(device)
-        proximal, importance = rollout, torch.ones_like(rollout)
-        if options.proximal == "recompute":
-            proximal = self._proximal_logprobs(rows, len(rollout))
-            importance = losses.truncated_importance_weights(proximal, rollout, cap=options.importance_cap)
-        lengths = torch.tensor(batch.response_lengths)
-        weights = torch.cat(
-            [losses.token_weights(lengths[list(some)], options.loss_aggregation) for some in minibatches]
+        began, count = time.perf_counter(), len(batch.advantages)
+        logprobs = reference = values = None
+        if needs_own_pass(self._settings.trainer):
+            logprobs = self._proximal_logprobs(rows, count)
+        if (model := self._reference) is not None:
+            reference = self._fill(model, rows, lambda row: self._forward(row, model)[0], count=count)
+        if (critic := self._critic) is not None:
+            values = self._fill(critic.model, rows, critic.values, count=count)
+        self.seconds = {"proximal": time.perf_counter() - began}
+        return make_flat(
+            batch,
+            minibatches,
+            Evaluated(logprobs, reference, values),
+            settings=self._settings,
+            device=self.ranks.device,
         )
-        return _Flat(
-            advantages=torch.from_numpy(batch.advantages).to(device),
-            rollout_logprobs=rollout,
-            token_weights=weights.to(device),
-            proximal_logprobs=proximal,
-            importance_weights=importance,
-            seen_logprobs=torch.zeros_like(rollout),
-        )
+
+    def _proximal_logprobs(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
+        """Logprobs of the whole batch under the weights as they are, on every rank."""
+        return self._fill(self.model, rows, lambda row: self._forward(row, self.model)[0], count=count)
 
     @torch.no_grad()
-    def _proximal_logprobs(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
-        """Logprobs of the whole batch under the weights as they are, on every rank; each fills in a part."""
-        logprobs_N = torch.zeros(count, device=self.ranks.device)
+    def _fill(
+        self,
+        model: PreTrainedModel,
+        rows: Sequence[PackedRow],
+        compute: Callable[[PackedRow], torch.Tensor],
+        *,
+        count: int,
+    ) -> torch.Tensor:
+        """What `compute` gives for each row, over the whole batch [N]; each rank fills in a part."""
+        filled_N = torch.zeros(count, device=self.ranks.device)
         for row in rows:
-            logprobs_N[row.places_N] = self._forward(row)[0]
-        reshard(self.model)
-        return self.ranks.sum(logprobs_N)
+            filled_N[row.places_N] = compute(row)
+        reshard(model)
+        return self.ranks.sum(filled_N)
 
-    def _mismatch(self, flat: _Flat) -> dict[str, float]:
-        """How far the batch is off-policy. Without proximal logprobs the update's forward pass stands in."""
-        trained = flat.proximal_logprobs
-        if self._settings.trainer.proximal == "rollout":
-            trained = self.ranks.sum(flat.seen_logprobs)
-        return losses.mismatch_metrics(trained, flat.rollout_logprobs, flat.importance_weights)
+    def _forward(self, row: PackedRow, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+        return response_logprobs(
+            model,
+            row,
+            temperature=self._settings.rollout.sampling.temperature,
+            is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
+        )
 
-    def _forward(self, row: PackedRow) -> tuple[torch.Tensor, torch.Tensor]:
-        return response_logprobs(self.model, row, temperature=self._settings.rollout.sampling.temperature)
-
-    def _optimizer_step(self, rows: Sequence[PackedRow], flat: _Flat) -> dict[str, float]:
-        """Train on one mini-batch; {} if the step was skipped."""
+    def _optimizer_step(self, rows: Sequence[PackedRow], flat: Flat, *, warmth: float) -> dict[str, Any]:
+        """Train on one mini-batch; returns its numbers, with `problem` if the step was not taken."""
         options = self._settings.trainer
-        totals = torch.zeros(5, dtype=torch.float64, device=self.ranks.device)
+        totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
         for row in rows:
-            logprobs_N, entropy_N = self._forward(row)
-            result = losses.policy_loss(
-                logprobs_N,
-                flat.proximal_logprobs[row.places_N],
-                flat.advantages[row.places_N],
-                flat.importance_weights[row.places_N],
-                token_weights_N=flat.token_weights[row.places_N],
-                clip_low=options.clip_low,
-                clip_high=options.clip_high,
+            tokens = tokens_of(
+                flat,
+                row.places_N,
+                *self._forward(row, self.model),
+                options=options,
+                train_version=self.policy_version,
             )
+            result = losses.policy_loss(tokens, self._loss)
             (result.loss * self.ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
-            flat.seen_logprobs[row.places_N] = logprobs_N.detach()
-            parts = (result.loss.detach(), entropy_N.sum(), result.clipped, result.nonfinite)
-            totals += torch.stack([*(part.double() for part in parts), totals.new_tensor(len(entropy_N))])
+            parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
+            counts = totals.new_tensor(len(row.places_N))
+            totals += torch.stack([*(part.detach().double() for part in parts), counts])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.grad_clip)
         grad_norm = whole(norm).item()
-        loss, entropy, clipped, nonfinite, tokens = self.ranks.sum(totals).tolist()
-        if not math.isfinite(loss + grad_norm):
-            self._skip(loss, grad_norm)
-            return {}
-        self._skipped_in_a_row = 0
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        return {
+        loss, entropy, clipped, nonfinite, kl, tokens_count = self.ranks.sum(totals).tolist()
+        step: dict[str, Any] = {
             "loss": loss,
             "grad_norm": grad_norm,
-            "entropy": entropy / max(1.0, tokens),
-            "clip_ratio": clipped / max(1.0, tokens),
+            "entropy": entropy / max(1.0, tokens_count),
+            "clip_ratio": clipped / max(1.0, tokens_count),
             "nonfinite_log_ratios": nonfinite,
+            "kl_reference": kl / max(1.0, tokens_count),
         }
-
-    def _skip(self, loss: float, grad_norm: float) -> None:
+        value_step = self._critic.gradients(rows, flat) if self._critic else None
+        if value_step:
+            step |= {
+                "critic/loss": value_step.loss,
+                "critic/grad_norm": value_step.grad_norm,
+                "critic/clip_ratio": value_step.clipped / max(1.0, tokens_count),
+            }
+        bad = [
+            name for name in step if name.endswith(("loss", "grad_norm")) and not math.isfinite(step[name])
+        ]
+        if not bad:
+            self._optimizer.step()
         self._optimizer.zero_grad()
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row >= MAX_SKIPPED_STEPS:
-            raise RunError(
-                f"{self._skipped_in_a_row} optimizer steps in a row were not finite, the last one a loss "
-                f"of {loss} and a gradient norm of {grad_norm}. Expected finite numbers; lower `trainer.lr` "
-                "and resume from the newest checkpoint."
-            )
+        if self._critic:
+            self._critic.finish(is_taken=not bad, lr_share=warmth)
+        return step | ({"problem": ", ".join(f"{name} {step[name]}" for name in bad)} if bad else {})
+
+    @property
+    def _step_names(self) -> tuple[str, ...]:
+        names = MEANS if self._reference is None else (*MEANS, "kl_reference")
+        return names if self._critic is None else (*names, *CRITIC_MEANS)
+
+    def _critic_metrics(self, flat: Flat) -> dict[str, float]:
+        if flat.values is None:
+            return {}
+        return {"critic/explained_variance": losses.explained_variance(flat.values, flat.returns)}
+
+    def _skip(self, step: dict[str, Any], problem: str, *, train: Train, batch: Batch, flat: Flat) -> None:
+        """Count and name an optimizer step that was not taken. Raises: RunError at the third in a row."""
+        text = f"version {train.train_version}, minibatch {step['minibatch']}: {problem}"
+        log.warning("An optimizer step was skipped, because it was not finite: %s.", text)
+        self._skipped.append({"train_version": train.train_version, **step})
+        if len(self._skipped) < MAX_SKIPPED_STEPS:
+            return
+        directory = Path(self._settings.run_dir).absolute() / "not_finite"
+        path = directory / f"version_{train.train_version}"
+        if self.ranks.rank == 0:
+            write_study(path, train, batch=batch, flat=flat, seen=self._skipped)
+        raise RunError(
+            f"{len(self._skipped)} optimizer steps in a row were not finite, the last of {text}. Expected "
+            f"finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there for what "
+            "the loss was given, and resume from the newest checkpoint."
+        )
+
+
+def _means(steps: Sequence[dict[str, Any]], *, names: Sequence[str]) -> dict[str, float]:
+    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in names}

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "workers": {"workers", "protocol"},
 }
 PURE = {
-    "protocol": "ids messages codec session errors settings",
+    "protocol": "ids messages codec session errors settings algorithms",
     "controller": "core ledger groups registry policy_versions dispatch_queue events commands config "
     "config_rules simulation_settings snapshot metrics coordination membership scoring state "
     "training feed dispatch loose_ledger moves pulls shortlist fingerprint",

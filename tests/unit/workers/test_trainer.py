@@ -1,5 +1,6 @@
 """The trainer without a network: packed passes, steps, skipped steps, checkpoints."""
 
+import json
 import math
 
 import numpy as np
@@ -220,17 +221,42 @@ def test_logprobs_are_those_of_the_sampling_temperature(model_directory, setting
         Trainer(settings(temperature=0.0), str(model_directory))
 
 
-def test_a_step_that_is_not_finite_is_skipped_counted_and_in_the_end_fatal(model_directory, settings):
-    trainer = Trainer(settings(minibatches=4), str(model_directory))
+def test_a_step_that_is_not_finite_is_skipped_and_counted_and_a_finite_one_forgives(
+    model_directory, settings, tmp_path
+):
+    trainer = Trainer(settings(), str(model_directory))
     before = trainer.state_for_publish()
-    for version in range(4):
+    for version in range(2):
         metrics = trainer.train_step(*make_batch(train_version=version, advantage=lambda _: math.inf))
-        assert metrics["skipped_steps"] == 4
+        assert metrics["skipped_steps"] == 1
         assert all(math.isfinite(value) for value in metrics.values())
     after = trainer.state_for_publish()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    with pytest.raises(RunError, match="20 optimizer steps in a row"):
-        trainer.train_step(*make_batch(train_version=4, advantage=lambda _: math.inf))
+    assert trainer.train_step(*make_batch(train_version=2))["skipped_steps"] == 0
+    for version in (3, 4):
+        trainer.train_step(*make_batch(train_version=version, advantage=lambda _: math.inf))
+    assert not (tmp_path / "not_finite").exists()
+
+
+def test_three_steps_in_a_row_that_are_not_finite_end_the_run_with_the_batch_written_out(
+    model_directory, settings, tmp_path
+):
+    trainer = Trainer(settings(minibatches=2), str(model_directory))
+    trainer.train_step(*make_batch(train_version=0, advantage=lambda _: math.inf))
+    train, frames = make_batch(train_version=1, advantage=lambda _: math.inf)
+    with pytest.raises(RunError, match="3 optimizer steps in a row") as caught:
+        trainer.train_step(train, frames)
+    directory = tmp_path / "not_finite" / "version_1"
+    assert str(directory) in str(caught.value)
+    arrays = np.load(directory / "batch.npz")
+    assert arrays["tokens"].tolist() == np.concatenate(read_batch(train, frames).tokens).tolist()
+    assert not np.isfinite(arrays["advantages"]).any()
+    seen = json.loads((directory / "seen.json").read_text())
+    assert [(step["train_version"], step["minibatch"]) for step in seen["skipped_steps"]] == [
+        (0, 0), (0, 1), (1, 0),
+    ]  # fmt: skip
+    assert seen["not_finite"]["advantages"] == len(arrays["advantages"])
+    assert [item["group"] for item in seen["trajectories"]] == [item.group for item in train.items]
 
 
 def test_a_batch_of_another_version_or_size_is_refused(model_directory, settings):

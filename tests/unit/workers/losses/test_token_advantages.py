@@ -1,0 +1,78 @@
+"""Advantages per token, returns and the critic's loss against numbers worked by hand and a plain loop."""
+
+import pytest
+import torch
+
+from workers.losses import (
+    explained_variance,
+    generalized_advantages,
+    standardized,
+    token_rewards,
+    value_loss,
+)
+
+
+def doubles(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_generalized_advantages_equal_an_example_worked_by_hand():
+    # one response of two tokens: deltas 0.5*2 - 1 + 0 = 0 and 4 - 2 = 2; advantages 0 + 0.5*0.5*2 and 2
+    found = generalized_advantages(
+        doubles(0.0, 4.0), doubles(1.0, 2.0), torch.tensor([2]), gamma=0.5, gae_lambda=0.5
+    )
+    assert found.advantages_N.tolist() == pytest.approx([0.5, 2.0], abs=1e-9)
+    assert found.returns_N.tolist() == pytest.approx([1.5, 4.0], abs=1e-9)
+
+
+def test_generalized_advantages_equal_a_loop_over_responses_of_many_lengths():
+    lengths = torch.tensor([3, 0, 7, 1])
+    rewards, values = torch.randn(2, 11, dtype=torch.float64)
+    found = generalized_advantages(rewards, values, lengths, gamma=0.97, gae_lambda=0.9)
+    expected, start = [], 0
+    for length in lengths.tolist():
+        r, v = rewards[start : start + length].tolist(), [*values[start : start + length].tolist(), 0.0]
+        advantage, backwards = 0.0, []
+        for t in reversed(range(length)):
+            advantage = r[t] + 0.97 * v[t + 1] - v[t] + 0.97 * 0.9 * advantage
+            backwards.append(advantage)
+        expected += backwards[::-1]
+        start += length
+    assert found.advantages_N.tolist() == pytest.approx(expected, abs=1e-9)
+    assert (found.returns_N - values).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_penalty_per_token_counts_for_it_and_all_tokens_before():
+    rewards = token_rewards(doubles(1.0, 5.0, 2.0), torch.tensor([2, 0, 1]), doubles(0.1, 0.2, 0.4))
+    assert rewards.tolist() == pytest.approx([-0.1, 0.8, 1.6], abs=1e-9)
+    found = generalized_advantages(
+        rewards, torch.zeros(3, dtype=torch.float64), torch.tensor([2, 0, 1]), gamma=1.0, gae_lambda=1.0
+    )
+    assert found.advantages_N.tolist() == pytest.approx([0.7, 0.8, 1.6], abs=1e-9)
+
+
+def test_standardized_advantages_have_mean_zero_and_deviation_one():
+    # mean 2; sample deviation of 0, 2, 4 is 2
+    assert standardized(doubles(0, 2, 4), is_scaled=True).tolist() == pytest.approx([-1, 0, 1], abs=1e-6)
+    assert standardized(doubles(0, 2, 4), is_scaled=False).tolist() == [-2, 0, 2]
+    assert standardized(doubles(3, 3), is_scaled=True).tolist() == [0, 0]
+    assert standardized(doubles(3), is_scaled=True).tolist() == [0]
+
+
+def test_the_value_loss_takes_the_larger_of_plain_and_clipped_error():
+    # errors 1 and (0.2 - 1)² = 0.64: plain counts; 0.25 and (0.2 - 1.5)² = 1.69: the bound holds
+    values = doubles(0.0, 1.0).requires_grad_()
+    result = value_loss(
+        values, doubles(0.0, 0.0), doubles(1.0, 1.5), token_weights_N=doubles(0.5, 0.5), clip=0.2
+    )
+    result.loss.backward()
+    assert result.loss.item() == pytest.approx((1 + 1.69) / 4, abs=1e-9)
+    assert values.grad.tolist() == pytest.approx([0.5 * (0 - 1), 0.0], abs=1e-9)
+    assert result.clipped == 1
+
+
+def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant():
+    returns = doubles(1, 2, 3)
+    assert explained_variance(returns, returns) == 1
+    assert explained_variance(doubles(5, 5, 5), returns) == pytest.approx(0)
+    assert explained_variance(returns, doubles(2, 2, 2)) == 0

@@ -1,0 +1,39 @@
+"""The pieces that algorithms are made of, as pure functions of tensors (docs/algorithms.md).
+
+Invariants: every piece runs in the precision that it is given, float32 or better, so that it can be compared
+with numbers worked by hand; none knows of ranks, packing or optimizers.
+"""
+
+from workers.losses.advantages import generalized_advantages, standardized, token_rewards
+from workers.losses.aggregation import token_weights
+from workers.losses.critic import explained_variance, value_loss
+from workers.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
+from workers.losses.logprobs import chosen_logprobs
+from workers.losses.metrics import mismatch_metrics
+from workers.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
+from workers.losses.ratios import kl_estimate, log_ratio, nonfinite, over
+from workers.losses.rejection import rejection
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "TokenLoss",
+    "Tokens",
+    "chosen_logprobs",
+    "effective_sample_size",
+    "explained_variance",
+    "generalized_advantages",
+    "importance_weights",
+    "kl_estimate",
+    "log_ratio",
+    "loglinear_proximal",
+    "mismatch_metrics",
+    "nonfinite",
+    "over",
+    "policy_loss",
+    "rejection",
+    "standardized",
+    "token_rewards",
+    "token_weights",
+    "value_loss",
+]

@@ -1,0 +1,36 @@
+"""The critic's loss. Shapes: N response tokens; values and returns in units of the reward."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class ValueLoss(NamedTuple):
+    """The loss of some tokens (scalar), and how many of them the bound holds back (scalar)."""
+
+    loss: torch.Tensor
+    clipped: torch.Tensor
+
+
+def value_loss(
+    values_N: torch.Tensor,
+    old_values_N: torch.Tensor,
+    returns_N: torch.Tensor,
+    *,
+    token_weights_N: torch.Tensor,
+    clip: float,
+) -> ValueLoss:
+    """Half the squared error, of the value or of one held within `clip` of the old value: the larger.
+
+    Sum over micro-batches and ranks; only `values_N` carries a gradient. Source: PPO's reference code.
+    """
+    plain_N = (values_N - returns_N).square()
+    bounded_N = (old_values_N + (values_N - old_values_N).clamp(-clip, clip) - returns_N).square()
+    worst_N = torch.maximum(plain_N, bounded_N)
+    return ValueLoss((worst_N * token_weights_N).sum() / 2, (bounded_N > plain_N).sum())
+
+
+def explained_variance(values_N: torch.Tensor, returns_N: torch.Tensor) -> float:
+    """1 - var(return - value) / var(return): 1 is a perfect critic, 0 one that knows the mean only."""
+    variance = returns_N.var(correction=0).item() if len(returns_N) else 0.0
+    return 1 - (returns_N - values_N).var(correction=0).item() / variance if variance > 0 else 0.0
