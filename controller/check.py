@@ -19,6 +19,8 @@ from typing import Any, Literal
 from controller.config import Config
 from controller.config_rules import cross_field_problems
 from protocol.algorithms import LOSSES
+from protocol.errors import ConfigError
+from protocol.security import Keyring
 from strategies.admission import ADMISSIONS
 from strategies.filtering import FILTERS
 from strategies.migration import MIGRATIONS
@@ -46,7 +48,7 @@ def check(config: Config) -> list[Finding]:
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_data, _check_import_paths,
-        _check_run_directory, _check_port, _check_work,
+        _check_run_directory, _check_keys, _check_port, _check_work,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -293,6 +295,14 @@ def _check_run_directory(config: Config) -> Findings:
         )
 
 
+def _check_keys(config: Config) -> Findings:
+    if config.controller.keys:
+        try:
+            Keyring(config.controller.keys)
+        except ConfigError as error:
+            yield Finding("error", "controller.keys", str(error))
+
+
 def _check_port(config: Config) -> Findings:
     host, _, port = config.controller.bind.removeprefix("tcp://").rpartition(":")
     if not config.controller.bind.startswith("tcp://") or not port.isdigit():
@@ -301,7 +311,7 @@ def _check_port(config: Config) -> Findings:
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host.strip("[]"), int(port)))
+            probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
         except OSError as error:
             yield Finding(
                 "error",

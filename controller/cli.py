@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_history, cli_simulate
+from controller import cli_history, cli_remote, cli_simulate
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -79,27 +79,6 @@ def check(config: ConfigPath, overrides: Overrides = None) -> None:
     raise typer.Exit(2 if errors else 0)
 
 
-@app.command()
-def attach(
-    address: Annotated[str, typer.Argument(help="Endpoint of a controller, or its run directory.")],
-    role: Annotated[str, typer.Option(help="rollout, reward or trainer")],
-    name: Annotated[str | None, typer.Option(help="Shown to people.")] = None,
-) -> None:
-    """Be a worker of a run that goes on elsewhere."""
-    words = [
-        sys.executable,
-        "-m",
-        "workers.host",
-        address,
-        "--role",
-        role,
-        *(["--name", name] if name else []),
-    ]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    sys.stdout.flush()
-    os.execve(sys.executable, words, os.environ | {"PYTHONPATH": path})
-
-
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def test(context: typer.Context) -> None:
     """Run the project's tests; arguments go to pytest."""
@@ -130,6 +109,9 @@ def profile(
             ) from error
 
 
+app.command()(cli_remote.attach)
+app.command()(cli_remote.keygen)
+app.command()(cli_remote.revoke)
 app.command()(cli_simulate.simulate)
 app.command()(cli_history.replay)
 app.command()(cli_history.story)

@@ -154,11 +154,12 @@ def _controller_problems(config: Config) -> Iterator[Problem]:
             f"{controller.bind!r} is not an address; expected auto, ipc://PATH or tcp://127.0.0.1:PORT with "
             "a port of 1 to 65535.",
         )
-    elif match["host"] and not _is_loopback(match["host"]):
+    elif match["host"] and not controller.keys and not _is_loopback(match["host"]):
         yield (
-            ("controller.bind",),
-            f"{match['host']} can be reached from other machines, and connections are not authenticated "
-            "yet; bind to 127.0.0.1 and reach it through an SSH tunnel.",
+            ("controller.bind", "controller.keys"),
+            f"{match['host']} can be reached from other machines, and without keys anybody could attach. "
+            "Make them with `launch.py keygen keys --role rollout --name node1`, set controller.keys=keys; "
+            "or bind to 127.0.0.1.",
         )
 
 

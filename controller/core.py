@@ -354,4 +354,5 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         reward=config.reward,
         trainer=config.trainer,
         import_paths=import_paths,
+        reattach_s=config.controller.reattach_s,
     )

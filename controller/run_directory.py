@@ -19,6 +19,7 @@ import yaml
 
 from controller.config import Config
 from protocol.errors import ConfigError
+from protocol.security import WorkerKey, write_local_key
 
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
 
@@ -110,6 +111,17 @@ class RunDirectory:
         """Write where workers attach, for people and for `launch.py attach`."""
         self._write_atomically("address", endpoint + "\n")
 
+    def publish_key(self, key: WorkerKey) -> Path:
+        """Leave the key of this life of the run for local workers, and for whoever may read the folder."""
+        with self._in_words():
+            write_local_key(self.local_key, key)
+        return self.local_key
+
+    @property
+    def local_key(self) -> Path:
+        """Where `publish_key` puts it."""
+        return self.path / "local.key"
+
     def append_metrics(self, metrics: dict[str, object]) -> None:
         """One more line of metrics.jsonl, readable at once."""
         assert self._metrics is not None
@@ -123,6 +135,7 @@ class RunDirectory:
     def close(self) -> None:
         """Remove what must not outlive the run, and let go of the folder."""
         (self.path / "address").unlink(missing_ok=True)
+        self.local_key.unlink(missing_ok=True)
         if self._socket_dir is not None:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         if self._metrics is not None:

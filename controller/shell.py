@@ -42,6 +42,7 @@ from controller.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Message
+from protocol.security import Keyring
 from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
@@ -95,13 +96,18 @@ class Shell:
             self._log_to_file(stack)
             self._store = Store(self.directory.path / "run.db")
             stack.callback(self._store.close)
+            controller = self._config.controller
+            keys = Keyring(controller.keys) if controller.keys else None
             self._server = Server(
-                self.directory.endpoint(self._config.controller.bind),
+                self.directory.endpoint(controller.bind),
                 on_message=self._on_message,
                 on_fault=self._on_fault,
                 on_drained=self._turn,
+                on_refusal=self._on_refusal,
+                keys=keys,
             )
             stack.callback(self._server.close)
+            self._local_key = self.directory.publish_key(keys.local) if keys else None
             self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
             if past is None:
                 self._begin_core()
@@ -161,6 +167,7 @@ class Shell:
                     logs=self.directory.logs,
                     settings=worker_settings(self._config, str(self.directory.path), self._import_paths),
                     on_exit=self._post,
+                    key=self._local_key,
                 )
                 reader = tasks.create_task(self._read_prompts(), name="prompts")
                 begin = tasks.create_task(self._begin(supervisor), name="begin")
@@ -196,6 +203,10 @@ class Shell:
 
     def _on_fault(self, peer: PeerId, reason: str) -> None:
         self._post(events.PeerFaulted(peer, reason))
+
+    def _on_refusal(self, text: str) -> None:
+        log.warning(text)
+        self._on_warning(text)
 
     def _post(self, event: Event, frames: tuple[bytes, ...] = ()) -> None:
         """Queue an event for the next turn, which a drain makes at once."""

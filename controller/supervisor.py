@@ -86,18 +86,21 @@ class Supervisor:
         logs: Path,
         settings: WorkerSettings,
         on_exit: Callable[[WorkerExited], None],
+        key: Path | None = None,
         host: tuple[str, ...] = HOST,
         prepare: tuple[str, ...] = PREPARE,
     ) -> None:
         """`tasks` holds one task per worker; cancelling it kills them all.
 
-        `host` and `prepare` are the commands that make a worker and the initial model.
+        `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
+        the initial model.
         """
         self._tasks = tasks
         self._endpoint = endpoint
         self._logs = logs
         self._settings = settings
         self._on_exit = on_exit
+        self._key = key
         self._host, self._prepare = host, prepare
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._workers: dict[str, _Worker] = {}
@@ -189,6 +192,7 @@ class Supervisor:
         """For each process of a worker: its log, its arguments and its environment."""
         threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
         arguments = [self._endpoint, "--role", role, "--name", name, "--die-with-parent"]
+        arguments += [f"--key={self._key}"] if self._key else []
         environment = self._environment(threads.get(role, 1))
         ranks = self._settings.trainer.ranks if role == "trainer" else 1
         if ranks == 1:

@@ -227,6 +227,8 @@ class WorkerSettings(Section):
     trainer: TrainerSettings
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
+    reattach_s: float = 300.0
+    """Seconds for which a worker that was attached by hand looks for a controller that is gone."""
 
 
 def load_settings(text: str) -> WorkerSettings:

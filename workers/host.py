@@ -2,7 +2,9 @@
 
 Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 2 if
 it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
-at once; only the packages that the role needs are imported.
+at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
+controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
+there as a new worker with empty hands.
 """
 
 import argparse
@@ -15,18 +17,23 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+from pydantic import ValidationError
 
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Attach, Detach, Role, WorkerFailed
+from protocol.security import load_worker_key
 from protocol.settings import WorkerSettings, load_settings
-from workers.link import Link, LinkClosed
+from workers.link import Link, LinkClosed, NoAnswer
 from workers.parent import die_with_parent
 
 logger = logging.getLogger("workers")
 
 FLUSH_S = 5.0  # for the last words to be acknowledged
 MAX_REASON_CHARS = 16_000
+ATTEMPT_S = 5.0  # at one address, before it is looked up again
+RETRY_S = 1.0  # between two looks for a controller that is gone
 
 
 class Worker(Protocol):
@@ -48,10 +55,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("address", help="endpoint of the controller, or its run directory")
     parser.add_argument("--role", required=True, choices=("rollout", "reward", "trainer"))
-    parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}", help="shown to people")
+    parser.add_argument("--name", help="shown to people")
+    parser.add_argument("overrides", nargs="*", help="of this worker's own section, as rollout.threads=2")
+    parser.add_argument("--key", help="key file made by `launch.py keygen`")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
     parser.add_argument("--settings-file", help="settings of a trainer rank > 0, which does not attach")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -60,53 +69,141 @@ def main(arguments: list[str] | None = None) -> None:
     if options.settings_file:
         sys.exit(_follow(Path(options.settings_file)))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        sys.exit(runner.run(serve(options.address, options.role, options.name)))
+        sys.exit(runner.run(serve(options)))
 
 
-async def serve(address: str, role: Role, name: str) -> int:
+async def serve(options: argparse.Namespace) -> int:
     """Attach, work, leave; the exit code."""
     stop = _Stop()
-    attach = Attach(role, name, os.getpid(), socket.gethostname())
     try:
-        link = await Link.attach(address, attach)
+        adapt = Overrides(options.role, options.overrides)
+        name = options.name or (load_worker_key(options.key).name if options.key else None)
+        attach = Attach(
+            options.role, name or f"{socket.gethostname()}-{os.getpid()}", os.getpid(), socket.gethostname()
+        )
+        host = _Host(options, attach, stop, adapt)
+        link = await Link.attach(options.address, attach, key=options.key)
+        while (code := await host.work(link)) is None:
+            link = await host.find_again(link.settings.reattach_s)
+        return code
     except ConfigError as error:
         logger.error("%s", error)
         return 2
     except (LinkClosed, asyncio.CancelledError) as error:
         logger.info("Leaving before the work began: %s", error or "a signal came.")
         return 0
-    try:
-        return await _work(link, role, stop)
-    finally:
-        await link.aclose()
 
 
-async def _work(link: Link, role: Role, stop: "_Stop") -> int:
-    try:
-        worker = _make_worker(role, link.settings)
-        stop.use(worker.drain)
-        await worker.run(link)
-        link.send(Detach("The worker was told to leave by a signal."))
-        await link.flush(FLUSH_S)
-        return 0
-    except Exception as raised:  # the top of the process
-        error = _first_cause(raised)
-        if isinstance(error, LinkClosed):
-            logger.log(logging.ERROR if error.is_fault else logging.INFO, "%s", error)
-            return int(error.is_fault)
-        if isinstance(error, ConfigError | RunError):
-            logger.error("%s", error)
-            reason = str(error)
-        else:
-            logger.exception("The worker failed.", exc_info=raised)
-            reason = (
-                f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its "
-                "log has the traceback."
-            )
-    with contextlib.suppress(StaleFlowError):  # the controller may be gone as well; the log has it all
-        link.send(WorkerFailed(reason[:MAX_REASON_CHARS]))
-        await link.flush(FLUSH_S)
-    return 1
+class _Host:
+    """One worker over the lives of its controller."""
+
+    def __init__(
+        self, options: argparse.Namespace, attach: Attach, stop: "_Stop", adapt: "Overrides"
+    ) -> None:
+        self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
+        self._worker: Worker | None = None
+        self._settings: WorkerSettings | None = None
+
+    async def work(self, link: Link) -> int | None:
+        """Serve one controller; the exit code, or None if it is to be looked for again."""
+        role = self._attach.role
+        try:
+            settings = self._adapt(link.settings)
+            # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
+            if self._worker is None or role != "rollout" or settings != self._settings:
+                self._worker = None
+                self._worker, self._settings = _make_worker(role, settings), settings
+            self._stop.use(self._worker.drain)
+            await self._worker.run(link)
+            link.send(Detach("The worker was told to leave by a signal."))
+            await link.flush(FLUSH_S)
+            return 0
+        except Exception as raised:  # the top of the process
+            error = _first_cause(raised)
+            if isinstance(error, LinkClosed):
+                return self._after(error, link)
+            reason = _in_words(role, error, raised)
+            with contextlib.suppress(StaleFlowError):  # the controller may be gone too; the log has it all
+                link.send(WorkerFailed(reason[:MAX_REASON_CHARS]))
+                await link.flush(FLUSH_S)
+            return 1
+        finally:
+            await link.aclose()
+
+    def _after(self, closed: LinkClosed, link: Link) -> int | None:
+        is_local = self._options.die_with_parent or self._attach.role == "trainer"
+        if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
+            logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)
+            return None
+        logger.log(logging.ERROR if closed.is_fault else logging.INFO, "%s", closed)
+        return int(closed.is_fault)
+
+    async def find_again(self, limit_s: float) -> Link:
+        """A link to a controller at the same address. Raises: ConfigError if none comes in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._stop.use(task.cancel)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while True:
+            left_s = deadline - loop.time()
+            try:
+                return await Link.attach(
+                    self._options.address, self._attach, key=self._options.key,
+                    limit_s=min(ATTEMPT_S, max(left_s, 0.1)),
+                )  # fmt: skip
+            except NoAnswer:  # the address in a run directory may be another by then
+                if left_s <= 0:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+
+def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
+    if isinstance(error, ConfigError | RunError):
+        logger.error("%s", error)
+        return str(error)
+    logger.exception("The worker failed.", exc_info=raised)
+    return (
+        f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its log has "
+        "the traceback."
+    )
+
+
+class Overrides:
+    """What one machine does differently: `key=value` for the keys that do not touch what is computed."""
+
+    ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
+        "rollout": (
+            "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
+            "model.path",
+        ),
+        "reward": ("reward.processes", "model.path"),
+        "trainer": ("trainer.device", "trainer.threads", "model.path"),
+    }  # fmt: skip
+
+    def __init__(self, role: Role, words: list[str]) -> None:
+        """Raises: ConfigError if a word is no override of a key that this role may set."""
+        self._pairs: list[tuple[str, str, str]] = []
+        for word in words:
+            key, separator, value = word.partition("=")
+            if not separator or key not in self.ALLOWED[role]:
+                raise ConfigError(
+                    f"{word!r} is not something that a {role} worker can have of its own; expected KEY=VALUE "
+                    f"with one of {', '.join(self.ALLOWED[role])}. The rest is the same for all: set it "
+                    "where the controller starts."
+                )
+            self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
+
+    def __call__(self, settings: WorkerSettings) -> WorkerSettings:
+        """The settings of this worker. Raises: ConfigError if a value does not fit."""
+        for section, field, value in self._pairs:
+            old = getattr(settings, section)
+            try:
+                new = type(old).model_validate(old.model_dump() | {field: value}, strict=False)
+            except ValidationError as error:
+                raise ConfigError(f"{section}.{field}={value}: {error.errors()[0]['msg']}.") from None
+            settings = settings.model_copy(update={section: new})
+        return settings
 
 
 def _make_worker(role: Role, settings: WorkerSettings) -> Worker:
@@ -159,7 +256,7 @@ class _Stop:
         task = asyncio.current_task()
         assert task is not None
         self._leave: Callable[[], Any] = task.cancel
-        self._is_leaving = False
+        self.is_leaving = False
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
@@ -167,10 +264,10 @@ class _Stop:
         self._leave = drain
 
     def _on_signal(self, number: int) -> None:
-        if self._is_leaving:
+        if self.is_leaving:
             logger.warning("A second signal: ending at once.")
             os._exit(128 + number)
-        self._is_leaving = True
+        self.is_leaving = True
         logger.info("%s: handing back what is in hand, then leaving.", signal.Signals(number).name)
         self._leave()
 

@@ -72,10 +72,16 @@ class RolloutWorker:
             self._link.wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained. Raises: LinkClosed, ConfigError if the engine cannot be made."""
+        """Serve until drained; over another link, with the same engine and empty hands.
+
+        Raises: LinkClosed, ConfigError if the engine cannot be made.
+        """
         self._link = link
-        self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
+        if not hasattr(self, "_engine"):
+            self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
         engine = self._engine
+        engine.abort(list(self._attempts))
+        self._attempts.clear()
         link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
         while True:
             while (item := link.receive_nowait()) is not None:

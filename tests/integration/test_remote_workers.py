@@ -1,0 +1,144 @@
+"""Workers with keys, attached over tcp by the command line: they come, are revoked, paused, and outlive a
+controller."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from pathlib import Path
+
+import pytest
+from test_whole_runs import config, left_behind
+
+from controller import Controller
+from controller.config import ControllerSettings
+from controller.recording import Recording
+from controller.replay import replay
+from protocol.errors import ConfigError
+from protocol.security import make_keys, revoke
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from test_remote_workers import settings
+from controller import Controller
+
+async def main():
+    async with Controller(settings(Path(sys.argv[1]), int(sys.argv[2]))) as controller:
+        async for step in controller.train():
+            if any(w.name == "node1" and w.policy_version >= 0 for w in controller.snapshot().workers):
+                print("node1 works", flush=True)
+
+asyncio.run(main())
+"""
+
+
+def settings(folder: Path, port: int, **controller):
+    made = config(
+        folder,
+        run={"steps": 5000},
+        rollout={"instances": 1, "progress_s": 0.05},
+        trainer={"checkpoint_steps": 4},
+    )
+    here = ControllerSettings(
+        bind=f"tcp://127.0.0.1:{port}", keys=str(folder / "keys"), beat_s=0.2, lease_s=2.0, **controller
+    )
+    return made.model_copy(update={"controller": here})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def attach(port: int, key: Path, *words: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "launch.py"), "attach", f"tcp://127.0.0.1:{port}", "--role", "rollout",
+        "--key", str(key), *words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=PIPE, stderr=STDOUT,
+    )  # fmt: skip
+
+
+async def words_of(process: Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.read()).decode()
+
+
+def works(controller: Controller, name: str) -> bool:
+    return any(w.name == name and w.policy_version >= 0 for w in controller.snapshot().workers)
+
+
+async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses_its_key(tmp_path):
+    key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
+    assert key is not None
+    first = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(tmp_path), str(port), cwd=ROOT, stdout=PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])},
+    )  # fmt: skip
+    worker = await attach(port, key, "rollout.max_running=3")
+    assert first.stdout is not None
+    assert (await first.stdout.readline()).decode() == "node1 works\n"
+    first.kill()
+    await first.wait()
+
+    stage = "came back"
+    async with Controller(settings(tmp_path, port)) as controller:
+        async for _ in controller.train():
+            names = {w.name for w in controller.snapshot().workers}
+            if stage == "came back" and works(controller, "node1"):
+                worker.send_signal(signal.SIGSTOP)
+                stage = "is gone"
+            elif stage == "is gone" and "node1" not in names:
+                worker.send_signal(signal.SIGCONT)
+                stage = "comes back again"
+            elif stage == "comes back again" and works(controller, "node1"):
+                revoke(tmp_path / "keys", "node1")
+                stage = "is revoked"
+            elif stage == "is revoked" and "node1" not in names:
+                controller.stop("node1 was sent away")
+    assert stage == "is revoked"
+    said = await words_of(worker)
+    assert await worker.wait() == 1
+    assert "Looking for it for 300 s" in said
+    assert "Its key was revoked" in said
+    assert not (tmp_path / "run" / "local.key").exists()
+    assert controller.summary["tokens/lost"] >= 0
+    assert controller.summary["staleness/violations"] == 0
+    with Recording(tmp_path / "run") as recording:
+        assert replay(recording).is_equal
+    assert not left_behind()
+
+
+async def test_a_worker_that_may_not_reattach_ends_with_its_controller(tmp_path):
+    key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
+    worker = await attach(port, key)
+    async with Controller(settings(tmp_path, port, reattach_s=0.0)) as controller:
+        async for _ in controller.train():
+            if works(controller, "node1"):
+                controller.stop("seen")
+    assert await words_of(worker)
+    assert await worker.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rollout.group_size=2"], "not something that a rollout worker can have of its own"),
+        (["rollout.threads"], "expected KEY=VALUE"),
+    ],
+)
+async def test_only_what_does_not_touch_the_computation_may_differ(tmp_path, words, said):
+    worker = await attach(free_port(), make_keys(tmp_path, "node1"), *words)
+    assert said in await words_of(worker)
+    assert await worker.wait() == 2
+
+
+async def test_a_bind_that_others_can_reach_needs_keys(tmp_path):
+    here = ControllerSettings(bind="tcp://0.0.0.0:29123")
+    open_wide = config(tmp_path).model_copy(update={"controller": here})
+    with pytest.raises(ConfigError, match=r"launch\.py keygen keys --role rollout --name node1"):
+        async with Controller(open_wide):
+            pass
