@@ -42,6 +42,18 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
             f"{trainer.ranks} trainer ranks share {responses} responses per minibatch, so some would have "
             f"none; use at most {responses} ranks or larger batches.",
         )
+    if trainer.cpu_offload and trainer.device == "cpu":
+        yield (
+            ("trainer.cpu_offload", "trainer.device"),
+            "is true, but trainer.device is `cpu`, where weights and optimizer are in host memory already; "
+            "leave cpu_offload out, or train on a GPU.",
+        )
+    if trainer.lr_schedule != "constant" and trainer.warmup_steps >= config.run.steps:
+        yield (
+            ("trainer.warmup_steps", "trainer.lr_schedule", "run.steps"),
+            f"is {trainer.warmup_steps} of {config.run.steps} train steps (run.steps), so the learning rate "
+            f"would never fall as lr_schedule `{trainer.lr_schedule}` says; warm up for fewer steps.",
+        )
 
 
 def _algorithm_problems(config: Config) -> Iterator[Problem]:

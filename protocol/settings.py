@@ -129,8 +129,15 @@ class TrainerSettings(Section):
     """Peak learning rate of AdamW."""
     warmup_steps: int = Field(default=0, ge=0)
     """Train steps over which the learning rate rises linearly from 0."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up: stays, or falls to `lr_end` at `run.steps`. It depends
+    on the step alone, so a run that goes on to other `run.steps` falls towards those."""
+    lr_end: float = Field(default=0.0, ge=0, le=1)
+    """Share of `lr` that `linear` and `cosine` end at."""
     betas: tuple[float, float] = Field(default=(0.9, 0.95), strict=False)
     """AdamW moments."""
+    adam_eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of AdamW's second moment: larger damps weights whose gradients are tiny."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -196,6 +203,15 @@ class TrainerSettings(Section):
     max_tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Token budget of one packed forward pass: bounded by memory. A single longer sequence gets one of its
     own."""
+    forward_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the forward and backward pass; weights, optimizer and the sum of gradients stay float32.
+    `auto`: bfloat16 on a GPU if `model.dtype` is, else float32."""
+    activation_checkpointing: bool = False
+    """Keep only the input of each layer and compute the rest again in the backward pass: about a third more
+    arithmetic, for activations that no longer grow with what a layer holds inside."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimizer in host memory, and only the layer in use on the GPU. Steps are
+    bound by PCIe then; try more `ranks` and `activation_checkpointing` first. Needs a GPU."""
     ranks: int = Field(default=1, ge=1)
     """Local trainer processes, sharded by FSDP2."""
     device: str = "auto"

@@ -6,6 +6,7 @@ model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -13,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from protocol.errors import RunError
+
+log = logging.getLogger("workers")
 
 COMPLETE = ".complete"
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
@@ -76,8 +79,30 @@ def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
 
 
 def newest_checkpoint(directory: Path) -> Path | None:
-    """The newest complete checkpoint in the directory; None if there is none, or no directory."""
-    return next(reversed(_complete_checkpoints(directory)), None)
+    """The newest whole checkpoint in the directory; None if there is none, or no directory.
+
+    What was cut off while it was written, or has lost bytes since, is passed over, and said so in the log.
+    """
+    for path in sorted(directory.glob(".step_*.partial")):
+        log.warning("%s was cut off while it was written, and is not used.", path)
+    for path in sorted(directory.glob("step_*"), key=_version_of, reverse=True):
+        if not (damage := _damage(path)):
+            return path
+        log.warning("%s is not used: %s. The checkpoint before it is.", path, damage)
+    return None
+
+
+def _damage(path: Path) -> str | None:
+    """What keeps a checkpoint from being used; None if nothing does."""
+    if not (path / COMPLETE).exists():
+        return f"it has no {COMPLETE}, which is written last, so it was cut off"
+    for file in (path / "trainer" / "state.safetensors", path / "model.safetensors"):
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            return f"{file.name} is damaged or gone ({error})"
+    return None
 
 
 def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:
@@ -99,5 +124,8 @@ def _sync(path: Path) -> None:
 
 
 def _complete_checkpoints(directory: Path) -> list[Path]:
-    found = [path for path in directory.glob("step_*") if (path / COMPLETE).exists()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    return sorted((path for path in directory.glob("step_*") if (path / COMPLETE).exists()), key=_version_of)
+
+
+def _version_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))

@@ -15,7 +15,7 @@ from workers import losses
 from workers.flat import Flat
 from workers.packed_forward import PackedRow, forward_row
 from workers.ranks import Ranks
-from workers.sharding import make_optimizer, shard, whole
+from workers.sharding import accumulated, make_optimizer, shard, whole
 
 
 class ValueStep(NamedTuple):
@@ -39,7 +39,7 @@ class Critic:
         torch.nn.init.zeros_(head.weight)
         model.config.tie_word_embeddings = False
         model.set_output_embeddings(head)
-        shard(model, ranks, forward_dtype=forward_dtype)
+        shard(model, ranks, options, dtype=forward_dtype)
         self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
 
     def values(self, row: PackedRow) -> torch.Tensor:
@@ -50,7 +50,7 @@ class Critic:
         """Make the gradients of one mini-batch, clipped like the policy's."""
         assert flat.values is not None, "a critic trains on the values that it gave before the update"
         totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
-        for row in rows:
+        for row in accumulated(self.model, rows, self._ranks):
             result = losses.value_loss(
                 self.values(row),
                 flat.values[row.places_N],

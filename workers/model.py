@@ -66,8 +66,10 @@ def load_causal_lm(
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ConfigError(
-            f"The model at {directory} cannot be loaded as a causal language model: {error} "
-            "Expected what AutoModelForCausalLM reads: config.json and safetensors of one architecture."
+            f"The model at {directory} cannot be loaded as a causal language model"
+            f"{f' with the attention {attention}' if attention else ''}: {type(error).__name__}: {error} "
+            "Expected what AutoModelForCausalLM reads: config.json and safetensors of one architecture"
+            f"{', whose attention goes through AttentionInterface' if attention else ''}."
         ) from error
     model, report = loaded
     # transformers fills absent weights with random numbers and only logs it

@@ -23,7 +23,7 @@ from protocol.errors import ConfigError
 from workers.batch import Batch
 from workers.losses import chosen_logprobs
 
-PACKED_SDPA = "staleflow_packed_sdpa"
+PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,14 @@ def choose_attention(device: torch.device, dtype: torch.dtype) -> str:
     return "flash_attention_2" if has_flash else PACKED_SDPA
 
 
+def half_attention(model: PreTrainedModel) -> float:
+    """Length, in tokens, at which attention is as much arithmetic as all the rest of a transformer's layer.
+
+    Per token and layer about 24 * width ** 2 against 2 * width * length operations, since it is causal.
+    """
+    return 12.0 * model.config.get_text_config().hidden_size
+
+
 def packed_sdpa(
     module: torch.nn.Module,
     query_1HTD: torch.Tensor,
@@ -81,25 +89,32 @@ def packed_sdpa(
     sequence_lengths: list[int],
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each sequence of a row: an attention function as transformers calls it.
 
     Raises: ConfigError if the model wants something that this attention cannot do.
     """
-    if unknown := [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]:
+    if unknown := [name for name in ("s_aux", "position_bias") if options.get(name) is not None]:
         raise ConfigError(
             f"The model's attention uses {', '.join(unknown)}, which packed training on this machine does "
-            "not support. Expected plain or sliding-window softmax attention; choose another model."
+            "not support. Expected softmax attention, plain, capped or in a sliding window; choose another "
+            "model."
         )
     parts = []
     for query, key, value in zip(
         *(states.split(sequence_lengths, dim=2) for states in (query_1HTD, key_1HTD, value_1HTD)), strict=True
     ):
         mask, length = None, query.shape[2]
-        if sliding_window is not None and length > sliding_window:
-            ones = torch.ones(length, length, dtype=torch.bool, device=query.device)
-            mask = ones.tril().triu(1 - sliding_window)
+        is_windowed = sliding_window is not None and length > sliding_window
+        if is_windowed or softcap is not None:
+            mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        if is_windowed:
+            mask = mask.triu(1 - sliding_window)
+        if softcap is not None:
+            parts.append(_capped(query, key, value, mask, scaling=scaling, softcap=softcap))
+            continue
         parts.append(
             torch.nn.functional.scaled_dot_product_attention(
                 query,
@@ -112,6 +127,24 @@ def packed_sdpa(
             )
         )
     return torch.cat(parts, dim=2).transpose(1, 2), None
+
+
+def _capped(
+    query_1HTD: torch.Tensor,
+    key_1HTD: torch.Tensor,
+    value_1HTD: torch.Tensor,
+    mask_TT: torch.Tensor,
+    *,
+    scaling: float | None,
+    softcap: float,
+) -> torch.Tensor:
+    """Attention whose scores are squeezed into ±softcap, as Gemma 2 wants it and SDPA cannot."""
+    repeats = query_1HTD.shape[1] // key_1HTD.shape[1]
+    key_1HTD, value_1HTD = (states.repeat_interleave(repeats, dim=1) for states in (key_1HTD, value_1HTD))
+    scaling = query_1HTD.shape[-1] ** -0.5 if scaling is None else scaling
+    scores_1HTT = torch.tanh(query_1HTD @ key_1HTD.mT * (scaling / softcap)) * softcap
+    weights_1HTT = scores_1HTT.masked_fill(~mask_TT, -torch.inf).softmax(-1, dtype=torch.float32)
+    return weights_1HTT.to(value_1HTD.dtype) @ value_1HTD
 
 
 AttentionInterface.register(PACKED_SDPA, packed_sdpa)

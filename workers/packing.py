@@ -1,12 +1,18 @@
-"""Which sequences go together: mini-batches by group, ranks by work, micro-batches by token budget.
+"""Which sequences go together: mini-batches by group, micro-batches by token budget, ranks by work.
 
 Invariants: every sequence is in exactly one micro-batch of one rank; a micro-batch is within the token budget
 unless it is a single longer sequence; all ranks get the same number of micro-batches (FSDP's collectives must
 pair up), some of them empty if need be; the plan is a pure function of the lengths, so every rank computes
 the same one.
+
+Source: AReaL (arXiv 2505.24298), dynamic micro-batching: longest first, a least number of micro-batches. It
+puts a sequence into the fitting micro-batch with the fewest sequences; here best fit finds how few will do,
+and then work, not sequences, is spread over as many (`benchmarks/packing.py` compares them).
 """
 
 import heapq
+import math
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -26,46 +32,76 @@ def split_by_group(groups: Sequence[int], parts: int) -> list[list[int]]:
     return [list(range(begin, end)) for begin, end in pairwise(bounds)]
 
 
-def pack(lengths: Sequence[int], *, max_tokens: int, at_least: int = 1) -> list[MicroBatch]:
-    """Micro-batches of at most `max_tokens` tokens; `at_least` of them if there are enough sequences.
+def pack(
+    lengths: Sequence[int], *, max_tokens: int, at_least: int = 1, half_attention: float = math.inf
+) -> list[MicroBatch]:
+    """Micro-batches of at most `max_tokens` tokens with work spread evenly; `at_least` if there are enough
+    sequences.
 
-    Source: AReaL (arXiv 2505.24298), dynamic micro-batching: longest first, into the micro-batch with the
-    fewest sequences among those where it fits.
+    `half_attention` is the length at which attention takes as long as all the rest of a sequence's pass.
     """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    tight = _best_fit(lengths, order, max_tokens)
+    count = min(max(at_least, len(tight)), len(lengths))
+    work = [length * (1 + length / half_attention) for length in lengths]
+    return _spread(lengths, order, max_tokens, count=count, work=work) or tight
+
+
+def plan(
+    lengths: Sequence[int], *, ranks: int, max_tokens: int, half_attention: float = math.inf
+) -> list[list[MicroBatch]]:
+    """For each rank its micro-batches, as many for every rank; an empty one means a pass without loss.
+
+    Ranks wait for each other in every layer, so the micro-batches that they do side by side are of like work.
+    """
+    count = 0
+    packed: list[MicroBatch] = [[]]
+    while len(packed) > count:  # a multiple of the ranks: what one has to do, the others can share
+        count = -(-len(packed) // ranks) * ranks
+        packed = pack(lengths, max_tokens=max_tokens, at_least=count, half_attention=half_attention)
+
+    def work(batch: MicroBatch) -> float:
+        return sum(lengths[index] * (1 + lengths[index] / half_attention) for index in batch)
+
+    packed = sorted(packed, key=work, reverse=True) + [[] for _ in range(count - len(packed))]
+    rounds = [packed[start : start + ranks] for start in range(0, count, ranks)]
+    rounds = [some[::-1] if number % 2 else some for number, some in enumerate(rounds)]
+    return [[some[rank] for some in rounds] for rank in range(ranks)]
+
+
+def _best_fit(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[MicroBatch]:
+    """Each sequence, longest first, into the micro-batch where it leaves the least room."""
     batches: list[MicroBatch] = []
-    tokens: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        fitting = [place for place in range(len(batches)) if tokens[place] + lengths[index] <= max_tokens]
-        if len(batches) < at_least or not fitting:
-            batches.append([index])
-            tokens.append(lengths[index])
-        else:
-            place = min(fitting, key=lambda place: len(batches[place]))
-            batches[place].append(index)
-            tokens[place] += lengths[index]
+    rooms: list[tuple[int, int]] = []  # tokens left and number of each micro-batch with room, ascending
+    for index in order:
+        place = bisect_left(rooms, (lengths[index], 0))
+        room, number = rooms.pop(place) if place < len(rooms) else (max_tokens, len(batches))
+        if number == len(batches):
+            batches.append([])
+        batches[number].append(index)
+        if room > lengths[index]:
+            insort(rooms, (room - lengths[index], number))
     return batches
 
 
-def balance(lengths: Sequence[int], ranks: int) -> list[list[int]]:
-    """Indices of the sequences of each rank: longest first, to the rank with the fewest tokens so far."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    load = [(0, rank) for rank in range(ranks)]
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        tokens, rank = heapq.heappop(load)
-        shares[rank].append(index)
-        heapq.heappush(load, (tokens + lengths[index], rank))
-    return shares
-
-
-def plan(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[MicroBatch]]:
-    """For each rank its micro-batches, as many for every rank; an empty one means a pass without loss."""
-
-    def pack_share(share: list[int], at_least: int) -> list[MicroBatch]:
-        packed = pack([lengths[index] for index in share], max_tokens=max_tokens, at_least=at_least)
-        return [[share[place] for place in batch] for batch in packed]
-
-    shares = balance(lengths, ranks)
-    count = max(len(pack_share(share, 1)) for share in shares)
-    packed = [pack_share(share, count) for share in shares]
-    count = max(map(len, packed))
-    return [batches + [[] for _ in range(count - len(batches))] for batches in packed]
+def _spread(
+    lengths: Sequence[int], order: Sequence[int], max_tokens: int, *, count: int, work: Sequence[float]
+) -> list[MicroBatch] | None:
+    """Each sequence, longest first, into the fitting one of `count` micro-batches with the least work so far;
+    None if one does not fit."""
+    batches: list[MicroBatch] = [[] for _ in range(count)]
+    tokens = [0] * count
+    least = [(0.0, number) for number in range(count)]
+    for index in order:
+        full = []
+        while least and tokens[least[0][1]] and tokens[least[0][1]] + lengths[index] > max_tokens:
+            full.append(heapq.heappop(least))
+        if not least:
+            return None
+        done, number = least[0]
+        batches[number].append(index)
+        tokens[number] += lengths[index]
+        heapq.heapreplace(least, (done + work[index], number))
+        for entry in full:
+            heapq.heappush(least, entry)
+    return batches

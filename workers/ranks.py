@@ -60,6 +60,14 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """On rank 0 every rank's `values`, in order; elsewhere nothing. They are on the CPU, of one shape."""
+        if self.size == 1:
+            return [values]
+        parts = [torch.empty_like(values) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(values, parts, dst=0)
+        return parts or []
+
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
         """Rank 0: give an order to the others; None lets them stop."""
         if self.size == 1:

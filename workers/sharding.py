@@ -5,28 +5,69 @@ shards alike. One rank runs the same FSDP2 code as many: measured on a 2-layer m
 costs 2 % there.
 """
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar, cast
 
 import torch
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from protocol.settings import TrainerSettings
+from protocol.errors import ConfigError
+from protocol.settings import TrainerSettings, WorkerSettings
 from workers.ranks import Ranks
 
+Item = TypeVar("Item")
 
-def shard(model: PreTrainedModel, ranks: Ranks, *, forward_dtype: torch.dtype) -> None:
-    """Shard every layer of the model, and then what is left of it, over all ranks, in place."""
-    policy = MixedPrecisionPolicy()
-    if forward_dtype != torch.float32:
-        policy = MixedPrecisionPolicy(param_dtype=forward_dtype, reduce_dtype=torch.float32)
+
+def forward_dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype:
+    """Precision of the forward pass on this device."""
+    name = settings.trainer.forward_dtype
+    if name == "auto":
+        name = settings.model.dtype if device.type == "cuda" else "float32"
+    return getattr(torch, name)
+
+
+def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dtype: torch.dtype) -> None:
+    """Shard every layer of the model, and then what is left of it, over all ranks, in place.
+
+    `dtype` is that of the forward pass. Raises: ConfigError if `options` cannot be had here.
+    """
+    if options.cpu_offload and ranks.device.type != "cuda":
+        raise ConfigError(
+            f"`trainer.cpu_offload` is true and the trainer's device is {ranks.device}: weights and "
+            "optimizer are in host memory already. Expected a GPU; set `trainer.cpu_offload: false`."
+        )
+    shard_one = partial(
+        fully_shard,
+        mesh=ranks.mesh,
+        mp_policy=MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        if dtype != torch.float32
+        else MixedPrecisionPolicy(),
+        **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
+    )
     layers = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in layers:
-            fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
-    fully_shard(model, mesh=ranks.mesh, mp_policy=policy)
+            if options.activation_checkpointing:
+                # inside FSDP's hooks, so that the weights are whole when the forward pass is repeated
+                module.forward = partial(
+                    checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False
+                )
+            shard_one(module)
+    shard_one(model)
+
+
+def accumulated(model: PreTrainedModel, items: Sequence[Item], ranks: Ranks) -> Iterator[Item]:
+    """The micro-batches of one optimizer step; gradients go over the network with the last one alone.
+
+    Each rank holds the whole gradient in float32 until then. A single rank has nothing to send.
+    """
+    for number, item in enumerate(items, 1):
+        cast("FSDPModule", model).set_requires_gradient_sync(ranks.size == 1 or number == len(items))
+        yield item
 
 
 def reshard(model: PreTrainedModel) -> None:
@@ -48,6 +89,7 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
         ],
         lr=options.lr,
         betas=options.betas,
+        eps=options.adam_eps,
         fused=True,
     )
 
@@ -59,10 +101,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 def like(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """A copy of `full`, sharded and placed as `other` is. Collective."""
-    full = full.to(other.device, copy=True)
     if isinstance(other, DTensor):
-        return distribute_tensor(full, other.device_mesh, other.placements)
-    return full
+        full = full.to(other.device_mesh.device_type, copy=True)
+        return distribute_tensor(full, other.device_mesh, other.placements).to(other.device)
+    return full.to(other.device, copy=True)
 
 
 def gather(

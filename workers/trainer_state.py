@@ -30,10 +30,8 @@ def gather_state(
     for name, tensor in named.items():
         for key, value in optimizer.state.get(tensor, {}).items():
             state[f"{key}.{name}"] = value
-    gathered = gather(state, ranks)
-    if ranks.rank == 0:
-        gathered["rng"] = torch.get_rng_state()
-    return gathered
+    states = ranks.gather(_random_state(ranks.device))
+    return gather(state, ranks) | {f"rng.{rank}": state for rank, state in enumerate(states)}
 
 
 def missing_weights(model: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> list[str]:
@@ -42,9 +40,10 @@ def missing_weights(model: PreTrainedModel, state: Mapping[str, torch.Tensor]) -
 
 
 def restore_state(
-    model: PreTrainedModel, optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, state: Mapping[str, torch.Tensor]
 ) -> None:
-    """Take up what `gather_state` gave. Collective."""
+    """Take up what `gather_state` gave. Ranks beyond those that saved keep the random state that they began
+    with. Collective."""
     with torch.no_grad():
         for name, tensor in named_tensors(model).items():
             tensor.copy_(like(state[f"model.{name}"], tensor))
@@ -54,4 +53,20 @@ def restore_state(
                     "exp_avg": like(state[f"exp_avg.{name}"], tensor),
                     "exp_avg_sq": like(state[f"exp_avg_sq.{name}"], tensor),
                 }
-    torch.set_rng_state(state["rng"])
+    if (random := state.get(f"rng.{ranks.rank}")) is not None:
+        _set_random_state(random, ranks.device)
+
+
+def _random_state(device: torch.device) -> torch.Tensor:
+    """That of the CPU, and behind it that of the GPU."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states)
+
+
+def _set_random_state(state: torch.Tensor, device: torch.device) -> None:
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size].clone())
+    if device.type == "cuda" and len(state) > size:
+        torch.cuda.set_rng_state(state[size:].clone(), device)

@@ -2,8 +2,7 @@
 
 Invariants:
 - A train step turns `policy_version` n into n + 1, on every rank with the same result.
-- Master weights are float32; `model.dtype` is the precision of what is published and, on a GPU, of the
-  forward pass.
+- Master weights are float32; `model.dtype` is the precision of what is published.
 - An optimizer step whose loss or gradient is not finite is skipped, counted and named; the weights stay the
   same. Three in a row end the run, with the batch written out.
 - What `state_for_publish` returns is a private copy: the next step does not touch it.
@@ -30,10 +29,18 @@ from workers.checkpoints import read_state, write_checkpoint
 from workers.critic import Critic
 from workers.flat import Evaluated, Flat, correction_metrics, make_flat, needs_own_pass, tokens_of
 from workers.model import load_causal_lm, pick_device
-from workers.packed_forward import PackedRow, check_no_leak, choose_attention, pack_row, response_logprobs
+from workers.packed_forward import (
+    PackedRow,
+    check_no_leak,
+    choose_attention,
+    half_attention,
+    pack_row,
+    response_logprobs,
+)
 from workers.packing import plan, split_by_group
 from workers.ranks import Ranks
-from workers.sharding import gather, make_optimizer, reshard, shard, whole
+from workers.schedule import lr_share
+from workers.sharding import accumulated, forward_dtype, gather, make_optimizer, reshard, shard, whole
 from workers.study import write_study
 from workers.trainer_state import gather_state, missing_weights, named_tensors, restore_state
 
@@ -64,10 +71,9 @@ class Trainer:
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
         self.ranks = Ranks(pick_device(settings.trainer.device))
-        is_bfloat16 = self.ranks.device.type == "cuda" and settings.model.dtype == "bfloat16"
-        self._forward_dtype = torch.bfloat16 if is_bfloat16 else torch.float32
+        self._forward_dtype = forward_dtype(settings, self.ranks.device)
         self.model = self._load_model()
-        shard(self.model, self.ranks, forward_dtype=self._forward_dtype)
+        shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
         check_no_leak(self.model, self.ranks.device)
         reshard(self.model)
         self._optimizer = make_optimizer(self.model, settings.trainer)
@@ -88,7 +94,7 @@ class Trainer:
     def _make_reference(self) -> PreTrainedModel:
         """The initial model, frozen; sharded, so that it costs each rank its share only."""
         model = self._load_model().requires_grad_(False)
-        shard(model, self.ranks, forward_dtype=self._forward_dtype)
+        shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
         return model
 
     def _make_critic(self) -> Critic:
@@ -109,7 +115,7 @@ class Trainer:
             )
         options = self._settings.trainer
         batch = read_batch(train, frames)
-        warmth = min(1.0, (self.policy_version + 1) / max(1, options.warmup_steps))
+        warmth = lr_share(options, step=self.policy_version, steps=self._settings.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = options.lr * warmth
         minibatches = split_by_group(batch.groups, options.minibatches)
@@ -173,7 +179,7 @@ class Trainer:
                 f"{path} lacks {len(missing)} weights of this model, first {missing[0]}. Expected one that "
                 f"was written with {self._model_directory}; resume with the configuration that wrote it."
             )
-        restore_state(self.model, self._optimizer, state)
+        restore_state(self.model, self._optimizer, self.ranks, state)
         if self._critic:
             critic = {n.removeprefix(CRITIC): t for n, t in state.items() if n.startswith(CRITIC)}
             if missing_weights(self._critic.model, critic):
@@ -181,14 +187,19 @@ class Trainer:
                     f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
                     "algorithm that wrote it, or begin a new run from its weights."
                 )
-            restore_state(self._critic.model, self._critic.optimizer, critic)
+            restore_state(self._critic.model, self._critic.optimizer, self.ranks, critic)
         self.policy_version = policy_version
 
     def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
         """This rank's micro-batches of one mini-batch."""
         lengths = [len(batch.tokens[index]) for index in indices]
-        budget = self._settings.trainer.max_tokens_per_microbatch
-        mine = plan(lengths, ranks=self.ranks.size, max_tokens=budget)[self.ranks.rank]
+        shares = plan(
+            lengths,
+            ranks=self.ranks.size,
+            max_tokens=self._settings.trainer.max_tokens_per_microbatch,
+            half_attention=half_attention(self.model),
+        )
+        mine = shares[self.ranks.rank]
         return [pack_row(batch, [indices[place] for place in some], self.ranks.device) for some in mine]
 
     def _evaluate(
@@ -244,7 +255,7 @@ class Trainer:
         """Train on one mini-batch; returns its numbers, with `problem` if the step was not taken."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
-        for row in rows:
+        for row in accumulated(self.model, rows, self.ranks):
             tokens = tokens_of(
                 flat,
                 row.places_N,

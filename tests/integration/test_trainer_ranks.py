@@ -1,15 +1,18 @@
-"""Trainer ranks as real processes: two of them do what one does."""
+"""Trainer ranks as real processes: any number of them does what one does."""
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -22,9 +25,10 @@ from protocol.settings import (
     WorkerSettings,
     load_settings,
 )
-from workers.trainer import Trainer, follow
+from workers.trainer import Trainer, follow, make_trainer
 
-STEPS = 3
+STEPS, MINIBATCHES, LAYERS = 3, 2, 2
+SAVED = f"checkpoints/step_{STEPS}"
 
 
 def make_batch(train_version):
@@ -45,35 +49,54 @@ def make_batch(train_version):
 
 
 def lead(settings, model_directory):
-    """Be rank 0 as TrainerWorker is, without a link."""
-    trainer = Trainer(settings, model_directory)
+    """Be rank 0 as TrainerWorker is, without a link: STEPS more steps, and a checkpoint."""
+    trainer = make_trainer(settings, model_directory)
     trainer.state_for_publish()
-    metrics = []
-    for version in range(STEPS):
+    metrics, sent = [], 0
+    reduce_scatter = dist.reduce_scatter_single
+
+    def counted(*arguments, **options):
+        nonlocal sent
+        sent += 1
+        return reduce_scatter(*arguments, **options)
+
+    dist.reduce_scatter_single = counted
+    for version in range(trainer.policy_version, trainer.policy_version + STEPS):
         train, frames = make_batch(version)
         trainer.ranks.broadcast(train, frames)
         metrics.append(trainer.train_step(train, frames))
         trainer.state_for_publish()
-    trainer.ranks.broadcast(SaveCheckpoint(STEPS))
-    trainer.save_checkpoint(STEPS)
+    dist.reduce_scatter_single = reduce_scatter
+    trainer.ranks.broadcast(SaveCheckpoint(trainer.policy_version))
+    trainer.save_checkpoint(trainer.policy_version)
     trainer.ranks.stop()
-    return metrics
+    return {"metrics": metrics, "sent": sent}
 
 
-def run_ranks(settings_file, model_directory, scenario):
-    """Two ranks, forked from one process after its imports, which take most of the time of a rank's life."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+def run_ranks(model_directory, scenario, *stages):
+    """Ranks forked from one process after its imports, which take most of the time of a rank's life.
+
+    `stages` are (settings file, number of ranks), one after the other in the same processes.
+    """
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in stages]
+        ports = [probe.getsockname()[1] for probe in probes]
+    place = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    arguments = [f"{ranks}:{port}:{file}" for (file, ranks), port in zip(stages, ports, strict=True)]
     return subprocess.run(
-        [sys.executable, __file__, str(settings_file), str(model_directory), scenario],
+        [sys.executable, __file__, str(model_directory), scenario, *arguments],
         env=os.environ | place | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
     )
+
+
+def assert_alike(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5, rel=0)
+        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-4)
 
 
 @pytest.fixture
@@ -82,7 +105,7 @@ def prepared(tmp_path):
     config = Qwen3Config(
         vocab_size=16,
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
@@ -101,7 +124,7 @@ def prepared(tmp_path):
             rollout=RolloutSettings(),
             reward=RewardSettings(),
             trainer=TrainerSettings(
-                lr=1e-2, minibatches=2, max_tokens_per_microbatch=24, weight_decay=0.1, device="cpu"
+                lr=1e-2, minibatches=MINIBATCHES, max_tokens_per_microbatch=24, weight_decay=0.1, device="cpu"
             ),
         )
         file = tmp_path / f"{name}.json"
@@ -111,45 +134,64 @@ def prepared(tmp_path):
     return prepare
 
 
-def test_two_ranks_train_publish_and_save_as_one_does(prepared, tmp_path):
+def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path):
     settings, _, model_directory = prepared("one")
-    expected = lead(settings, str(model_directory))
-    _, file, _ = prepared("two")
-    ended = run_ranks(file, model_directory, "train")
+    first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
+    stages = [(prepared(name)[1], ranks) for name, ranks in (("two", 2), ("four", 4), ("four_go_on", 4))]
+    ended = run_ranks(model_directory, "train", *stages)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-4)
-    one, two = (
-        load_file(tmp_path / name / "checkpoints/step_3/trainer/state.safetensors") for name in ("one", "two")
-    )
-    assert one.keys() == two.keys()
-    assert all(
-        torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in one if name != "rng"
-    )
+    two, four, going_on = map(json.loads, ended.stdout.splitlines())
+    for found, expected in ((two, first), (four, first), (going_on, second)):
+        assert_alike(found["metrics"], expected)
+        assert found["sent"] == STEPS * MINIBATCHES * (
+            LAYERS + 1
+        )  # with the last micro-batch of a step alone
+    one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))
+    assert two.keys() - one.keys() == {"rng.1"}
+    names = [name for name in one if not name.startswith("rng.")]
+    assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
+    settings, _, _ = prepared("one_goes_on")
+    copy_checkpoint(settings)
+    assert_alike(lead(settings, str(model_directory))["metrics"], second)
+
+
+def copy_checkpoint(settings):
+    """Let a run begin where two ranks have ended."""
+    run = Path(settings.run_dir)
+    shutil.copytree(run.with_name("two") / SAVED, run / SAVED)
 
 
 def test_a_rank_that_loses_rank_0_ends_and_says_so(prepared):
     _, file, model_directory = prepared("lost")
-    ended = run_ranks(file, model_directory, "lose rank 0")
+    ended = run_ranks(model_directory, "lose rank 0", (file, 2))
     assert ended.returncode == 1
     assert "RunError: The trainer failed" in ended.stderr
 
 
 def main():
-    settings, model_directory, scenario = load_settings(Path(sys.argv[1]).read_text()), *sys.argv[2:]
-    child = os.fork()
-    is_leader = (child != 0) == (scenario == "train")
-    os.environ["RANK"] = "0" if is_leader else "1"
-    if not is_leader:
-        follow(settings, model_directory)
-    elif scenario == "train":
-        print(json.dumps(lead(settings, model_directory)))
-    else:
-        Trainer(settings, model_directory)
-        os._exit(0)
-    if child:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    model_directory, scenario, *arguments = sys.argv[1:]
+    stages = [argument.split(":") for argument in arguments]
+    children, place = [], 0
+    while place == 0 and len(children) < max(int(ranks) for ranks, _, _ in stages) - 1:
+        if child := os.fork():
+            children.append(child)
+        else:
+            place = len(children) + 1
+    rank = place if scenario == "train" else 1 - place  # the parent is looked at, so it has to survive
+    for ranks, port, file in stages:
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": ranks, "MASTER_PORT": port}
+        settings = load_settings(Path(file).read_text())
+        if rank == 0 and scenario != "train":
+            Trainer(settings, model_directory)
+            os._exit(0)
+        elif rank == 0:
+            if settings.run_dir.endswith("go_on"):
+                copy_checkpoint(settings)
+            print(json.dumps(lead(settings, model_directory)), flush=True)
+        elif rank < int(ranks):
+            follow(settings, model_directory)
+    if place == 0:
+        sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.packing import balance, pack, plan, split_by_group
+from benchmarks.packing import DISTRIBUTIONS, lower_bound
+from workers.packing import pack, plan, split_by_group
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=60)
 
@@ -32,19 +33,59 @@ def test_ranks_share_every_sequence_in_equally_many_micro_batches(lengths, ranks
     assert all(sum(lengths[i] for i in batch) <= budget or len(batch) == 1 for batch in batches)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_skewed_lengths_need_at_most_a_tenth_more_micro_batches_than_their_tokens(seed):
+def fewest(lengths, budget):
+    """Micro-batches of the best packing, found by trying all."""
+    best = [len(lengths)]
+
+    def place(index, rooms):
+        if index == len(lengths):
+            best[0] = min(best[0], len(rooms))
+        elif len(rooms) < best[0]:
+            for number, room in enumerate(rooms):
+                if room >= lengths[index]:
+                    place(index + 1, [*rooms[:number], room - lengths[index], *rooms[number + 1 :]])
+            place(index + 1, [*rooms, budget - lengths[index]])
+
+    place(0, [])
+    return best[0]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=7), st.integers(10, 30))
+def test_the_lower_bound_is_one_and_is_met_within_one_by_the_packing(lengths, budget):
+    best = fewest(lengths, budget)
+    assert lower_bound(lengths, budget) <= best <= len(pack(lengths, max_tokens=budget)) <= best + 1
+
+
+@pytest.mark.parametrize(
+    "name", sorted(DISTRIBUTIONS.keys() - {"around a third"})
+)  # up to 1.18: triples must match
+@given(st.integers(0, 10**6), st.integers(1, 300), st.sampled_from([256, 1000, 4096]))
+@settings(max_examples=40, deadline=None)
+def test_micro_batches_are_at_most_a_tenth_more_than_the_lower_bound(name, seed, count, budget):
     rng = random.Random(seed)
-    lengths = [min(1024, int(20 * rng.paretovariate(1.2))) for _ in range(512)]
-    bound = math.ceil(sum(lengths) / 2048)
-    assert len(pack(lengths, max_tokens=2048)) <= 1.1 * bound
+    lengths = [DISTRIBUTIONS[name](rng, budget) for _ in range(count)]
+    assert len(pack(lengths, max_tokens=budget)) <= math.ceil(1.1 * lower_bound(lengths, budget))
 
 
-def test_ranks_get_nearly_equal_work():
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("half_attention", [200, math.inf])
+def test_ranks_get_like_work_in_total_and_side_by_side(ranks, half_attention):
     rng = random.Random(0)
-    lengths = [min(500, int(20 * rng.paretovariate(1.2))) for _ in range(256)]
-    loads = [sum(lengths[i] for i in share) for share in balance(lengths, 4)]
-    assert max(loads) <= 1.01 * sum(loads) / 4
+    lengths = [min(500, int(20 * rng.paretovariate(1.2))) for _ in range(512)]
+    shares = plan(lengths, ranks=ranks, max_tokens=1024, half_attention=half_attention)
+    work = [
+        [sum(lengths[i] * (1 + lengths[i] / half_attention) for i in batch) for batch in batches]
+        for batches in shares
+    ]
+    assert max(map(sum, work)) <= 1.05 * sum(map(sum, work)) / ranks
+    waited = sum(max(side) - min(side) for side in zip(*work, strict=True))
+    assert waited <= 0.1 * sum(map(sum, work)) / ranks
+
+
+def test_a_sequence_longer_than_the_budget_goes_alone():
+    assert sorted(pack([5, 30, 5], max_tokens=10)) == [[0, 2], [1]]
+    shares = plan([5, 30, 5], ranks=2, max_tokens=10)
+    assert sorted(shares) == [[[0, 2]], [[1]]]
 
 
 def test_a_rank_without_sequences_gets_empty_micro_batches():

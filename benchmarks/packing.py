@@ -1,0 +1,161 @@
+"""Is packing tight, and does it pay? Micro-batches against a lower bound, tokens/s against padded batches.
+
+The lower bound is of bin packing and not always reachable. Padded batches are what a plain loop makes of the
+same sequences: sorted by length, as many in a batch as the budget allows with padding, the same model and
+attention of transformers' choice. Both are measured in turn, forward and backward.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+
+DISTRIBUTIONS: dict[str, Callable[[random.Random, int], int]] = {
+    "pareto": lambda source, budget: min(budget, int(budget / 50 * source.paretovariate(1.2))),
+    "lognormal": lambda source, budget: min(budget, 1 + int(budget / 8 * source.lognormvariate(0, 1))),
+    "uniform": lambda source, budget: source.randint(1, budget),
+    "short": lambda source, budget: source.randint(1, budget // 4),
+    "around a third": lambda source, budget: source.randint(budget // 3 - budget // 20, budget * 2 // 5),
+    "around half": lambda source, budget: source.randint(budget * 2 // 5, budget * 3 // 5),
+    "short and long": lambda source, budget: source.choice((source.randint(1, 20), budget * 3 // 4)),
+}
+
+
+def lower_bound(lengths: Sequence[int], max_tokens: int) -> int:
+    """Micro-batches that no packing can do without.
+
+    Source: Martello and Toth, bound L2 (1990); Fekete and Schepers, dual feasible functions (2001).
+    """
+    kept_B = np.sort(np.array([length for length in lengths if length <= max_tokens], dtype=np.int64))
+    sums = np.concatenate([[0], np.cumsum(kept_B)])
+    half, best = int(np.searchsorted(kept_B, max_tokens / 2, "right")), 0
+    for smallest in np.unique(np.concatenate([[1], kept_B[:half]])):
+        first, large = (
+            np.searchsorted(kept_B, smallest),
+            np.searchsorted(kept_B, max_tokens - smallest, "right"),
+        )
+        room = (large - half) * max_tokens - (sums[large] - sums[half])  # beside sequences over half
+        best = max(best, len(kept_B) - half + max(0, -int((room - sums[half] + sums[first]) // max_tokens)))
+    for k in range(2, 21):  # sequences just over 1 / (k + 1) of the budget go k at a time
+        scaled_B = kept_B * (k + 1)
+        worth_B = np.where(scaled_B % max_tokens == 0, kept_B * k, scaled_B // max_tokens * max_tokens)
+        best = max(best, -(-int(worth_B.sum()) // (k * max_tokens)))
+    return len(lengths) - len(kept_B) + int(best)
+
+
+def fewest_sequences_first(lengths: Sequence[int], max_tokens: int) -> int:
+    """Micro-batches by the rule as AReaL's paper states it (arXiv 2505.24298), for comparison."""
+    batches: list[list[int]] = []
+    for length in sorted(lengths, reverse=True):
+        fitting = [batch for batch in batches if sum(batch) + length <= max_tokens]
+        min(fitting, key=len).append(length) if fitting else batches.append([length])
+    return len(batches)
+
+
+def count_micro_batches(rounds: int, count: int, budget: int) -> None:
+    """Print worst and mean ratios to the lower bound by distribution."""
+    from workers.packing import pack
+
+    print(f"micro-batches / lower bound, {count} sequences, budget {budget}, {rounds} draws: mean (worst)")
+    for name, draw in DISTRIBUTIONS.items():
+        ours, theirs = [], []
+        for seed in range(rounds):
+            source = random.Random(seed)
+            lengths = [draw(source, budget) for _ in range(count)]
+            bound = lower_bound(lengths, budget)
+            ours.append(len(pack(lengths, max_tokens=budget)) / bound)
+            theirs.append(fewest_sequences_first(lengths, budget) / bound)
+        print(
+            f"  {name:15} ours {np.mean(ours):.3f} ({max(ours):.3f})   "
+            f"AReaL's rule {np.mean(theirs):.3f} ({max(theirs):.3f})"
+        )
+
+
+def padded_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Sequences sorted by length, cut where one more would pad past the budget."""
+    batches: list[list[int]] = [[]]
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches[-1] and lengths[index] * (len(batches[-1]) + 1) > budget:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
+def in_order_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """As many neighbours in a batch as the longest of all would allow: what a fixed batch size does."""
+    size = max(1, budget // max(lengths))
+    return [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
+
+
+def measure_speed(rounds: int, budget: int, layers: int, hidden: int) -> None:
+    """Print tokens/s of forward and backward, packed and padded, and their ratios."""
+    import torch
+
+    from benchmarks.tiny import make_batch, make_qwen3, padded_tensors
+    from workers.losses import chosen_logprobs
+    from workers.model import pick_device
+    from workers.packed_forward import choose_attention, forward_row, pack_row
+    from workers.packing import pack
+
+    device = pick_device("auto")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    source = random.Random(0)
+    batch = make_batch([DISTRIBUTIONS["pareto"](source, min(budget, 1024)) + 8 for _ in range(256)])
+    model = make_qwen3(layers=layers, hidden=hidden).to(device)
+
+    def packed() -> None:
+        model.config._attn_implementation = choose_attention(device, torch.float32)
+        for indices in pack(batch.lengths, max_tokens=budget):
+            row = pack_row(batch, indices, device)
+            chosen_logprobs(forward_row(model, row), row.targets_N, temperature=1.0)[0].sum().backward()
+
+    def padded(split: Callable[[Sequence[int], int], list[list[int]]]) -> None:
+        model.config._attn_implementation = "sdpa"
+        for indices in split(batch.lengths, budget):
+            tokens_BT, mask_BT = padded_tensors(batch, indices, device)
+            logits = model(input_ids=tokens_BT, attention_mask=mask_BT, use_cache=False).logits
+            chosen = chosen_logprobs(
+                logits[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten(), temperature=1.0
+            )
+            (chosen[0] * mask_BT[:, 1:].flatten()).sum().backward()
+
+    ways: dict[str, Callable[[], None]] = {
+        "packed": packed,
+        "padded, sorted by length": lambda: padded(padded_batches),
+        "padded, in order": lambda: padded(in_order_batches),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds + 1):  # the first is a warm-up
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds[name].append(time.perf_counter() - began)
+    tokens, first = sum(batch.lengths), median(seconds["packed"][1:])
+    for name, times in seconds.items():
+        took = median(times[1:])
+        print(f"  {name:26} {tokens / took:9.0f} tokens/s   packed is {took / first:.2f}x as fast")
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--budget", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=64)
+    arguments = parser.parse_args()
+    count_micro_batches(arguments.draws, arguments.sequences, arguments.budget)
+    print(f"forward and backward, {arguments.layers} layers of {arguments.hidden}, one thread, median:")
+    measure_speed(arguments.rounds, arguments.budget, arguments.layers, arguments.hidden)
+
+
+if __name__ == "__main__":
+    main()

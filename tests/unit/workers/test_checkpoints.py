@@ -1,0 +1,109 @@
+"""Checkpoints that are whole or not there, wherever writing them ends."""
+
+import json
+import logging
+import sys
+from itertools import count
+
+import pytest
+import torch
+
+from workers import checkpoints
+from workers.checkpoints import newest_checkpoint, read_state, write_checkpoint
+
+
+class Killed(BaseException):
+    """The process has ended here."""
+
+
+@pytest.fixture
+def model_directory(tmp_path):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    return directory
+
+
+@pytest.fixture
+def write(tmp_path, model_directory):
+    def write(version):
+        tensors = {"weight": torch.full((3,), float(version))}
+        return write_checkpoint(
+            tmp_path / "checkpoints",
+            version,
+            model_directory=model_directory,
+            published=tensors,
+            state={f"model.{name}": tensor for name, tensor in tensors.items()},
+            keep=2,
+        )
+
+    return write
+
+
+def run_lines(call, lines):
+    """Whether `call` returned before it had run this many lines of workers/checkpoints.py."""
+    left = lines
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_filename != checkpoints.__file__:
+            return None
+        left -= event == "line"
+        if left < 0:
+            raise Killed
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except Killed:
+        return False
+    finally:
+        sys.settrace(None)
+    return True
+
+
+def test_a_writer_killed_at_any_line_leaves_the_checkpoint_before_or_the_new_one(write, tmp_path):
+    directory = tmp_path / "checkpoints"
+    held = write(1)
+    found = []
+    for lines in count():
+        is_done = run_lines(lambda: write(2), lines)
+        newest = newest_checkpoint(directory)
+        version, state = read_state(newest)
+        assert newest.name == f"step_{version}"
+        assert state["model.weight"].tolist() == [version] * 3
+        assert held.exists()
+        found.append(version)
+        if is_done:
+            break
+        for path in (directory / "step_2", directory / ".step_2.partial"):  # begin as before
+            if path.exists() and version == 2:
+                path.rename(tmp_path / f"{path.name}.{lines}")
+    assert len(found) > 30
+    assert {1, 2} == set(found)
+    assert found == sorted(found)
+    assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("lost", [".complete", "model.safetensors", "trainer/state.safetensors"])
+def test_a_checkpoint_that_is_cut_off_is_passed_over_and_named(write, caplog, lost):
+    write(1)
+    path = write(2)
+    assert newest_checkpoint(path.parent) == path
+    file = path / lost
+    file.write_bytes(file.read_bytes()[:-3])
+    if lost == ".complete":
+        file.unlink()
+    with caplog.at_level(logging.WARNING):
+        assert newest_checkpoint(path.parent).name == "step_1"
+    assert "step_2 is not used: " in caplog.text
+    assert file.name in caplog.text
+
+
+def test_only_the_newest_are_kept_and_ten_is_newer_than_nine(write):
+    for version in (8, 9, 10):
+        path = write(version)
+    assert newest_checkpoint(path.parent) == path
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["step_10", "step_9"]
+    assert newest_checkpoint(path.parent / "nothing") is None
