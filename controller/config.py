@@ -24,8 +24,9 @@ class RunSettings(Section):
     """Train steps to make."""
     resume: str = Field(default="auto", min_length=1)
     """What to do when the run directory holds a run. `auto`: go on with one that is not finished, with the
-    same settings, and set a finished one aside; `never`: set it aside and begin anew; or the path of a run
-    directory, such as one that was set aside: go on with that one, where it is."""
+    same settings, and set a finished one aside; `never`: set it aside and begin anew; the path of a run
+    directory, such as one that was set aside: go on with that one, where it is; or the path of a
+    checkpoint (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
 
 
 class DataSettings(Section):

@@ -54,9 +54,10 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def _resolved(config: Config, folder: Path) -> Config:
-    """Paths made absolute, and the coefficients of `staleness.cost_model` in place of their file, so that a
-    run's history does not depend on a file that may change."""
-    config = _with_absolute_paths(config, folder)
+    """Paths made absolute, the checkpoint of `run.resume` as the model, and the coefficients of
+    `staleness.cost_model` in place of their file, so that a run's history does not depend on a file that may
+    change."""
+    config = _from_checkpoint(_with_absolute_paths(config, folder))
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
         return config
@@ -69,6 +70,25 @@ def _resolved(config: Config, folder: Path) -> Config:
             f"{' or '.join(COST_MODELS)}, or a file that `launch.py profile RUN -o FILE.json` wrote."
         ) from None
     return config.model_copy(update={"staleness": config.staleness.model_copy(update={"cost_model": text})})
+
+
+def _from_checkpoint(config: Config) -> Config:
+    """With the checkpoint that `run.resume` may name as the model of a run of its own.
+
+    The same command goes on with that run afterwards. Raises: ConfigError if it would lie in its own origin.
+    """
+    checkpoint = Path(config.run.resume).absolute()
+    if not (checkpoint / "trainer").is_dir() or not (checkpoint / "config.json").is_file():
+        return config
+    if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which belongs to the run {config.run.name!r} "
+            "itself. Expected one of another run, to begin a new one from its weights: choose another "
+            "run.name; to go on with the run, set run.resume=auto."
+        )
+    model = config.model.model_copy(update={"path": str(checkpoint), "factory": None})
+    run = config.run.model_copy(update={"resume": "auto"})
+    return config.model_copy(update={"model": model, "run": run})
 
 
 def change_config(config: Config, overrides: Sequence[str], *, without: Sequence[str] = ()) -> Config:

@@ -193,8 +193,8 @@ def _folder(config: Config) -> Path:
     if resume not in ("auto", "never"):
         if not (Path(resume) / "run.db").is_file():
             raise ConfigError(
-                f"run.resume is {resume!r}, and there is no run.db in it. Expected `auto`, `never`, or the "
-                "directory of a run that is to go on."
+                f"run.resume is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected "
+                "`auto`, `never`, the directory of a run that is to go on, or a checkpoint to begin from."
             )
         return Path(resume).resolve()
     if not name or name != Path(name).name or name == "..":

@@ -181,3 +181,19 @@ def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
 
 def test_a_cost_model_that_is_neither_a_name_nor_a_file_is_refused(tmp_path):
     assert "nowhere.json cannot be read" in problems(tmp_path, "staleness: {cost_model: nowhere.json}")
+
+
+def test_a_checkpoint_of_another_run_becomes_the_model_of_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "runs" / "old" / "checkpoints" / "step_20"
+    (checkpoint / "trainer").mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+    file = tmp_path / "new.yaml"
+    file.write_text("run: {name: new}\nmodel: {factory: 'task.py:make'}\n")
+    for place in ("runs/old/checkpoints/step_20", str(checkpoint)):
+        config = load_config(str(file), [f"run.resume={place}"])
+        assert (config.model.path, config.model.factory) == (str(checkpoint), None)
+        assert config.run.resume == "auto"  # so that the same command goes on with the new run
+    with pytest.raises(ConfigError, match=r"belongs to the run 'old' itself.*run\.resume=auto"):
+        load_config(str(file), [f"run.resume={checkpoint}", "run.name=old"])
+    assert load_config(str(file), ["run.resume=runs/old"]).run.resume == "runs/old"
