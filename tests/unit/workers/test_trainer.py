@@ -248,7 +248,8 @@ def test_three_steps_in_a_row_that_are_not_finite_end_the_run_with_the_batch_wri
         trainer.train_step(train, frames)
     directory = tmp_path / "not_finite" / "version_1"
     assert str(directory) in str(caught.value)
-    arrays = np.load(directory / "batch.npz")
+    with np.load(directory / "batch.npz") as file:
+        arrays = dict(file)
     assert arrays["tokens"].tolist() == np.concatenate(read_batch(train, frames).tokens).tolist()
     assert not np.isfinite(arrays["advantages"]).any()
     seen = json.loads((directory / "seen.json").read_text())
