@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 ALPHABET = "0123456789:= #"
-FEWEST_DIGITS, MOST_DIGITS = 3, 40
-TAIL = 1.2  # Pareto exponent of the number of digits: median 5, p90 17
-CONTEXT = 256  # 41 prompt tokens and at most 163 response tokens fit
+FEWEST_DIGITS, MOST_DIGITS = 3, 32
+TAIL = 1.4  # Pareto exponent of the number of digits: median 4, p90 12
+CONTEXT = 256  # 33 prompt tokens and at most 132 response tokens fit
 
 LARGEST_GROUP = 3  # of demonstrations; larger groups make shorter responses that are harder to get right
 DEMONSTRATION_TAIL = 2.0  # fewer long ones than among the prompts: what is left to learn is the long ones
