@@ -94,7 +94,8 @@ def measure_speed(rounds: int, budget: int, layers: int, hidden: int) -> None:
     """Print tokens/s of forward and backward, packed and padded, and their ratios."""
     import torch
 
-    from benchmarks.tiny import make_batch, make_qwen3, padded_tensors
+    from benchmarks.tiny import make_message, make_qwen3, padded_tensors
+    from workers.batch import read_batch
     from workers.losses import chosen_logprobs
     from workers.model import pick_device
     from workers.packed_forward import choose_attention, forward_row, pack_row
@@ -104,7 +105,8 @@ def measure_speed(rounds: int, budget: int, layers: int, hidden: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     source = random.Random(0)
-    batch = make_batch([DISTRIBUTIONS["pareto"](source, min(budget, 1024)) + 8 for _ in range(256)])
+    lengths = [DISTRIBUTIONS["pareto"](source, min(budget, 1024)) + 8 for _ in range(256)]
+    batch = read_batch(*make_message(lengths))
     model = make_qwen3(layers=layers, hidden=hidden).to(device)
 
     def packed() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from protocol.messages import Segment, Train, TrainItem
 from workers.batch import Batch
 
 PROMPT = 8  # tokens of each prompt
@@ -23,19 +24,23 @@ def make_qwen3(*, layers: int, hidden: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config).eval()
 
 
-def make_batch(lengths: Sequence[int]) -> Batch:
-    """Random sequences of these lengths (above PROMPT), four to a group, with made-up advantages."""
+def make_message(lengths: Sequence[int]) -> tuple[Train, tuple[bytes, bytes, bytes]]:
+    """Random sequences of these lengths (above PROMPT), four to a group, with made-up advantages, as a
+    trainer gets them; `read_batch` makes a batch of it."""
     rng = np.random.default_rng(0)
-    tokens = [rng.integers(0, VOCABULARY, length) for length in lengths]
-    responses = np.array(lengths) - PROMPT
-    return Batch(
-        tokens=tokens,
-        prompt_lengths=[PROMPT] * len(lengths),
-        response_starts=[0, *np.cumsum(responses)[:-1].tolist()],
-        groups=[index // 4 for index in range(len(lengths))],
-        rollout_logprobs=rng.normal(-6, 0.3, responses.sum()).astype(np.float32),
-        advantages=np.repeat(rng.normal(size=len(lengths)).astype(np.float32), responses),
+    items = tuple(
+        TrainItem(
+            index // 4, index % 4, PROMPT, 0.0, float(rng.normal()), "stop", (Segment(0, 0, length - PROMPT),)
+        )
+        for index, length in enumerate(lengths)
     )
+    count = sum(lengths) - PROMPT * len(lengths)
+    frames = (
+        rng.integers(0, VOCABULARY, PROMPT * len(lengths)).astype("<i4"),
+        rng.integers(0, VOCABULARY, count).astype("<i4"),
+        rng.normal(-6, 0.3, count).astype("<f4"),
+    )
+    return Train(0, items), (frames[0].tobytes(), frames[1].tobytes(), frames[2].tobytes())
 
 
 def padded_tensors(

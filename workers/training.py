@@ -71,6 +71,7 @@ class Trainer:
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
         self.ranks = Ranks(pick_device(settings.trainer.device))
+        torch.manual_seed(settings.seed + self.ranks.rank)
         self._forward_dtype = forward_dtype(settings, self.ranks.device)
         self.model = self._load_model()
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)

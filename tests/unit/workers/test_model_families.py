@@ -79,6 +79,9 @@ def batch():
         prompt_lengths=[1] * 4,
         response_starts=[0, *np.cumsum(responses)[:-1].tolist()],
         groups=[0, 0, 1, 1],
+        is_truncated=[False] * 4,
+        policy_versions=np.zeros(sum(responses), dtype=np.int64),
+        outcomes=np.zeros(4, dtype=np.float32),
         rollout_logprobs=np.zeros(sum(responses), dtype=np.float32),
         advantages=np.zeros(sum(responses), dtype=np.float32),
     )
