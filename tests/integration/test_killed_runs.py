@@ -45,11 +45,11 @@ def settings(run_dir: Path, *, steps: int = STEPS, **trainer):
     )
 
 
-async def run_until(run_dir: Path, words: str) -> None:
+async def run_until(run_dir: Path, words: str, program: str = PROGRAM) -> None:
     """The program in a process of its own; SIGKILL as soon as it prints these words."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(run_dir),
+        sys.executable, "-c", program, str(run_dir),
         cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
