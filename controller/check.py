@@ -101,7 +101,7 @@ def _check_import_paths(config: Config) -> Findings:
     staleness = config.staleness
     for field, value, known in (
         ("model.factory", config.model.factory, ()),
-        ("reward.function", config.reward.function, ()),
+        ("reward.function", None if config.trainer.is_supervised else config.reward.function, ()),
         ("rollout.engine", config.rollout.engine, ("torch",)),
         ("trainer.loss", config.trainer.loss, LOSSES),
         ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
@@ -275,6 +275,10 @@ def _check_first_row(config: Config, path: Path) -> Findings:
         )
         return
     needed = {"prompt": "prompt", **config.data.columns}
+    if config.trainer.is_supervised:
+        needed = {"response": "response", **needed}
+        if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
+            needed = config.data.columns
     for name, source in needed.items():
         if source not in row:
             yield Finding(
@@ -323,6 +327,13 @@ def _check_port(config: Config) -> Findings:
 
 def _check_work(config: Config) -> Findings:
     rollout, trainer, staleness = config.rollout, config.trainer, config.staleness
+    if trainer.is_supervised:
+        yield Finding(
+            "note", "trainer.algorithm",
+            "`sft` trains on the responses of the data: no rollout worker is started, and the sections "
+            "`staleness` and `reward.function` have no effect.",
+        )  # fmt: skip
+        return
     if rollout.sampling.temperature == 0:
         yield Finding(
             "note",

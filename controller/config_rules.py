@@ -28,6 +28,8 @@ def cross_field_problems(config: Config) -> list[Problem]:
 
 def _batch_problems(config: Config) -> Iterator[Problem]:
     trainer, group_size = config.trainer, config.rollout.group_size
+    if trainer.is_supervised:
+        group_size = 1  # the response that the data gives
     if trainer.batch_groups % trainer.minibatches:
         divisors = [n for n in range(1, trainer.batch_groups + 1) if trainer.batch_groups % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - trainer.minibatches))

@@ -67,6 +67,7 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None) -> str
     for key, form in (
         ("reward/mean", "reward {:.3f}"),
         ("loss", "loss {:+.4f}"),
+        ("perplexity", "perplexity {:.3f}"),
         ("response_length/mean", "length {:.0f}"),
         ("staleness/mean", "staleness {:.2f}"),
         ("staleness/max", "max {:.0f}"),

@@ -21,7 +21,9 @@ from controller.events import (
     Tick,
     WorkerExited,
 )
+from controller.examples import Examples
 from controller.membership import MAY_SAY, Membership
+from controller.metrics import without_rollout
 from controller.moves import Moves
 from controller.pulls import Pulls
 from controller.registry import Instance, TextWorker, Worker
@@ -45,7 +47,8 @@ class Core:
         self.dispatch = Dispatch(self.state)
         self.pulls = Pulls(self.state, self.dispatch)
         self.moves = Moves(self.state, self.coordination, self.dispatch)
-        self.scoring = Scoring(self.state, self.coordination, self.dispatch)
+        self.examples = Examples(self.state, self.dispatch)
+        self.scoring = Scoring(self.state, self.coordination, self.dispatch, self.examples)
         self.training = Training(self.state, self.dispatch)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
@@ -67,7 +70,7 @@ class Core:
         if state.finished and not isinstance(event, Restarted):
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
-        if state.registry.ready_instances and state.versions.newest is not None:
+        if self._is_under_way:
             state.accounts.advance(
                 now,
                 trainer_busy=self.training.is_working,
@@ -81,6 +84,7 @@ class Core:
         self.membership.expire()
         self.scoring.take_completed()
         if state.ending is None:
+            self.examples.fill()
             if self.training.consume():
                 self.scoring.give_up_useless()
             if not self.training.is_busy:
@@ -128,10 +132,13 @@ class Core:
 
     def summary(self) -> dict[str, object]:
         """Totals for summary.json."""
+        totals = self.state.accounts.summary(self.state.now)
+        if self.state.config.trainer.is_supervised:
+            totals = without_rollout(totals)
         return {
             "is_success": self.state.ending_is_success and self.state.ending is not None,
             "reason": self.state.ending or "",
-            **self.state.accounts.summary(self.state.now),
+            **totals,
         }
 
     def check(self) -> None:
@@ -249,7 +256,7 @@ class Core:
 
     def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
         match message:
-            case messages.PromptsEncoded():
+            case messages.PromptsEncoded() | messages.ExamplesEncoded():
                 self.scoring.on_encoded(worker, message)
             case messages.GroupScored():
                 self.membership.useful(worker)
@@ -308,6 +315,13 @@ class Core:
 
     # -- small things -----------------------------------------------------------------------------------
 
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether those that may be idle are there: before, the run is starting up."""
+        if self.state.config.trainer.is_supervised:
+            return self.state.registry.trainer() is not None
+        return self.state.registry.ready_instances > 0 and self.state.versions.newest is not None
+
     def _forgive(self, now: float) -> None:
         """The controller was stopped or starved: nobody's silence in that time counts."""
         overdue_s = now - (self.next_deadline() or now)
@@ -323,7 +337,8 @@ class Core:
             return f"the trainer to make versions up to {state.steps} again"
         if self.training.batch:
             return f"the trainer to finish version {state.steps + 1}"
-        if not any(instance.is_routable for instance in state.registry.instances()):
+        has_instance = any(instance.is_routable for instance in state.registry.instances())
+        if not has_instance and not state.config.trainer.is_supervised:
             return "a rollout worker that is ready and has weights"
         if not any(True for _ in state.registry.text_workers()):
             return "a reward worker"

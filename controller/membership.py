@@ -31,7 +31,13 @@ MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
         messages.Pulled,
         messages.PullFailed,
     ),
-    "reward": (*COMMON, messages.PromptsEncoded, messages.GroupScored, messages.ScoreFailed),
+    "reward": (
+        *COMMON,
+        messages.PromptsEncoded,
+        messages.ExamplesEncoded,
+        messages.GroupScored,
+        messages.ScoreFailed,
+    ),
     "trainer": (
         *COMMON,
         messages.TrainStepFinished,
@@ -58,11 +64,12 @@ class Membership:
         config = self.state.config
         names: list[tuple[str, Role]] = [("trainer", "trainer")]
         names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
-        names += [(f"rollout-{i}", "rollout") for i in range(config.rollout.instances)]
+        if not config.trainer.is_supervised:
+            names += [(f"rollout-{i}", "rollout") for i in range(config.rollout.instances)]
         for name, role in names:
             self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
             self._spawn(name, 0.0)
-        if config.rollout.instances == 0:
+        if config.rollout.instances == 0 and not config.trainer.is_supervised:
             text = "rollout.instances is 0: the run waits until a worker attaches (launch.py attach RUN)."
             self.state.warn_once("no rollout", text)
 
@@ -82,6 +89,10 @@ class Membership:
             return
         if message.role == "trainer" and any(w.role == "trainer" for w in registry.workers.values()):
             reason = "A trainer is attached already; one run has one. Use trainer.ranks for more processes."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
+        if message.role == "rollout" and self.state.config.trainer.is_supervised:
+            reason = "This run trains on given responses (trainer.algorithm: sft), so nothing is generated."
             self.state.send(peer, Close(reason, is_fault=True))
             return
         worker = registry.attach(peer, message, self.state.now)

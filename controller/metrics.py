@@ -12,6 +12,10 @@ from statistics import fmean, pstdev
 from controller.groups import Group
 from controller.snapshot import TokenLedger
 
+ROLLOUT_ONLY = (
+    "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
+    "tokens/reprefilled", "time_s/pull", "time_s/publish",
+)  # fmt: skip
 IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
 
 
@@ -39,6 +43,11 @@ def batch_metrics(groups: Sequence[Group], train_version: int) -> dict[str, obje
         "staleness/hist": {str(age): count for age, count in sorted(Counter(ages).items())},
         "partial/share": sum(len({s.policy_version for s in m.segments}) > 1 for m in members) / len(members),
     }
+
+
+def without_rollout(line: dict[str, object]) -> dict[str, object]:
+    """A line or a summary without what means nothing where responses come out of the data."""
+    return {key: value for key, value in line.items() if not key.startswith(ROLLOUT_ONLY)}
 
 
 class BusyTime:
@@ -166,6 +175,10 @@ class Accounts:
         trainer, rollout = self._trainer_total.idle, self._rollout_total.idle
         if not self.reward_by_step:
             return "No train step was finished, so there is no bottleneck to name."
+        if not self._rollout_total.total_s:
+            is_busy = trainer < IDLE_WORTH_NAMING
+            what, advice = ("training", "trainer.ranks") if is_busy else ("the data", "reward.workers")
+            return f"Bound by {what}: the trainer was idle {trainer:.0%} of the time; raise {advice}."
         shares = f"the trainer was idle {trainer:.0%} of the time, rollout {rollout:.0%}"
         if max(trainer, rollout) < IDLE_WORTH_NAMING:
             return f"Balanced: {shares}; more of both is the only way to be faster."

@@ -42,6 +42,7 @@ class PromptSource:
         """No more rows will come. Known once `read` has returned fewer rows than asked for."""
         self._data = config.data
         self._seed = config.run.seed
+        self._is_supervised = config.trainer.is_supervised
         self._rows = self._follow_iterable(iterable) if iterable is not None else self._open(config.data.path)
 
     def read(self, count: int) -> list[bytes]:
@@ -129,6 +130,8 @@ class PromptSource:
             )
         kept = {name: value for name, value in row.items() if name not in columns.values()}
         kept.update({name: row[source] for name, source in columns.items()})
+        if self._is_supervised:
+            kept = _with_response(place, kept)
         if not _is_prompt(kept.get("prompt")):
             hint = "Name the column that holds it: `data.columns: {prompt: question}`."
             was = (
@@ -225,6 +228,27 @@ def _in_words(iterable: Iterable[object]) -> Iterator[object]:
 def _failed(error: Exception) -> ConfigError:
     trace = "".join(traceback.format_exception(error))[-4000:]
     return ConfigError(f"The prompt source raised {type(error).__name__}: {error}. Mend it; where:\n{trace}")
+
+
+def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with `prompt` and `response`; a conversation in `messages` is split before its last answer."""
+    talk = row.get("messages")
+    if _is_prompt(talk) and isinstance(talk, list):
+        if len(talk) < 2 or talk[-1]["role"] != "assistant":
+            roles = ", ".join(message["role"] for message in talk)
+            raise ConfigError(
+                f"{place} has `messages` of {roles}; expected a conversation that ends with an answer of the "
+                "assistant, which is what is trained on. Leave the row out."
+            )
+        kept = {name: value for name, value in row.items() if name != "messages"}
+        row = kept | {"prompt": talk[:-1], "response": talk[-1]["content"]}
+    response = row.get("response")
+    if not isinstance(response, str) or not response:
+        raise ConfigError(
+            f"{place} has {str(response)[:80]!r} as `response`; expected text, which `trainer.algorithm: sft` "
+            "trains on. Name the column that holds it: `data.columns: {response: answer}`."
+        )
+    return row
 
 
 def _is_prompt(value: object) -> bool:

@@ -11,10 +11,19 @@ from controller.commands import DropPayload, ReadPrompts
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
 from controller.events import PromptsRead
+from controller.examples import Examples
 from controller.groups import Group
 from controller.registry import TextWorker
 from controller.state import RunState
-from protocol.messages import Encode, GroupScored, PromptsEncoded, Score, ScoreFailed, ScoreItem
+from protocol.messages import (
+    Encode,
+    ExamplesEncoded,
+    GroupScored,
+    PromptsEncoded,
+    Score,
+    ScoreFailed,
+    ScoreItem,
+)
 from strategies.advantages import advantages
 from strategies.filtering import FILTERS
 from strategies.select import select
@@ -26,9 +35,11 @@ MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and 
 class Scoring:
     """Feeds reward workers and takes what they say."""
 
-    def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
+    def __init__(
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, examples: Examples
+    ) -> None:
         self.state = state
-        self.coordination, self.dispatch = coordination, dispatch
+        self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
         self.keep = select(state.config.staleness.filter, FILTERS)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
@@ -72,18 +83,19 @@ class Scoring:
             self.state.groups[group] = Group(group)
             self._to_encode.append(group)
 
-    def on_encoded(self, worker: TextWorker, message: PromptsEncoded) -> None:
+    def on_encoded(self, worker: TextWorker, message: PromptsEncoded | ExamplesEncoded) -> None:
         """Prompts are ready to start, or cannot be used."""
-        for group_id, tokens in message.encoded:
+        for group_id, tokens, *response in message.encoded:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
                 group.prompt_tokens, group.state = tokens, "waiting"
                 self.state.prompt_tokens = tokens
                 self._refused_in_a_row = 0
+                self.examples.add(group_id, response)
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
                 self._refuse(group_id, reason)
-        worker.encoding.difference_update(g for g, _ in (*message.encoded, *message.refused))
+        worker.encoding.difference_update(g for g, *_ in (*message.encoded, *message.refused))
         self._release_in_order()
 
     def _refuse(self, group_id: int, reason: str) -> None:

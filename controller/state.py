@@ -43,9 +43,13 @@ class RunState:
             "batch_groups": config.trainer.batch_groups,
             "spare_groups": staleness.spare_groups,
         }
-        self.ledger: Ledger | LooseLedger = (
-            Ledger(**bounds) if staleness.ledger == "deadlines" else LooseLedger(staleness.ledger, **bounds)
-        )
+        self.ledger: Ledger | LooseLedger
+        if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
+            self.ledger = Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
+        elif staleness.ledger == "deadlines":
+            self.ledger = Ledger(**bounds)
+        else:
+            self.ledger = LooseLedger(staleness.ledger, **bounds)
         self.queue = DispatchQueue()
         self.versions = PolicyVersions()
         self.accounts = Accounts(config.staleness.max_staleness)

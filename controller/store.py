@@ -24,7 +24,7 @@ from controller.events import Event
 from controller.journal import decode_event, encode_event
 from protocol.codec import ITEM_BYTES
 from protocol.errors import LocalError, RemoteError, RunError
-from protocol.messages import Generated, Message, Piece, PromptsEncoded
+from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
 
 SCHEMA_VERSION = 2
 SCHEMA = f"""
@@ -128,6 +128,14 @@ class Store:
         if isinstance(message, PromptsEncoded):
             for (group, _), frame in zip(message.encoded, frames, strict=True):
                 self._put(group, [(("prompt", 0, 0), 0, frame)])
+        elif isinstance(message, ExamplesEncoded):
+            for (group, prompt, response), frame in zip(message.encoded, frames, strict=True):
+                end = ITEM_BYTES * prompt
+                self._put(group, [
+                    (("prompt", 0, 0), 0, frame[:end]),
+                    (("tokens", 0, 1), 0, frame[end:]),
+                    (("logprobs", 0, 1), 0, bytes(ITEM_BYTES * response)),  # given, so of probability 1
+                ])  # fmt: skip
         elif isinstance(message, Generated):
             tokens, logprobs = frames
             begin = 0

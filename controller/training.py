@@ -12,7 +12,7 @@ from controller.commands import ReportStep
 from controller.dispatch import Dispatch
 from controller.feed import Batch, Feed
 from controller.groups import Group
-from controller.metrics import batch_metrics
+from controller.metrics import batch_metrics, without_rollout
 from controller.policy_versions import Published
 from controller.registry import Worker
 from controller.state import RunState
@@ -201,7 +201,8 @@ class Training:
         line["staleness/cap"] = round(self.state.cap / self.state.ledger.batch_groups, 4)
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
         line["cost_model/error"] = fmean(errors) if errors else None
-        self.state.emit(ReportStep(line))
+        is_supervised = self.state.config.trainer.is_supervised
+        self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
 
     @property
     def is_unsaved(self) -> bool:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protocol import messages
 from protocol.errors import RemoteError
-from protocol.messages import PROTOCOL_VERSION, Generated, Message, PromptsEncoded
+from protocol.messages import PROTOCOL_VERSION, ExamplesEncoded, Generated, Message, PromptsEncoded
 
 MAX_ARRAY = (
     262_144  # elements of one msgpack array: one megabyte of nils would otherwise become 16 of objects
@@ -133,6 +133,8 @@ def check_frames(message: Message, frames: tuple[bytes, ...]) -> None:
         expected: list[int] | None = [size, size]
     elif isinstance(message, PromptsEncoded):
         expected = [ITEM_BYTES * count for _, count in message.encoded]
+    elif isinstance(message, ExamplesEncoded):
+        expected = [ITEM_BYTES * (prompt + response) for _, prompt, response in message.encoded]
     elif type(message) in messages.FROM_WORKER:
         expected = []
     else:

@@ -129,6 +129,16 @@ class PromptsEncoded(Message):
     refused: tuple[tuple[Count, Text], ...]  # (group, why)
 
 
+@dataclass(frozen=True, slots=True)
+class ExamplesEncoded(Message):
+    """The same for supervised training: prompts with the responses that the data gives. One int32 frame per
+    entry of `encoded`: the prompt, then the response."""
+
+    tag: ClassVar[int] = 17
+    encoded: tuple[tuple[Count, Count, Count], ...]  # (group, prompt tokens, response tokens)
+    refused: tuple[tuple[Count, Text], ...]  # (group, why)
+
+
 class Delta(NamedTuple):
     """New response tokens of one trajectory, all sampled by one policy version."""
 
@@ -421,8 +431,9 @@ class Reattach(Message):
 
 
 FROM_WORKER: tuple[type[Message], ...] = (
-    Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, Generated, GenerationFailed, InstanceStatus,
-    Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished, PolicyPublished, CheckpointSaved,
+    Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
+    GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished, PolicyPublished,
+    CheckpointSaved,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,

@@ -103,10 +103,11 @@ class TrainerSettings(Section):
     """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's
     Trainer."""
     algorithm: Literal[
-        "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo"
+        "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo", "sft"
     ] = "grpo"
     """Preset of the keys of the algorithm below; a key that is written out counts instead. See
-    docs/algorithms.md for the table."""
+    docs/algorithms.md for the table. `sft` trains on the responses of the data instead, without rollout and
+    reward (docs/sft.md)."""
     baseline: Literal["group_mean", "leave_one_out", "batch_mean", "value", "none"] = "group_mean"
     """What a reward is compared with: the mean of its group, of the others of its group, of all response
     tokens of the batch; or, per token, the value that a critic expects (GAE)."""
@@ -229,6 +230,11 @@ class TrainerSettings(Section):
     @classmethod
     def _fill_from_preset(cls, values: Any) -> Any:
         return with_algorithm(values) if isinstance(values, dict) else values
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether responses come out of the data: no rollout, no rewards, no staleness."""
+        return self.algorithm == "sft"
 
 
 class WorkerSettings(Section):

@@ -14,6 +14,7 @@ import numpy as np
 from protocol.errors import ConfigError
 from protocol.messages import (
     Encode,
+    ExamplesEncoded,
     GroupScored,
     Message,
     PromptsEncoded,
@@ -59,11 +60,13 @@ class RewardWorker:
         """Serve until drained. Raises: LinkClosed, ConfigError if the tokenizer or the function is no
         good."""
         self._link = link
-        if not self._settings.reward.function:
+        is_supervised = self._settings.trainer.is_supervised
+        if not self._settings.reward.function and not is_supervised:
             raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._pool.start(), name="reward pool")
+                if not is_supervised:
+                    tasks.create_task(self._pool.start(), name="reward pool")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
             link.send(Ready(0, 0, 0))
             async with asyncio.TaskGroup() as tasks:
@@ -91,18 +94,25 @@ class RewardWorker:
                 logger.warning("A reward worker has no use for %s; ignored.", type(message).__name__)
 
     def _encode(self, groups: tuple[int, ...], frames: tuple[bytes, ...]) -> tuple[Any, ...]:
-        encoded: list[tuple[int, int]] = []
+        encoded: list[tuple[int, ...]] = []
         refused: list[tuple[int, str]] = []
         buffers: list[bytes] = []
+        rollout, is_supervised = self._settings.rollout, self._settings.trainer.is_supervised
         for group, frame in zip(groups, frames, strict=True):
             try:
-                ids = encode_prompt(self._tokenizer, frame, limit=self._settings.rollout.max_prompt_tokens)
+                ids = encode_prompt(self._tokenizer, frame, limit=rollout.max_prompt_tokens)
+                counts = [len(ids)]
+                if is_supervised:
+                    ids, prompt = [*ids], ids
+                    ids += encode_response(self._tokenizer, frame, prompt, limit=rollout.max_response_tokens)
+                    counts.append(len(ids) - len(prompt))
             except Exception as error:  # tokenizers and chat templates raise whatever they like
                 refused.append((group, f"{error} Row: {_shorten(frame.decode(errors='replace'))}"))
             else:
-                encoded.append((group, len(ids)))
+                encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
-        return PromptsEncoded(tuple(encoded), tuple(refused)), *buffers
+        answer = ExamplesEncoded if is_supervised else PromptsEncoded
+        return answer(tuple(encoded), tuple(refused)), *buffers  # pyright: ignore[reportArgumentType]
 
     async def _score(self, score: Score, frames: tuple[bytes, ...]) -> None:
         row, prompt, *responses = frames
@@ -158,6 +168,37 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
     if len(ids) > limit:
         raise ValueError(
             f"The prompt has {len(ids)} tokens; `rollout.max_prompt_tokens` allows {limit}. "
+            "Raise it or drop the row."
+        )
+    return ids
+
+
+def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int) -> list[int]:
+    """The token ids of the row's `response` behind its prompt, up to the token that ends a response.
+
+    Text behind text is tokenized by itself, and ended. An answer to chat messages is what the chat template
+    adds to the prompt for it; what the template writes behind the end of the turn is left out, because an
+    engine stops there. Raises: ValueError in words; whatever the chat template raises.
+    """
+    row = json.loads(row_json)
+    eos = tokenizer.eos_token_id
+    if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
+        talk = [*row["prompt"], {"role": "assistant", "content": row["response"]}]
+        whole = tokenizer.apply_chat_template(talk, return_dict=False)
+        if whole[: len(prompt_ids)] != prompt_ids:
+            raise ValueError(
+                "The chat template renders the prompt otherwise when an answer follows it, so that it cannot "
+                "be told what the answer is. Give `prompt` and `response` as text."
+            )
+        ids = whole[len(prompt_ids) :]
+        if eos in ids:
+            ids = ids[: len(ids) - ids[::-1].index(eos)]
+    else:
+        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
+        ids += [eos] if eos is not None and ids[-1:] != [eos] else []
+    if not 0 < len(ids) <= limit:
+        raise ValueError(
+            f"The response has {len(ids)} tokens; expected 1 to `rollout.max_response_tokens`, {limit}. "
             "Raise it or drop the row."
         )
     return ids
