@@ -21,6 +21,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
     return [
         *_batch_problems(config),
         *_algorithm_problems(config),
+        *_supervised_problems(config),
         *_staleness_problems(config),
         *_controller_problems(config),
     ]
@@ -87,6 +88,21 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
         )
     yield from _kl_problems(config)
     yield from _rejection_problems(config)
+
+
+def _supervised_problems(config: Config) -> Iterator[Problem]:
+    trainer, temperature = config.trainer, config.rollout.sampling.temperature
+    if trainer.is_supervised and temperature != 1:
+        yield (
+            ("rollout.sampling.temperature", "trainer.algorithm"),
+            f"is {temperature:g}, but sft trains the policy's own distribution on what is given; leave it 1.",
+        )
+    if trainer.is_supervised and (trainer.kl_coefficient or trainer.rejection != "none"):
+        yield (
+            ("trainer.algorithm", "trainer.kl_coefficient", "trainer.rejection"),
+            "is sft, which has no policy that sampled the responses, so nothing can be said of how far it is "
+            "away; leave kl_coefficient 0 and rejection none.",
+        )
 
 
 def _kl_problems(config: Config) -> Iterator[Problem]:

@@ -245,8 +245,8 @@ def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
     response = row.get("response")
     if not isinstance(response, str) or not response:
         raise ConfigError(
-            f"{place} has {str(response)[:80]!r} as `response`; expected text, which `trainer.algorithm: sft` "
-            "trains on. Name the column that holds it: `data.columns: {response: answer}`."
+            f"{place} has {str(response)[:80]!r} as `response`; expected text, which `trainer.algorithm: "
+            "sft` trains on. Name the column that holds it: `data.columns: {response: answer}`."
         )
     return row
 

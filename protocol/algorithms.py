@@ -33,6 +33,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "cispo": {"loss": "cispo", "clip_low": 1.0, "clip_high": 4.0},  # 2506.13585; bound 5 of 2510.13786
     "ppo": {"baseline": "value", "advantage_scale": "batch_std", "gae_lambda": 0.95},  # arXiv 1707.06347
+    "sft": {  # given responses: advantage 1, no policy that sampled them (docs/sft.md)
+        "baseline": "none",
+        "advantage_scale": "none",
+        "loss": "likelihood",
+        "proximal": "rollout",
+        "importance": "none",
+    },
 }
 SAMPLING = {"dapo": "zero_variance"}
 """`staleness.filter` where an algorithm includes one (dynamic sampling)."""

@@ -432,8 +432,8 @@ class Reattach(Message):
 
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
-    GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished, PolicyPublished,
-    CheckpointSaved,
+    GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished,
+    PolicyPublished, CheckpointSaved,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,

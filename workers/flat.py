@@ -234,6 +234,8 @@ def correction_metrics(flat: Flat, ranks: Ranks, *, options: TrainerSettings) ->
         for filled_N in (flat.seen_logprobs, flat.importance_weights, flat.bounded, flat.rejected):
             ranks.sum(filled_N)
         trained_N = flat.seen_logprobs
+    if options.is_supervised:
+        return {"perplexity": trained_N.mean().neg().exp().item()}
     metrics = losses.mismatch_metrics(trained_N, flat.rollout_logprobs, flat.importance_weights)
     shares = {
         "importance_weight/bounded": flat.bounded,

@@ -80,7 +80,8 @@ class TrainerWorker:
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
-                await self._snapshot()
+                if not self._settings.trainer.is_supervised:  # then nobody pulls
+                    await self._snapshot()
                 await self._serve()
                 await self._snapshots.put(None)
         except BaseExceptionGroup as group:
@@ -165,7 +166,8 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
     """
     with _torch_errors_in_words():
         trainer = make_trainer(settings, model_directory)
-        trainer.state_for_publish()
+        if not settings.trainer.is_supervised:
+            trainer.state_for_publish()
         while True:
             order, frames = trainer.ranks.receive()
             match order:

@@ -97,7 +97,18 @@ def reinforce(tokens: Tokens) -> TokenLoss:
     return TokenLoss(-ratio_N * tokens.advantages, torch.zeros_like(ratio_N, dtype=torch.bool))
 
 
-LOSSES: dict[str, Loss] = {"ppo": ppo, "gspo": gspo, "cispo": cispo, "reinforce": reinforce}
+def likelihood(tokens: Tokens) -> TokenLoss:
+    """-A logprob, whatever sampled the token: with A = 1 the loss of supervised training, in nats."""
+    return TokenLoss(-tokens.advantages * tokens.logprobs, torch.zeros_like(tokens.logprobs, dtype=torch.bool))
+
+
+LOSSES: dict[str, Loss] = {
+    "ppo": ppo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "reinforce": reinforce,
+    "likelihood": likelihood,
+}
 
 
 def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
