@@ -87,7 +87,7 @@ class Accounts:
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
         self._first_step_s: float | None = None
         self._last_line_s = 0.0
-        self._last_generated = 0
+        self._last_tokens = 0
         self._seconds: Counter[str] = Counter()
         self._now: float | None = None
 
@@ -160,12 +160,13 @@ class Accounts:
         }
         line["tokens/in_flight"] = self.in_flight
         line["tokens/reprefilled"] = self.reprefilled
-        line["throughput/tokens_per_s"] = (self.generated - self._last_generated) / elapsed
+        tokens = self.generated if self._rollout_total.total_s else self.trained
+        line["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         line["throughput/trajectories_per_s"] = trajectories / elapsed
         line["idle/trainer"], line["idle/rollout"] = self._trainer.idle, self._rollout.idle
         line |= {f"time_s/{name}": self._seconds[name] for name in ("wait", "train", "publish", "pull")}
         self._first_step_s = now if self._first_step_s is None else self._first_step_s
-        self._last_line_s, self._last_generated = now, self.generated
+        self._last_line_s, self._last_tokens = now, tokens
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._seconds.clear()
         return line

@@ -77,6 +77,21 @@ def demonstration(digits: str, source: random.Random) -> str:
     return f"{' '.join(entries)} #{total}"
 
 
+def demonstrations(*, seed: int) -> Iterator[dict[str, str]]:
+    """Rows without end for supervised training: `prompt` and a right `response`."""
+    source = random.Random(f"ledger demonstrations {seed}")
+    while True:
+        digits = _draw_digits(source, DEMONSTRATION_TAIL)
+        yield {"prompt": f"{digits}:", "response": demonstration(digits, source)}
+
+
+def make_untrained_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
+    """Write the model with random weights, and its tokenizer, to `directory`."""
+    model, tokenizer = _new_model(seed)
+    progress(0.5, "random weights")
+    _save(model, tokenizer, directory)
+
+
 def make_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
     """Write a warm-started model of 124 thousand parameters and its tokenizer to `directory`; about 20 s on
     one core.
@@ -84,8 +99,14 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
     It solves about a quarter of the prompts at temperature 1. `progress(fraction, text)` is called
     along the way.
     """
+    model, tokenizer = _new_model(seed)
+    _warm_start(model, tokenizer, random.Random(f"ledger demonstrations {seed}"), progress)
+    _save(model, tokenizer, directory)
+
+
+def _new_model(seed: int) -> "tuple[Any, PreTrainedTokenizerFast]":
     import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
     tokenizer = make_tokenizer()
@@ -96,8 +117,12 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
         initializer_range=0.125,  # with the default 0.02 a model of this size learns far more slowly
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    _warm_start(model, tokenizer, random.Random(f"ledger demonstrations {seed}"), progress)
+    return Qwen3ForCausalLM(config), tokenizer
+
+
+def _save(model: Any, tokenizer: "PreTrainedTokenizerFast", directory: str) -> None:
+    from transformers import GenerationConfig
+
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
     )
