@@ -62,13 +62,16 @@ class Membership:
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
         config = self.state.config
-        names: list[tuple[str, Role]] = [("trainer", "trainer")]
+        names: list[tuple[str, Role]] = [("trainer", "trainer")] if config.trainer.local else []
         names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
         if not config.trainer.is_supervised:
             names += [(f"rollout-{i}", "rollout") for i in range(config.rollout.instances)]
         for name, role in names:
             self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
             self._spawn(name, 0.0)
+        if not config.trainer.local:
+            text = "trainer.local is off: the run waits until a trainer attaches (docs/clusters.md)."
+            self.state.warn_once("no trainer", text)
         if config.rollout.instances == 0 and not config.trainer.is_supervised:
             text = "rollout.instances is 0: the run waits until a worker attaches (launch.py attach RUN)."
             self.state.warn_once("no rollout", text)
@@ -87,7 +90,11 @@ class Membership:
         registry = self.state.registry
         if peer in registry.workers:
             return
-        if message.role == "trainer" and any(w.role == "trainer" for w in registry.workers.values()):
+        former = next((w for w in registry.workers.values() if w.role == message.role == "trainer"), None)
+        if former is not None and former.name == message.name and not self.state.config.trainer.local:
+            self.state.warn_once(f"again {peer}", f"{former.name} has begun anew; its former self is let go.")
+            self._lose(former.peer)
+        elif former is not None:
             reason = "A trainer is attached already; one run has one. Use trainer.ranks for more processes."
             self.state.send(peer, Close(reason, is_fault=True))
             return
@@ -121,6 +128,8 @@ class Membership:
     def expects(self, role: Role) -> bool:
         """Whether a worker of this role is, or will be, there."""
         registry = self.state.registry
+        if role == "trainer" and not self.state.config.trainer.local:
+            return True  # whoever has started it starts it again
         return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
 
     def useful(self, worker: Worker) -> None:
@@ -252,7 +261,9 @@ class Membership:
 
     def _lose(self, peer: PeerId) -> None:
         worker = self._remove(peer)
-        if worker is not None and worker.role == "trainer" and worker.name not in self.state.registry.local:
+        if worker is None or worker.role != "trainer" or not self.state.config.trainer.local:
+            return
+        if worker.name not in self.state.registry.local:
             self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
 
     def _remove(self, peer: PeerId) -> Worker | None:

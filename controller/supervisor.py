@@ -197,18 +197,15 @@ class Supervisor:
         ranks = self._settings.trainer.ranks if role == "trainer" else 1
         if ranks == 1:
             return [(_Log(self._logs / f"{name}.log"), arguments, environment)]
-        file = self._logs.parent / "worker_settings.json"
-        file.write_text(self._settings.model_dump_json())
         environment |= {
             "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
         }
-        followers = [*arguments, "--settings-file", str(file)]
         return [
             (
                 _Log(self._logs / (f"{name}.rank{rank}.log" if rank else f"{name}.log")),
-                followers if rank else arguments,
+                arguments,
                 environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             )
             for rank in range(ranks)

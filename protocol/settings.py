@@ -215,6 +215,9 @@ class TrainerSettings(Section):
     bound by PCIe then; try more `ranks` and `activation_checkpointing` first. Needs a GPU."""
     ranks: int = Field(default=1, ge=1)
     """Local trainer processes, sharded by FSDP2."""
+    local: bool = True
+    """Start the trainer with the run. Off: it attaches from outside, `torchrun ... -m workers.host ADDRESS
+    --role trainer`, and may be lost and come again (docs/clusters.md); `ranks` is torchrun's to say then."""
     device: str = "auto"
     """`cpu`, `cuda`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)

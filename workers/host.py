@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Attach, Detach, Role, WorkerFailed
 from protocol.security import load_worker_key
-from protocol.settings import WorkerSettings, load_settings
+from protocol.settings import WorkerSettings
 from workers.link import Link, LinkClosed, NoAnswer
 from workers.parent import die_with_parent
 
@@ -59,17 +59,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="of this worker's own section, as rollout.threads=2")
     parser.add_argument("--key", help="key file made by `launch.py keygen`")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
-    parser.add_argument("--settings-file", help="settings of a trainer rank > 0, which does not attach")
     options = parser.parse_intermixed_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     if options.die_with_parent:
         die_with_parent()
-    if options.settings_file:
-        sys.exit(_follow(Path(options.settings_file)))
+    if options.role == "trainer" and int(os.environ.get("RANK", "0")):
+        sys.exit(_follow(options.overrides))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         sys.exit(runner.run(serve(options)))
+
+
+def _default_name() -> str:
+    """A name of this process, or of all lives of the job that torchrun starts again."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"torchrun-{job}" if job else f"{socket.gethostname()}-{os.getpid()}"
 
 
 async def serve(options: argparse.Namespace) -> int:
@@ -78,9 +83,7 @@ async def serve(options: argparse.Namespace) -> int:
     try:
         adapt = Overrides(options.role, options.overrides)
         name = options.name or (load_worker_key(options.key).name if options.key else None)
-        attach = Attach(
-            options.role, name or f"{socket.gethostname()}-{os.getpid()}", os.getpid(), socket.gethostname()
-        )
+        attach = Attach(options.role, name or _default_name(), os.getpid(), socket.gethostname())
         host = _Host(options, attach, stop, adapt)
         link = await Link.attach(options.address, attach, key=options.key)
         while (code := await host.work(link)) is None:
@@ -227,10 +230,12 @@ def _make_worker(role: Role, settings: WorkerSettings) -> Worker:
     return TrainerWorker(settings, directory)
 
 
-def _follow(file: Path) -> int:
-    """Be a trainer rank above 0: no link of its own, it follows rank 0."""
+def _follow(overrides: list[str]) -> int:
+    """Be a trainer rank above 0, as RANK says: no link of its own, it follows rank 0."""
     try:
-        settings = load_settings(file.read_text())
+        from workers.ranks import shared_settings
+
+        settings = Overrides("trainer", overrides)(shared_settings())
         sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
         os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
         from workers.trainer import follow

@@ -1,12 +1,15 @@
 """The trainer's ranks: one process group, and orders from rank 0 to the others.
 
-Invariants: orders travel as raw bytes in the wire's own encoding, never pickled; every rank sees the same
+Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is where, as torchrun sets them;
+settings reach the other ranks through the store of the rendezvous, so that they need no file and no link;
+orders travel as raw bytes in the wire's own encoding, never pickled; every rank sees the same
 orders in the same order; a single rank needs no environment and no network.
 """
 
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import cache
 
 import numpy as np
 import torch
@@ -15,12 +18,49 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from protocol.codec import from_fields, pack, to_fields, unpack
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from protocol.messages import Message
+from protocol.settings import WorkerSettings, load_settings
 
 STOP = 0  # an order without a message; tags of messages are positive
 # ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
 PATIENCE = timedelta(days=30)
+SETTINGS = "staleflow/settings"  # key in the store of the rendezvous
+
+
+@cache
+def _meet() -> tuple[dist.Store, int, int]:
+    """The store that all ranks share, this rank, and how many there are. Raises: ConfigError."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return HashStore(), 0, 1
+    try:
+        store, rank, size = next(dist.rendezvous("env://"))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"Trainer rank {os.environ.get('RANK', '?')} of {size} could not join at "
+            f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}: {error}. "
+            "Expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to be set alike for every rank."
+        ) from error
+    store.set_timeout(PATIENCE)
+    return store, rank, size
+
+
+def share_settings(settings: WorkerSettings) -> None:
+    """Rank 0: let the other ranks know what the controller has told it. Raises: ConfigError."""
+    store, _, size = _meet()
+    if size > 1:
+        store.set(SETTINGS, settings.model_dump_json())
+
+
+def shared_settings() -> WorkerSettings:
+    """Other ranks: wait for rank 0 to be attached; what it was told. Raises: ConfigError, or RunError if rank
+    0 was lost."""
+    store, _, _ = _meet()
+    try:
+        return load_settings(store.get(SETTINGS).decode())
+    except RuntimeError as error:
+        raise RunError(f"Rank 0 was lost before it was attached; its log says why: {error}.") from error
 
 
 class Ranks:
@@ -42,16 +82,13 @@ class Ranks:
         self.mesh: DeviceMesh = init_device_mesh(device.type, (self.size,))
 
     def _join(self, backend: str) -> None:
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, timeout=PATIENCE)
-            return
+        store, rank, size = _meet()
         try:
-            dist.init_process_group(backend, timeout=PATIENCE)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         except (ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"Trainer rank {os.environ.get('RANK', '?')} of {os.environ['WORLD_SIZE']} could not join at "
-                f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}: {error}. "
-                "Expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to be set alike for every rank."
+                f"Trainer rank {rank} of {size} could not join the others by {backend}: {error}. Expected as "
+                "many GPUs on each host as ranks, and hosts that reach each other."
             ) from error
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,7 @@ from protocol.settings import WorkerSettings
 from workers import weights
 from workers.checkpoints import newest_checkpoint
 from workers.link import Link
+from workers.ranks import share_settings
 from workers.training import Trainer
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
@@ -75,6 +76,7 @@ class TrainerWorker:
         """Serve until drained. Raises: LinkClosed; RunError or ConfigError if training cannot go on."""
         self._link = link
         try:
+            await self._in_thread(share_settings, self._settings)
             self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
             weights.clean(self._directory)
             link.send(Ready(self._trainer.policy_version, 0, 0))

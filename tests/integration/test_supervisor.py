@@ -179,9 +179,7 @@ async def test_the_ranks_of_a_trainer_live_and_die_together(tmp_path: Path) -> N
         assert sorted(hellos) == ["0", "1", "2"]
         assert len({hello["env"]["MASTER_PORT"] for hello in hellos.values()}) == 1
         assert all(hello["env"]["WORLD_SIZE"] == "3" for hello in hellos.values())
-        file = str(tmp_path / "worker_settings.json")
-        assert "--settings-file" not in hellos["0"]["argv"]
-        assert hellos["2"]["argv"][-2:] == ["--settings-file", file]
+        assert hellos["0"]["argv"] == hellos["2"]["argv"]
         os.kill(hellos["1"]["pid"], signal.SIGTERM)
         assert (await s.exits.get()).exit_code == -signal.SIGTERM
         assert all(is_gone(hello["pid"]) for hello in hellos.values())

@@ -19,6 +19,7 @@ from protocol.messages import (
     Close,
     Delta,
     Encode,
+    ExamplesEncoded,
     Generated,
     GroupScored,
     Message,
@@ -61,6 +62,10 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     if kind is PromptsEncoded:
         pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4).map(tuple)
         return st.builds(PromptsEncoded, pairs, st.just(((3, "too long"),)))
+    if kind is ExamplesEncoded:
+        small = st.integers(0, 3)
+        triples = st.lists(st.tuples(small, small, small), max_size=4).map(tuple)
+        return st.builds(ExamplesEncoded, triples, st.just(((3, "too long"),)))
     hints = get_type_hints(kind, include_extras=True)
     return st.builds(kind, *(values_of(hints[field.name]) for field in fields(kind)))
 
@@ -71,6 +76,8 @@ def frames_for(message: Message) -> tuple[bytes, ...]:
         return bytes(ITEM_BYTES * count), struct.pack("<f", -0.5) * count
     if isinstance(message, PromptsEncoded):
         return tuple(bytes(ITEM_BYTES * count) for _, count in message.encoded)
+    if isinstance(message, ExamplesEncoded):
+        return tuple(bytes(ITEM_BYTES * sum(counts)) for _, *counts in message.encoded)
     return tuple(b"abcd" for _ in message.outgoing_payload())
 
 

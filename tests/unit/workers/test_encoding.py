@@ -52,5 +52,5 @@ def test_a_template_that_renders_the_prompt_otherwise_before_an_answer_is_refuse
 
 
 def test_a_response_beyond_the_limit_is_refused_with_its_length(tokenizer):
-    with pytest.raises(ValueError, match="The response has 4 tokens; expected 1 to .*, 3"):
+    with pytest.raises(ValueError, match=r"The response has 4 tokens; expected 1 to .*, 3"):
         encoded(tokenizer, "a", "bca", limit=3)
