@@ -145,7 +145,8 @@ class TrainerSettings(Section):
     """Largest norm of the gradient of one optimizer step."""
     loss: str = "ppo"
     """`ppo` clips the ratio of each token, `gspo` that of each response, `cispo` clips it as a constant
-    weight, `reinforce` does not clip, `likelihood` (sft) knows no ratio; or an import path `file.py:function` of a loss of your own."""
+    weight, `reinforce` does not clip, `likelihood` (sft) knows no ratio; or an import path
+    `file.py:function` of a loss of your own."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """The policy ratio is clipped at 1 - clip_low."""
     clip_high: float = Field(default=0.2, ge=0)

@@ -97,9 +97,9 @@ def reinforce(tokens: Tokens) -> TokenLoss:
     return TokenLoss(-ratio_N * tokens.advantages, torch.zeros_like(ratio_N, dtype=torch.bool))
 
 
-def likelihood(tokens: Tokens) -> TokenLoss:
+def likelihood(tokens: Tokens) -> torch.Tensor:
     """-A logprob, whatever sampled the token: with A = 1 the loss of supervised training, in nats."""
-    return TokenLoss(-tokens.advantages * tokens.logprobs, torch.zeros_like(tokens.logprobs, dtype=torch.bool))
+    return -tokens.advantages * tokens.logprobs
 
 
 LOSSES: dict[str, Loss] = {
