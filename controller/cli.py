@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_history, cli_remote, cli_simulate
+from controller import cli_cluster, cli_history, cli_remote, cli_simulate
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -113,6 +113,7 @@ app.command()(cli_remote.attach)
 app.command()(cli_remote.keygen)
 app.command()(cli_remote.revoke)
 app.command()(cli_simulate.simulate)
+app.command()(cli_cluster.render)
 app.command()(cli_history.replay)
 app.command()(cli_history.story)
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from controller.cluster_settings import ClusterSettings
 from controller.simulation_settings import SimulationSettings
 from protocol.algorithms import SAMPLING
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
@@ -178,6 +179,7 @@ class Config(Section):
     controller: ControllerSettings = ControllerSettings()
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
     @model_validator(mode="after")
     def _sample_as_the_algorithm_does(self) -> Self:

@@ -89,6 +89,14 @@ def test_reinforce_is_the_plain_policy_gradient_weighted_by_the_ratio():
     assert clipped == 0
 
 
+def test_likelihood_is_the_negative_logprob_whatever_the_ratio():
+    some = tokens([3.0, 0.5], [1, 1], algorithm="sft")
+    loss, gradient, clipped = outcome(some, "likelihood")
+    assert loss == pytest.approx(-sum(some.logprobs.tolist()) / 2, abs=EXACT)
+    assert gradient == pytest.approx([-0.5, -0.5], abs=EXACT)
+    assert clipped == 0
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_with_equal_policies_every_loss_has_the_gradient_of_the_policy_gradient(name):
     advantages = [0.5, -1.0, 2.0]

@@ -1,0 +1,20 @@
+#!/bin/bash
+# Submits the run ledger. Call it from the project's folder, which all nodes see; call it again to go on with the run.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python="${STALEFLOW_PYTHON:-.venv/bin/python}"
+if [ ! -d /shared/staleflow/keys ]; then
+    "$python" launch.py keygen /shared/staleflow/keys --role trainer --name ledger-trainer
+    "$python" launch.py keygen /shared/staleflow/keys --role rollout --name ledger-rollout
+fi
+"$python" launch.py check examples/cluster.yaml \
+    run.dir=/shared/staleflow/runs \
+    controller.bind=tcp://0.0.0.0:29500 \
+    controller.keys=/shared/staleflow/keys \
+    trainer.local=false \
+    rollout.instances=0 \
+    logging.console=plain
+controller=$(sbatch --parsable "$here/controller.sbatch")
+after=(--dependency="after:$controller" --export="ALL,CONTROLLER_JOB=$controller")
+sbatch "${after[@]}" "$here/trainer.sbatch"
+sbatch "${after[@]}" --array=1-8 "$here/rollout.sbatch"
