@@ -37,6 +37,11 @@ def simulate(
 ) -> None:
     """Simulate a run in virtual time, for several strategies and bounds, without any GPU."""
     settings = load_config(config, overrides or ())
+    if settings.trainer.is_supervised:
+        raise ConfigError(
+            "trainer.algorithm is sft: nothing is generated, so there is nothing to simulate. Expected an "
+            "algorithm of reinforcement learning."
+        )
     chosen_seeds = _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
     began = time.monotonic()
 
