@@ -96,8 +96,11 @@ def test_what_does_not_spread_over_nodes_is_refused_with_both_numbers(capsys):
         rendered("kubernetes", "rollout.instances=0")
 
 
-def test_the_config_map_holds_the_configuration_and_the_code_that_it_names():
-    maps = [
-        m for m in yaml.safe_load_all(rendered("kubernetes")["staleflow.yaml"]) if m["kind"] == "ConfigMap"
-    ]
-    assert set(maps[0]["data"]) == {"cluster.yaml", "ledger_task.py"}
+def test_the_config_map_holds_the_configuration_and_the_code_beside_it_that_it_names(tmp_path):
+    (tmp_path / "my_rewards.py").write_text("def score(completion): return 1.0\n")
+    (tmp_path / "notes.py").write_text("")
+    file = tmp_path / "mine.yaml"
+    file.write_text("reward: {function: my_rewards.py:score}\ndata: {path: rows.jsonl}\n")
+    manifests = yaml.safe_load_all(render_kubernetes(load_config(str(file)), str(file))["staleflow.yaml"])
+    (found,) = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
+    assert set(found["data"]) == {"mine.yaml", "my_rewards.py"}
