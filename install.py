@@ -24,7 +24,12 @@ EXTRAS = {
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
-NEEDED = {"render": [], "test": ["workers", "simulate", "test"], "simulate": ["simulate"]}
+NEEDED = {
+    "render": [],
+    "test": ["workers", "simulate", "test"],
+    "conformance": ["workers", "test"],
+    "simulate": ["simulate"],
+}
 """Extras by command; every other one needs the workers."""
 LAST_LINES = 15
 FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from controller.check_engine import vllm_problems
 from controller.config import Config
 from controller.config_rules import cross_field_problems
 from protocol.algorithms import LOSSES
@@ -47,7 +48,7 @@ def check(config: Config) -> list[Finding]:
     """Everything that is wrong with a run, or worth knowing, errors first; nothing is started."""
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
-        _check_promise, _check_model, _check_data, _check_import_paths,
+        _check_promise, _check_model, _check_engine, _check_data, _check_import_paths,
         _check_run_directory, _check_keys, _check_port, _check_work,
     )  # fmt: skip
     for one in checks:
@@ -102,7 +103,7 @@ def _check_import_paths(config: Config) -> Findings:
     for field, value, known in (
         ("model.factory", config.model.factory, ()),
         ("reward.function", None if config.trainer.is_supervised else config.reward.function, ()),
-        ("rollout.engine", config.rollout.engine, ("torch",)),
+        ("rollout.engine", config.rollout.engine, ("torch", "vllm")),
         ("trainer.loss", config.trainer.loss, LOSSES),
         ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
         ("staleness.synchronization", staleness.synchronization, tuple(SYNCHRONIZATIONS)),
@@ -135,9 +136,25 @@ def _check_promise(config: Config) -> Findings:
         )  # fmt: skip
 
 
-def _check_model(config: Config) -> Findings:
+def _model_directory(config: Config) -> Path:
     base = Path(config.run.dir) / config.run.name if config.model.factory else Path.cwd()
-    directory = base / config.model.path
+    return base / config.model.path
+
+
+def _check_engine(config: Config) -> Findings:
+    if config.rollout.engine != "vllm":
+        return
+    file = _model_directory(config) / "config.json"
+    try:
+        shape = json.loads(file.read_text()) if file.is_file() else {}
+    except (OSError, ValueError):
+        return  # _check_model says it
+    for field, text in vllm_problems(config.rollout, shape):
+        yield Finding("error", field, text)
+
+
+def _check_model(config: Config) -> Findings:
+    directory = _model_directory(config)
     if not (directory / "config.json").is_file():
         if config.model.factory is None:
             yield Finding(

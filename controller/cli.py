@@ -88,6 +88,20 @@ def test(context: typer.Context) -> None:
     raise typer.Exit(int(pytest.main(context.args or ["tests"])))
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def conformance(
+    context: typer.Context,
+    engine: Annotated[str, typer.Argument(help="torch, vllm, or file.py:make or module:make of your own")],
+) -> None:
+    """Check that a rollout engine keeps the interface's promises; further arguments go to pytest."""
+    import pytest
+
+    file, colon, name = engine.rpartition(":")
+    spec = f"{Path(file).absolute()}:{name}" if colon and file.endswith(".py") else engine
+    os.chdir(ROOT)
+    raise typer.Exit(int(pytest.main(["tests/conformance", "--engine", spec, *context.args])))
+
+
 @app.command()
 def profile(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],

@@ -45,12 +45,36 @@ class SamplingSettings(Section):
     """Keep the k most probable tokens; 0 keeps all."""
 
 
+class VllmSettings(Section):
+    """vLLM, where `rollout.engine` is `vllm`."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Devices that one instance is spread over. More replicas are more `rollout.instances`, each of which
+    updates by itself."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU that weights and KV cache may take. Lower it where trainer and rollout share one."""
+    kv_cache_gb: float | None = Field(default=None, gt=0)
+    """GB (1e9 bytes) of KV cache per device. Unset: on a GPU what `gpu_memory_utilization` leaves, on a CPU
+    what `rollout.max_running` responses of full length take. Too little costs preemptions, which are
+    counted."""
+    is_eager: bool | None = None
+    """Run without compilation and CUDA graphs: a faster start, slower steps. Unset: only on a CPU."""
+    is_seeded: bool = True
+    """Give every response a random generator of its own, so that equal seeds give equal responses. Off: one
+    for the whole batch, which saves a kernel launch per response and step on a GPU."""
+    engine_args: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Further arguments of vLLM's `EngineArgs`, passed as they are, e.g. `{max_num_batched_tokens: 8192}`.
+    What this configuration sets elsewhere is refused."""
+
+
 class RolloutSettings(Section):
     """Generation."""
 
     engine: str = "torch"
-    """`torch`, or an import path `module:Class` of an engine with the interface of
-    workers/engines/interface.py."""
+    """`torch`, `vllm`, or an import path `module:make` of a factory of engines with the interface of
+    workers/engines/interface.py; see docs/engines.md."""
+    vllm: VllmSettings = VllmSettings()
+    """Options of the engine `vllm`."""
     instances: int = Field(default=2, ge=0)
     """Local rollout workers that the run starts by itself. 0: only workers that attach from outside."""
     group_size: int = Field(default=8, ge=1, le=4096)

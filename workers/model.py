@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from protocol.errors import ConfigError
@@ -79,6 +79,14 @@ def load_causal_lm(
             f"{absent[0]}. Is it a causal language model, and was it saved completely?"
         )
     return model.to(torch.device(device)).eval()
+
+
+def stop_tokens(generation_config: GenerationConfig | None, directory: str | Path) -> list[int]:
+    """Tokens that end a response: those of the generation config, else the tokenizer's; none is possible."""
+    found = generation_config.eos_token_id if generation_config else None
+    if found is None and (Path(directory) / "tokenizer_config.json").is_file():
+        found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
+    return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 def replace_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:

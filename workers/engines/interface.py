@@ -1,12 +1,13 @@
 """What a rollout engine must do; the rollout worker knows nothing else of it.
 
 Invariants that every engine keeps (the conformance kit checks them):
-- `step` never blocks longer than one decode step of its batch; all calls come from one thread.
+- `step` never blocks longer than one step of its batch; all calls after the making come from one thread.
 - A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in
   force.
 - The logprob is that of the distribution sampled from: after temperature, top-k and top-p.
-- The noise of a response token is a function of (seed, its position in the response) alone, so an interrupted
-  and resumed response goes on as if nothing had happened when the weights are the same.
+- Equal weights, prompt, seed and position to go on from give equal tokens. Where `continues_noise`, the noise
+  of a response token is a function of (seed, its position in the response) alone, so an interrupted and
+  resumed response goes on as if nothing had happened when the weights are the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,10 +68,11 @@ class Engine(Protocol):
     capacity: int  # generations that it runs at once
     kv_tokens: int  # tokens that its KV cache holds
     policy_version: int
+    continues_noise: bool  # see above; at temperature 0 every engine goes on as if nothing had happened
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. Raises: ValueError if it can never run (prompt and budget beyond the
-        context)."""
+        """Queue a generation. Raises: ValueError if it can never run (`check_generation`), or its key is in
+        use."""
         ...
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -78,14 +80,20 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Sampled]:
-        """Admit what fits, prefill it, and sample one token for every running generation; [] when idle."""
+        """Admit what fits, prefill it, and sample one token for every generation that is prefilled; [] if
+        there is none, and when idle."""
         ...
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, "torch.Tensor"]) -> None:
         """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
+        What runs meanwhile goes on and keeps its KV: whoever wants it computed anew interrupts it before.
 
         Raises: ValueError on a missing, surplus or misshapen tensor, and then nothing has been changed.
         """
+        ...
+
+    def read_weights(self) -> "Mapping[str, torch.Tensor]":
+        """The weights that it computes with, under the names that they were published with; for checks."""
         ...
 
     def load(self) -> EngineLoad:
@@ -99,3 +107,28 @@ class Engine(Protocol):
 
 EngineFactory = Callable[["WorkerSettings", str], Engine]
 """`make(settings, model_directory)`: the attribute that `rollout.engine` names."""
+
+
+def check_generation(generation: Generation, *, context: int, vocabulary: int) -> None:
+    """What every engine refuses alike. Raises: ValueError if this can never run.
+
+    `context`: the most prompt and response tokens together; `vocabulary`: token ids are below it.
+    """
+    prompt, response = generation.prompt_tokens, generation.response_tokens
+    if len(prompt) == 0 or generation.max_new_tokens < 1:
+        raise ValueError(
+            f"Generation {generation.key} has {len(prompt)} prompt tokens and a budget of "
+            f"{generation.max_new_tokens} tokens; expected at least one of each."
+        )
+    if (wanted := len(prompt) + len(response) + generation.max_new_tokens) > context:
+        raise ValueError(
+            f"Generation {generation.key} needs {len(prompt)} prompt + {len(response)} response + "
+            f"{generation.max_new_tokens} new = {wanted} tokens; the engine's context is {context}. "
+            "Lower rollout.max_prompt_tokens or rollout.max_response_tokens."
+        )
+    smallest, largest = min(*prompt, *response, prompt[0]), max(*prompt, *response, prompt[0])
+    if smallest < 0 or largest >= vocabulary:
+        raise ValueError(
+            f"Generation {generation.key} has token ids from {smallest} to {largest}; the model knows 0 to "
+            f"{vocabulary - 1}. Do tokenizer and model belong together?"
+        )

@@ -87,7 +87,7 @@ class Engine:
             return self._committed[0]
         if self._running:
             return self._at + self._stretch_s(self._steps_to_change())
-        return self._at if self.queue else None  # the end of a pull
+        return self._at if self.queue or self._prefilling else None  # the end of a pull
 
     def advance(self, now: float) -> list[Request]:
         """Make all steps that end by `now`; returns the requests that ended in them, in order."""

@@ -29,8 +29,7 @@ from protocol.settings import (
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine, make_engine
 from workers.engines.torch import engine as engine_module
-from workers.engines.torch.engine import stop_tokens
-from workers.model import load_causal_lm
+from workers.model import load_causal_lm, stop_tokens
 
 VOCABULARY, CONTEXT, STOP = 24, 96, 1
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -392,7 +391,7 @@ def test_the_factory_follows_the_settings(directory, model):
         trainer=TrainerSettings(),
     )
     engine = make_engine(settings, directory)
-    assert stop_tokens(model, directory) == [STOP]
+    assert stop_tokens(model.generation_config, directory) == [STOP]
     sampled = finish(engine, *(added := generations(3, budget=4)))
     assert 0.0 < max(worst_error(model, g, sampled[g.key]) for g in added) < 0.2
 
@@ -400,12 +399,12 @@ def test_the_factory_follows_the_settings(directory, model):
 def test_without_a_generation_config_the_tokenizer_names_the_stop_token(tmp_path):
     plain = make_model()
     plain.generation_config.eos_token_id = None
-    assert stop_tokens(plain, tmp_path) == []
+    assert stop_tokens(plain.generation_config, tmp_path) == []
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "end": 2}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="end").save_pretrained(tmp_path)
-    assert stop_tokens(plain, tmp_path) == [2]
+    assert stop_tokens(plain.generation_config, tmp_path) == [2]
     plain.generation_config.eos_token_id = [3, 4]
-    assert stop_tokens(plain, tmp_path) == [3, 4]
+    assert stop_tokens(plain.generation_config, tmp_path) == [3, 4]
 
 
 @pytest.mark.parametrize(

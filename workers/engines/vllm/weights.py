@@ -1,0 +1,80 @@
+"""New weights for a running vLLM, by its own reload, after every name and shape was compared.
+
+Invariants: what does not fit is refused before anything is touched, since a reload that fails half way leaves
+a model that nobody published; workers in other processes read the tensors from shared memory, which is freed
+when they have.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+SHARED_MEMORY = Path("/dev/shm")
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def checkpoint_shapes(directory: str | Path) -> dict[str, tuple[int, ...]]:
+    """Shape by name of every tensor in a model's safetensors files, from their headers.
+
+    Raises: ConfigError if there is none.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                shapes[name] = tuple(tensors.get_slice(name).get_shape())
+    if not shapes:
+        raise ConfigError(
+            f"The model at {directory} has no safetensors files, which tell the vLLM engine what an update "
+            "must hold; save it again with save_pretrained, or set `rollout.engine: torch`."
+        )
+    return shapes
+
+
+def fitting(tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> dict[str, torch.Tensor]:
+    """The tensors that the model was saved with; a tied output layer given on top is left out.
+
+    Raises: ValueError on a missing, surplus or misshapen tensor.
+    """
+    surplus = sorted(name for name in tensors.keys() - shapes.keys() if not _is_tied(name, tensors, shapes))
+    if surplus:
+        raise ValueError(f"{len(surplus)} tensors are not weights of this model, first {surplus[0]}.")
+    if absent := sorted(shapes.keys() - tensors.keys()):
+        raise ValueError(f"{len(absent)} of {len(shapes)} weights are missing, first {absent[0]}.")
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != shape or not tensors[name].is_floating_point():
+            raise ValueError(
+                f"{name} is {tensors[name].dtype} of shape {tuple(tensors[name].shape)}; expected floating "
+                f"point of shape {shape}."
+            )
+    return {name: tensors[name] for name in shapes}
+
+
+def reload(llm: "LLMEngine", tensors: Mapping[str, torch.Tensor], *, is_remote: bool) -> None:
+    """Put these tensors, named as in the checkpoint, into vLLM; it shards, fuses and converts them."""
+    if not is_remote:
+        llm.collective_rpc("replace_weights", kwargs={"weights_iterator": iter(tensors.items())})
+        return
+    place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
+        whole: dict[str, Any] = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(whole, Path(folder) / "model.safetensors")
+        llm.collective_rpc("replace_weights", kwargs={"weights_path": folder})
+
+
+def _is_tied(name: str, tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> bool:
+    """Whether this is the output layer of a model that was saved without one, equal to its embeddings."""
+    if not name.endswith("lm_head.weight"):
+        return False
+    inputs = [tensors[other] for other in shapes if "embed" in other and other in tensors]
+    return any(tensors[name].equal(other) for other in inputs)
