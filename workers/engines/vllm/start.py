@@ -28,11 +28,12 @@ ENVIRONMENT = {
 }
 DEFAULTS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 CPU_BLOCK = 128  # tokens: vLLM's own choice on a CPU
+CPU_STEP_TOKENS = 4096
 OURS = {
     "model", "dtype", "max_num_seqs", "tensor_parallel_size",
     "data_parallel_size", "pipeline_parallel_size", "async_scheduling", "enable_prefix_caching",
     "logprobs_mode", "disable_log_stats", "kv_cache_memory_bytes", "speculative_config",
-    "distributed_executor_backend", "skip_tokenizer_init", "worker_extension_cls",
+    "distributed_executor_backend", "skip_tokenizer_init", "worker_extension_cls", "enable_chunked_prefill",
 }  # fmt: skip
 
 
@@ -116,6 +117,9 @@ def engine_arguments(
         "worker_extension_cls": "workers.engines.vllm.extension.WorkerExtension",
         "async_scheduling": False,
         "enable_prefix_caching": True,
+        # on a CPU vLLM 0.32 cannot take back the noise of a seeded row whose prefill is not complete
+        "enable_chunked_prefill": not is_cpu,
+        "max_num_batched_tokens": max(longest, CPU_STEP_TOKENS) if is_cpu else None,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": False,
         "enforce_eager": is_cpu if vllm.is_eager is None else vllm.is_eager,
