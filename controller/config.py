@@ -28,6 +28,13 @@ class RunSettings(Section):
     same settings, and set a finished one aside; `never`: set it aside and begin anew; the path of a run
     directory, such as one that was set aside: go on with that one, where it is; or the path of a
     checkpoint (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
+    durability: Literal["off", "process", "power"] = "process"
+    """What the run survives: `process`, the kill of any process; `power`, also the loss of the machine, at
+    the price of one disk sync per group of events and per published version; `off`, nothing: no run.db is
+    written, so there is no resume, replay or story."""
+    journal: Literal["full", "compact"] = "full"
+    """`compact` deletes events that two snapshots cover, so that run.db stays small in a run of weeks;
+    `replay` and `story` then begin there. `full` keeps about 100 bytes per event."""
 
 
 class DataSettings(Section):

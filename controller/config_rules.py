@@ -19,12 +19,23 @@ BIND = re.compile(r"auto|ipc://\S+|tcp://(?P<host>[^:\s]+|\[[0-9a-fA-F:]+\]):(?P
 def cross_field_problems(config: Config) -> list[Problem]:
     """(fields read, what is wrong) for every rule that does not hold; [] if all do."""
     return [
+        *_run_problems(config),
         *_batch_problems(config),
         *_algorithm_problems(config),
         *_supervised_problems(config),
         *_staleness_problems(config),
         *_controller_problems(config),
     ]
+
+
+def _run_problems(config: Config) -> Iterator[Problem]:
+    run = config.run
+    if run.durability == "off" and run.resume not in ("auto", "never"):
+        yield (
+            ("run.durability", "run.resume"),
+            f"is off, which keeps nothing of a run, and run.resume asks to go on with {run.resume}. Give "
+            "`process`, or leave run.resume out.",
+        )
 
 
 def _batch_problems(config: Config) -> Iterator[Problem]:

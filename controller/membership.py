@@ -206,7 +206,6 @@ class Membership:
             if isinstance(late, Worker):
                 self._expire_worker(late)
             else:
-                assert isinstance(late, LocalWorker)
                 self._expire_start(late)
 
     def _expire_worker(self, worker: Worker) -> None:
@@ -227,11 +226,8 @@ class Membership:
         self.state.emit(Forget(worker.peer if worker else "", local.name))
 
     def _watch(self, worker: Worker) -> None:
-        def deadline() -> float | None:
-            is_attached = self.state.registry.workers.get(worker.peer) is worker
-            return worker.last_heard + self._lease_s(worker) if is_attached else None
-
-        self.state.registry.leases.watch(worker, deadline)
+        worker.lease_s = self._lease_s(worker)
+        self.state.registry.leases.watch(worker)
 
     def _report_progress(self, name: str) -> None:
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
@@ -248,7 +244,7 @@ class Membership:
         local = self.state.registry.local[name]
         local.last_reason = ""
         local.deadline = self.state.now + delay_s + self.state.config.controller.attach_timeout_s
-        self.state.registry.leases.watch(local, lambda: local.deadline)
+        self.state.registry.leases.watch(local)
         self.state.emit(Spawn(name, local.role, delay_s))
 
     def _give_up(self, local: LocalWorker, words: str) -> None:

@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from controller.config import Config
 from controller.core import Core
+from controller.core_image import thaw
 from controller.events import Event
 from controller.fingerprint import SIZE_BYTES
 from controller.release import release
-from controller.store import broken, check_schema, decode_numbered
+from controller.store import broken, check_schema, decode_numbered, digest
 from protocol.errors import RunError
 
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
@@ -31,6 +32,14 @@ class Recorded(NamedTuple):
     now: float  # seconds since the run began
     event: Event
     fingerprint: bytes | None  # of the commands that it gave; None: not written (yet)
+
+
+class Snapshot(NamedTuple):
+    """The core as it was at one moment of the run."""
+
+    number: int  # of the last event that it has seen
+    now: float
+    core: Core
 
 
 class Recording:
@@ -56,8 +65,12 @@ class Recording:
             check_schema(self._db, self.path)
             self._db.execute("BEGIN")
             self.facts: dict[str, str] = dict(self._db.execute("SELECT name, value FROM facts"))
+            (first,) = self._db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+            snapshots = [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq")]
         except sqlite3.Error as error:
             raise broken(self.path, error) from error
+        self.pruned: int = first - 1 if first - 1 in snapshots else 0
+        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
         if missing:
             self.close()
@@ -103,21 +116,53 @@ class Recording:
             ) from error
 
     def make_core(self, config: Config | None = None) -> Core:
-        """The core as the run built it, or with another configuration.
+        """The core as the run built it, or as it was before the first event that is kept; or a new one with
+        another configuration.
 
-        Folders with the user's strategies are put on sys.path. Raises: ConfigError if one cannot be imported.
+        Folders with the user's strategies are put on sys.path. Raises: ConfigError if one cannot be imported;
+        RunError if the beginning was deleted by another release.
         """
+        if config is None and self.pruned:
+            found = self.snapshot(self.pruned)
+            if found is None:
+                raise RunError(
+                    f"{self.path} begins after event {self.pruned} (run.journal is compact), with a snapshot "
+                    f"that another release made or that is damaged: {self.other_release()}. Use the release "
+                    "that made it."
+                )
+            return found.core
+        return self._fresh_core(config or self.config())
+
+    def snapshot(self, number: int | None = None) -> "Snapshot | None":
+        """The newest snapshot that this release made and that is whole, or the one after event `number`."""
+        query = "SELECT seq, now, release, digest, image FROM snapshots ORDER BY seq DESC"
+        for seq, now, made_by, expected, image in self._db.execute(query):
+            is_ours = json.loads(made_by) == release() and digest(image) == expected
+            if is_ours and number in (None, seq):
+                return Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
+        return None
+
+    def lines(self, steps: int) -> list[dict[str, object]]:
+        """The first lines of metrics.jsonl, as far as snapshots have them."""
+        rows = self._db.execute("SELECT line FROM lines WHERE step <= ? ORDER BY step", (steps,))
+        return [json.loads(line) for (line,) in rows]
+
+    def _fresh_core(self, config: Config) -> Core:
         import_paths = tuple(json.loads(self.facts["import_paths"]))
         sys.path.extend(path for path in import_paths if path not in sys.path)
-        return Core(config or self.config(), run_dir=self.facts["run_dir"], import_paths=import_paths)
+        return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
 
-    def events(self) -> Iterator[Recorded]:
-        """The history in order. Raises: RunError naming the first record that is damaged or missing."""
-        fingerprints = self._fingerprints()
-        of, digest = next(fingerprints, (0, b""))
+    def events(self, after: int | None = None) -> Iterator[Recorded]:
+        """The history in order, all that is kept or what follows event `after`.
+
+        Raises: RunError naming the first record that is damaged or missing.
+        """
+        after = self.pruned if after is None else after
+        fingerprints = self._fingerprints(after)
+        of, expected_digest = next(fingerprints, (0, b""))
         try:
-            rows = self._db.execute("SELECT seq, now, event FROM events ORDER BY seq")
-            for expected, (number, now, data) in enumerate(rows, 1):
+            rows = self._db.execute("SELECT seq, now, event FROM events WHERE seq > ? ORDER BY seq", (after,))
+            for expected, (number, now, data) in enumerate(rows, after + 1):
                 if number != expected:
                     raise RunError(
                         f"Event {expected} of {self.path} is missing (the next is {number}); a history is "
@@ -125,14 +170,13 @@ class Recording:
                     )
                 event = decode_numbered(number, data, self.path)
                 while 0 < of < number:
-                    of, digest = next(fingerprints, (0, b""))
-                yield Recorded(number, now, event, digest if of == number else None)
+                    of, expected_digest = next(fingerprints, (0, b""))
+                yield Recorded(number, now, event, expected_digest if of == number else None)
         except sqlite3.Error as error:
             raise broken(self.path, error) from error
 
-    def _fingerprints(self) -> Iterator[tuple[int, bytes]]:
-        for first, digests in self._db.execute(
-            "SELECT first_seq, digests FROM fingerprints ORDER BY first_seq"
-        ):
+    def _fingerprints(self, after: int) -> Iterator[tuple[int, bytes]]:
+        query = "SELECT first_seq, digests FROM fingerprints WHERE first_seq > ? ORDER BY first_seq"
+        for first, digests in self._db.execute(query, (after,)):
             for i in range(len(digests) // SIZE_BYTES):
                 yield first + i, digests[SIZE_BYTES * i : SIZE_BYTES * (i + 1)]

@@ -7,7 +7,7 @@ nothing here costs more than the logarithm of the number of workers per event.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controller.groups import Trajectory
@@ -25,6 +25,12 @@ class Worker:
     role: Role
     last_heard: float
     ready: bool = False
+    lease_s: float | None = None  # that it may be silent for; None when it is attached no more
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is lost unless it is heard."""
+        return None if self.lease_s is None else self.last_heard + self.lease_s
 
 
 @dataclass(slots=True)
@@ -123,6 +129,8 @@ class Registry:
     def remove(self, peer: PeerId) -> Worker | None:
         """Take a peer out."""
         worker = self.workers.pop(peer, None)
+        if worker is not None:
+            worker.lease_s = None
         if isinstance(worker, Instance):
             del self._instances[peer], self._by_number[worker.number]
             self.changed.pop(peer, None)
@@ -206,32 +214,28 @@ class Leases:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, object, Callable[[], float | None]]] = []
+        self._heap: list[tuple[float, int, Worker | LocalWorker]] = []
         self._count = 0
 
-    def watch(self, what: object, real: Callable[[], float | None]) -> None:
-        """Keep an eye on the deadline of something; `real` tells it, None when it is over for good.
-
-        Call again if a deadline moves forward in time.
-        """
-        deadline = real()
-        if deadline is not None:
+    def watch(self, what: Worker | LocalWorker) -> None:
+        """Keep an eye on its deadline, until that is None. Call again if it moves forward in time."""
+        if what.deadline is not None:
             self._count += 1
-            heapq.heappush(self._heap, (deadline, self._count, what, real))
+            heapq.heappush(self._heap, (what.deadline, self._count, what))
 
     def next(self) -> float | None:
         """The earliest real deadline, of what `first` names."""
         while self._heap:
-            entered, count, what, real = self._heap[0]
-            deadline = real()
+            entered, count, what = self._heap[0]
+            deadline = what.deadline
             if deadline == entered:
                 return deadline
             if deadline is None:
                 heapq.heappop(self._heap)
             else:
-                heapq.heapreplace(self._heap, (deadline, count, what, real))
+                heapq.heapreplace(self._heap, (deadline, count, what))
         return None
 
-    def first(self) -> object:
+    def first(self) -> Worker | LocalWorker:
         """What the deadline is of that `next` has just told."""
         return self._heap[0][2]

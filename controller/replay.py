@@ -47,9 +47,12 @@ class Verdict:
         return self.difference is None
 
 
-def turns(recording: Recording, core: Core) -> Iterator[Turn]:
-    """Step the core through the history. Raises: RunError naming the event at which the core fails."""
-    for recorded in recording.events():
+def turns(recording: Recording, core: Core, after: int | None = None) -> Iterator[Turn]:
+    """Step the core through the history, or through what follows event `after`.
+
+    Raises: RunError naming the event at which the core fails.
+    """
+    for recorded in recording.events(after):
         try:
             commands = core.step(recorded.now, recorded.event)
         except StaleFlowError:  # of whoever watches the core
@@ -98,6 +101,11 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
     other = recording.other_release()
     if other:
         words.append(f"The run was made by another release: {other}.")
+    if recording.pruned:
+        words.append(
+            f"The first {recording.pruned} events were deleted (run.journal is compact): the history begins "
+            "with a snapshot."
+        )
     if verdict.unfingerprinted:
         words.append(
             f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "
@@ -106,7 +114,7 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
         )
     turn = verdict.difference
     if turn is None:
-        compared = verdict.events - verdict.unfingerprinted
+        compared = verdict.events - recording.pruned - verdict.unfingerprinted
         words.append(f"Every command of {compared} events was re-derived bit for bit.")
     else:
         words.append(f"The first difference is at event {turn.recorded.number}, {in_words(turn.recorded)}.")

@@ -1,7 +1,8 @@
 """What the journal of a run says to the controller that goes on with it.
 
-Invariants: the core is re-derived from the journal, and refused if it does not want what it wanted then;
-nothing is written; a configuration that would change what was promised or learned is refused key by key.
+Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
+not want what it wanted then; nothing is written; a configuration that would change what was promised or
+learned is refused key by key.
 """
 
 import json
@@ -22,7 +23,8 @@ from protocol.errors import ConfigError, RunError
 
 READ_AT_ONCE = 1024  # prompts
 MAY_CHANGE = (
-    "run.name", "run.dir", "run.resume", "run.steps", "logging", "controller", "simulation",
+    "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
+    "logging", "controller", "simulation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",
     "reward.max_consecutive_failures", "trainer.checkpoint_steps", "trainer.keep_checkpoints",
@@ -39,6 +41,8 @@ class Past:
     core: Core
     now: float = 0.0  # seconds since the run began
     lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
+    unsaved_lines: int = 0  # the last of them, which no snapshot has
+    replayed: int = 0  # events after the newest snapshot
     is_over: bool = False  # all its steps are made and saved, or its data has ended
 
 
@@ -62,9 +66,10 @@ def read_past(run: Path, config: Config) -> Past | None:
     if not _has_events(run / "run.db"):
         return None
     with Recording(run) as recording:
-        past = Past(recording.make_core())
-        for recorded, wanted in turns(recording, past.core):
-            past.now = recorded.now
+        past, after = _newest(recording)
+        saved = len(past.lines)
+        for recorded, wanted in turns(recording, past.core, after):
+            past.now, past.replayed = recorded.now, past.replayed + 1
             past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
             if recorded.fingerprint not in (None, fingerprint(wanted)):
                 raise RunError(
@@ -72,12 +77,21 @@ def read_past(run: Path, config: Config) -> Past | None:
                     "release wants something else than the one that made the run, or a strategy of yours has "
                     "changed. Use what made it, or set run.resume=never to set the run aside and begin anew."
                 )
+    past.unsaved_lines = len(past.lines) - saved
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
     if not past.is_over:
         _refuse_changes(run, state.config, config)
     return past
+
+
+def _newest(recording: Recording) -> tuple[Past, int]:
+    """The newest moment that a snapshot has, and the number of its last event; else the beginning."""
+    snapshot = recording.snapshot()
+    if snapshot is None:
+        return Past(recording.make_core()), recording.pruned
+    return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
 
 
 def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> None:

@@ -47,7 +47,8 @@ class RunDirectory:
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
-            self.has_run = config.run.resume != "never" and (self.path / "run.db").exists()
+            may_go_on = config.run.resume != "never" and config.run.durability != "off"
+            self.has_run = may_go_on and (self.path / "run.db").exists()
             """Whether there is a run to go on with: call `begin` or `go_on`."""
             if not self.has_run:
                 self.begin()

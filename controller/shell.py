@@ -2,9 +2,9 @@
 
 Invariants: all events of one drain are written, with their payload, in one transaction before the core sees
 the first of them, and no acknowledgement leaves before that; commands are executed in the order given, and
-their fingerprints are written with the next events, or at the end; a run that was cut off goes on from its
-journal, at the time of its last event; whatever happens, workers are closed, the summary is written, and
-nothing is left running.
+their fingerprints are written, and what they dropped is deleted, with the next events, or at the end; a run
+that was cut off goes on from its journal, at the time of its last event; whatever happens, workers are
+closed, the summary is written, and nothing is left running.
 
 | what | produces | waits for |
 |---|---|---|
@@ -37,6 +37,7 @@ from controller.prompts import PromptSource
 from controller.release import release
 from controller.resume import Past, advance, finished_steps, read_past
 from controller.run_directory import RunDirectory
+from controller.snapshots import Snapshots
 from controller.store import Store
 from controller.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError
@@ -77,6 +78,7 @@ class Shell:
         self._stack = ExitStack()
         self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
         self._fingerprints: tuple[int, bytes] | None = None  # of the last turn, not yet written
+        self._doomed: list[int] = []  # groups whose payload the last turn dropped
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
@@ -94,8 +96,14 @@ class Shell:
             stack.callback(self.directory.close)
             past = await self._read_past()
             self._log_to_file(stack)
-            self._store = Store(self.directory.path / "run.db")
+            durability = self._config.run.durability
+            self._store = Store(self.directory.path / "run.db", durability=durability)
             stack.callback(self._store.close)
+            self._snapshots = Snapshots(
+                self._store,
+                is_compact=self._config.run.journal == "compact",
+                unsaved_events=past.replayed if past else 0,
+            )
             controller = self._config.controller
             keys = Keyring(controller.keys) if controller.keys else None
             self._server = Server(
@@ -154,6 +162,8 @@ class Shell:
         with self._store.transaction():
             rows = self._store.keep_only(self.core.groups_with_payload())
         await asyncio.to_thread(advance, self._prompts, self._next_group, rows)
+        for line in past.lines[len(past.lines) - past.unsaved_lines :]:
+            self._snapshots.add_line(line)
         steps = self.core.state.steps
         self._on_progress(0.0, f"going on with the run in {self.directory.path}, after {steps} train steps")
 
@@ -225,9 +235,9 @@ class Shell:
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
         try:
-            last = 0
+            last, size = 0, self._store.journal_bytes
             with self._store.transaction():
-                self._write_fingerprints()
+                self._write_rest()
                 for event, frames in batch:
                     self._keep(event, frames)
                     last = self._store.append_event(now, event)
@@ -236,14 +246,22 @@ class Shell:
             for command in chain.from_iterable(wanted):
                 self._execute(command)
             self._set_timer(now)
+            size = self._store.journal_bytes - size
+            if self._snapshots.is_due(events=len(batch), journal_bytes=size, now=now):
+                with self._store.transaction():
+                    self._write_rest()
+                    self._snapshots.take(self.core, number=last, now=now)
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
             self._fail(error)
 
-    def _write_fingerprints(self) -> None:
-        """Inside a transaction, which never fails without ending the run."""
+    def _write_rest(self) -> None:
+        """What the last turn came to; inside a transaction, which never fails without ending the run."""
         if self._fingerprints is not None:
             self._store.put_fingerprints(*self._fingerprints)
             self._fingerprints = None
+        if self._doomed:
+            self._store.drop(self._doomed)
+            self._doomed = []
 
     def _keep(self, event: Event, frames: tuple[bytes, ...]) -> None:
         if isinstance(event, events.PromptsRead):
@@ -276,14 +294,14 @@ class Shell:
             case commands.ReadPrompts(count):
                 self._wanted_prompts.put_nowait(count)
             case commands.DropPayload(groups):
-                with self._store.transaction():
-                    self._store.drop(groups)
+                self._doomed += groups
             case commands.Forget(peer, name):
                 self._peers.pop(peer, None)
                 self._server.forget(peer)
                 self._supervisor.kill(name)
             case commands.ReportStep(metrics):
                 self.directory.append_metrics(metrics)
+                self._snapshots.add_line(metrics)
                 self._on_step(metrics)
             case commands.Warn(text):
                 log.warning(text)
@@ -363,7 +381,7 @@ class Shell:
                 )
             try:
                 with self._store.transaction():
-                    self._write_fingerprints()
+                    self._write_rest()
             except RunError as error:
                 self.failure = self.failure or error
 

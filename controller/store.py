@@ -4,6 +4,7 @@ Invariants:
 - Events and their payload are written in the same transaction, before the core sees the event.
 - Fingerprints of the commands that events gave come after, at the latest with the next events: a controller
   that was killed leaves a last turn without them.
+- A snapshot is of the core after an event that is here or was deleted because of it.
 - A file of another schema, or of another program, is refused and not touched.
 - The first bytes under (kind, group, member, attempt, start) stay; writing the same place again changes
   nothing.
@@ -14,9 +15,11 @@ Invariants:
 Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128 a transaction, kill-safe.
 """
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +29,7 @@ from protocol.codec import ITEM_BYTES
 from protocol.errors import LocalError, RemoteError, RunError
 from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL);
@@ -34,9 +37,14 @@ CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests 
 CREATE TABLE IF NOT EXISTS payload (
     kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
     start INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (group_id, kind, member, attempt, start));
+CREATE TABLE IF NOT EXISTS snapshots (
+    seq INTEGER PRIMARY KEY, now REAL NOT NULL, release TEXT NOT NULL, digest BLOB NOT NULL,
+    image BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS lines (step INTEGER PRIMARY KEY, line TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
+Durability = Literal["off", "process", "power"]
 Slot = tuple[str, int, int]  # kind, member, attempt: one sequence of elements within a group
 Parts = dict[int, bytes]  # start -> data
 
@@ -48,15 +56,20 @@ class Store:
         self,
         path: str | Path,
         *,
-        durability: Literal["process", "host"] = "process",
+        durability: Durability = "process",
         cache_bytes: int = 256 << 20,
     ) -> None:
         """Open or create the file; ":memory:" keeps everything in memory.
 
-        `durability`: "process" survives the kill of this process, "host" also the loss of the machine (a
-        disk sync per transaction). Raises: RunError if SQLite cannot open it, or it is not of this release.
+        `durability`: "process" survives the kill of this process, "power" also the loss of the machine (a
+        disk sync per transaction), "off" nothing: payload stays in memory, and no file is made. Raises:
+        RunError if SQLite cannot open it, or it is not of this release.
         """
-        self._path = str(path)
+        self._is_off = durability == "off"
+        self._path = ":memory:" if self._is_off else str(path)
+        self.journal_bytes = 0
+        """Written as events since the file was opened."""
+        self._last = 0
         self._cache: dict[int, dict[Slot, Parts]] = {}  # insertion order is age
         self._cache_bytes = 0
         self._max_cache_bytes = cache_bytes
@@ -65,11 +78,12 @@ class Store:
             if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
                 check_schema(self._db, self._path)
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'host' else 'NORMAL'}")
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
             self._db.executescript(SCHEMA)
         except sqlite3.Error as error:
             raise broken(self._path, error) from error
         self._groups = self._stored_groups()
+        self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
@@ -78,6 +92,7 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything written inside is kept together or not at all. Raises: RunError if the disk refuses."""
+        last = self._last
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
@@ -87,21 +102,51 @@ class Store:
                 self._db.execute("ROLLBACK")
             self._cache.clear()
             self._cache_bytes = 0
-            self._groups = self._stored_groups()
+            self._last, self._groups = last, self._stored_groups()
             if isinstance(error, sqlite3.Error):
                 raise broken(self._path, error) from error
             raise
 
     def append_event(self, now: float, event: Event) -> int:
         """Write one event of the history, `now` in seconds since the run began; returns its number."""
-        values = (now, encode_event(event))
-        number = self._db.execute("INSERT INTO events (now, event) VALUES (?, ?)", values).lastrowid
-        assert number is not None
-        return number
+        self._last += 1
+        if not self._is_off:
+            data = encode_event(event)
+            self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (self._last, now, data))
+            self.journal_bytes += len(data)
+        return self._last
 
     def put_fingerprints(self, first: int, digests: bytes) -> None:
         """Keep the fingerprints (`controller.fingerprint`) of the events from number `first` on, joined."""
-        self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
+        if not self._is_off:
+            self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
+
+    def put_snapshot(self, number: int, now: float, release: str, image: bytes) -> None:
+        """Keep the image of a core (`controller.core_image`) as it was after event `number`."""
+        values = (number, now, release, digest(image), image)
+        self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
+
+    def put_lines(self, lines: Iterable[dict[str, object]]) -> None:
+        """Keep lines of metrics.jsonl, each under its step."""
+        self._db.executemany(
+            "INSERT OR REPLACE INTO lines VALUES (?, ?)",
+            [(line["step"], json.dumps(line)) for line in lines],
+        )
+
+    def keep_snapshots(self, count: int) -> int | None:
+        """Delete all but the newest `count`; returns the event that the oldest kept one is of, None while
+        there are fewer."""
+        newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        found = self._db.execute(newest, (count - 1,)).fetchone()
+        if found is None:
+            return None
+        self._db.execute("DELETE FROM snapshots WHERE seq < ?", found)
+        return found[0]
+
+    def forget_events(self, until: int) -> None:
+        """Delete the history up to this event, which a snapshot covers."""
+        self._db.execute("DELETE FROM events WHERE seq <= ?", (until,))
+        self._db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, for replay. Raises: RunError naming the record that does not decode."""
@@ -226,6 +271,11 @@ class Store:
 
     def _stored_groups(self) -> set[int]:
         return {group for (group,) in self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")}
+
+
+def digest(image: bytes) -> bytes:
+    """What a snapshot is checked by."""
+    return blake2b(image, digest_size=16).digest()
 
 
 def check_schema(db: sqlite3.Connection, path: str) -> None:

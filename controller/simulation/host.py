@@ -103,8 +103,8 @@ class Simulation:
         if not self._is_begun:
             self._deliver(Started())
         self._faults.start(self._at, self._strike)
-        heap, outcome, state = self._heap, self.outcome, self.core.state
-        while heap and not state.finished:
+        heap, outcome = self._heap, self.outcome
+        while heap and not self.core.state.finished:
             self._now, _, action, arguments = heapq.heappop(heap)
             outcome.happenings += 1
             if self._now >= self._sample_s:
@@ -113,7 +113,7 @@ class Simulation:
             if outcome.events > max_events or outcome.happenings > 10 * max_events:
                 waiting = self.core.snapshot().waiting_for
                 raise RuntimeError(f"No end after {outcome.events} events; the run waits for {waiting}.")
-        if not state.finished:
+        if not self.core.state.finished:
             waiting = self.core.snapshot().waiting_for
             raise RuntimeError(f"Nothing is left to happen; the run waits for {waiting}.")
         outcome.summary = self.core.summary()

@@ -154,7 +154,7 @@ def test_history_and_payload_survive_the_process(tmp_path: Path) -> None:
             store.append_event(second / 2, event)
         store.put_fact("config", "{}")
     store.close()
-    store = Store(tmp_path / "run.db", durability="host")
+    store = Store(tmp_path / "run.db", durability="power")
     assert list(store.events()) == [(second / 2, event) for second, event in enumerate(history)]
     assert store.facts() == {"config": "{}"}
     assert store.fetch(ROUTE) == ROUTE_FRAMES

@@ -1,0 +1,112 @@
+"""A core that was frozen and thawed wants what it would have wanted; its image holds nothing that runs."""
+
+import random
+from itertools import pairwise
+
+import msgpack
+import pytest
+
+from benchmarks.coordination.strict import random_rules
+from controller.core import Core
+from controller.core_image import CLASSES, Freezer, thaw
+from controller.simulation import Faults, Simulation
+from protocol.errors import LocalError, RunError
+from strategies.presets import PRESETS
+from tests.simulation.test_simulated_runs import config
+
+FAULTS = Faults(rollout_kills=0.1, reward_kills=0.05, late_share=0.02, late_s=0.3)
+
+
+class Forgetful(Simulation):
+    """Its core is replaced by its own image before one event in thirty."""
+
+    def __init__(self, settings, *, seed: int) -> None:
+        super().__init__(settings, seed=seed, faults=FAULTS, check_every=1)
+        self.settings, self.dice, self.freezer, self.images = settings, random.Random(seed), Freezer(), []
+
+    def _deliver(self, event) -> None:
+        if self.dice.random() < 1 / 30:
+            self.images.append(self.freezer.freeze(self.core))
+            self.core = thaw(self.images[-1], Core(self.settings))
+        super()._deliver(event)
+
+
+def rules(case: str | int) -> dict:
+    if isinstance(case, int):
+        return random_rules(random.Random(case))
+    return {"strategy": case, "max_staleness": {"sync": 0, "one_step": 1}.get(case, 2)}
+
+
+@pytest.mark.parametrize("case", [*PRESETS, *range(6)])
+def test_a_thawed_core_goes_on_as_if_nothing_had_happened(case):
+    settings = config(steps=6, **rules(case))
+    undisturbed = Simulation(settings, seed=7, faults=FAULTS).run(max_events=30_000)
+    simulation = Forgetful(settings, seed=7)
+    assert simulation.run(max_events=30_000).digest == undisturbed.digest
+    assert len(simulation.images) > 3
+
+
+def some_core(events: int = 150) -> Core:
+    simulation = Simulation(config(), seed=3, check_every=1)
+    with pytest.raises(RuntimeError):
+        simulation.run(max_events=events)
+    return simulation.core
+
+
+def test_an_image_of_a_thawed_core_is_the_same_image():
+    core = some_core()
+    image = Freezer().freeze(core)
+    assert Freezer().freeze(thaw(image, Core(config()))) == image
+
+
+def test_what_was_one_object_is_one_object_again():
+    core = thaw(Freezer().freeze(some_core()), Core(config()))
+    state = core.state
+    parts = [core.dispatch, core.coordination, core.pulls, core.moves, core.scoring, core.training]
+    assert all(part.state is state for part in parts)
+    assert core.moves.dispatch is core.dispatch
+    assert core.membership.training is core.training
+    running = [(i, id) for i in state.registry.instances() for id in i.running]
+    assert running
+    assert all(state.groups[id.group].members[id.member].peer == i.peer for i, id in running)
+
+
+def test_a_second_image_has_what_changed_since_the_first():
+    freezer, core = Freezer(), some_core()
+    first = freezer.freeze(core)
+    core.state.registry.forgive(core.state.now, 0.0)
+    core.state.now += 1.0
+    assert thaw(freezer.freeze(core), Core(config())).state.now == core.state.now
+    assert thaw(first, Core(config())).state.now == core.state.now - 1.0
+
+
+def test_functions_are_never_in_an_image_but_come_from_the_configuration():
+    core = some_core()
+    image = Freezer().freeze(core)
+    fresh = Core(config())
+    assert thaw(image, fresh).dispatch.admit is fresh.dispatch.admit
+    shapes, _ = msgpack.unpackb(image, strict_map_key=False)
+    assert {name for name, _ in shapes} <= CLASSES.keys()
+
+
+def test_an_object_that_no_image_can_hold_is_refused_by_name():
+    core = some_core()
+    core.state.prompt_tokens = object()
+    with pytest.raises(LocalError, match=r"object object.*MODULES in controller/core_image\.py"):
+        Freezer().freeze(core)
+
+
+def test_an_image_with_other_classes_is_refused():
+    shapes, root = msgpack.unpackb(Freezer().freeze(some_core()), strict_map_key=False)
+    for before, after in ((shapes[0][0], "os.system"), (shapes[0][0], "controller.groups.Group")):
+        altered = [[after if name == before else name, names] for name, names in shapes]
+        with pytest.raises(RunError, match="cannot be read"):
+            thaw(msgpack.packb([altered, root]), Core(config()))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_image_raises_and_nothing_else(seed):
+    image, dice = Freezer().freeze(some_core()), random.Random(seed)
+    for begin, _ in pairwise(sorted(dice.randrange(len(image)) for _ in range(12))):
+        with pytest.raises(RunError, match="cannot be read"):
+            thaw(image[:begin], Core(config()))
