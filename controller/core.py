@@ -370,4 +370,5 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         trainer=config.trainer,
         import_paths=import_paths,
         reattach_s=config.controller.reattach_s,
+        is_power_safe=config.run.durability == "power",
     )

@@ -1,13 +1,12 @@
 """Checkpoints of the trainer: directories that are complete or do not exist.
 
-Invariants: a checkpoint is written aside and renamed; `.complete` is its last file; only complete ones count
+Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; only complete ones count
 as kept, and an older one is removed only after a newer one is in place. `step_<n>/` itself is a Hugging Face
 model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever unpickled.
 """
 
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from protocol.errors import RunError
+from workers.weights import sync
 
 log = logging.getLogger("workers")
 
@@ -48,13 +48,13 @@ def write_checkpoint(
         metadata = {"policy_version": str(policy_version)}
         save_file(dict(published), aside / "model.safetensors", metadata={"format": "pt", **metadata})
         save_file(dict(state), aside / "trainer" / "state.safetensors", metadata=metadata)
+        (aside / COMPLETE).touch()  # under this name nobody looks for it yet
         for file in [*aside.rglob("*"), aside]:
-            _sync(file)
-        (aside / COMPLETE).touch()
+            sync(file)
         if path.exists():  # a run that went back and came here again: the newer one counts
             path.rename(directory / f".step_{policy_version}.replaced.partial")
         aside.rename(path)
-        _sync(directory)
+        sync(directory)
         for old in _complete_checkpoints(directory)[:-keep]:
             shutil.rmtree(old)
     except OSError as error:
@@ -113,14 +113,6 @@ def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _complete_checkpoints(directory: Path) -> list[Path]:

@@ -138,7 +138,9 @@ class TrainerWorker:
     async def _publish(self) -> None:
         while (snapshot := await self._snapshots.get()) is not None:
             began = time.perf_counter()
-            published = await asyncio.to_thread(weights.publish, self._directory, *snapshot)
+            published = await asyncio.to_thread(
+                weights.publish, self._directory, *snapshot, is_synced=self._settings.is_power_safe
+            )
             publish_s = time.perf_counter() - began
             self._link.send(PolicyPublished(snapshot.policy_version, *published, publish_s))
 

@@ -34,8 +34,15 @@ def location_of(directory: str | Path, policy_version: int) -> Path:
     return Path(directory).absolute() / f"v{policy_version}.safetensors"
 
 
-def publish(directory: str | Path, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-    """Write a version and make it visible. Not synced to disk: a power cut ends the run that reads it anyway.
+def publish(
+    directory: str | Path,
+    policy_version: int,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    is_synced: bool = False,
+) -> Published:
+    """Write a version and make it visible; `is_synced`: what is reported survives a power cut, at the price
+    of writing it to the disk now.
 
     If it is there already, of a trainer that died before it could say so, that file is the version: readers
     may have it. Raises: RunError if the file system refuses.
@@ -48,7 +55,11 @@ def publish(directory: str | Path, policy_version: int, tensors: Mapping[str, to
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(dict(tensors), aside, metadata={"policy_version": str(policy_version)})
         digest, size = _digest(aside)
+        if is_synced:
+            sync(aside)
         aside.replace(path)
+        if is_synced:
+            sync(path.parent)
     except (OSError, SafetensorError) as error:
         raise RunError(
             f"Version {policy_version} could not be published to {path}: {error}. "
@@ -92,6 +103,15 @@ def clean(directory: str | Path) -> None:
 def retire(location: str | Path) -> None:
     """Remove a version; one that is gone already is no error. Who has mapped it may go on reading."""
     Path(location).unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_whole(path: Path) -> bool:

@@ -72,3 +72,9 @@ def test_a_directory_that_cannot_be_written_ends_the_run(tmp_path, tensors):
     (tmp_path / "weights").write_text("a file in the way")
     with pytest.raises(RunError, match="Version 4 could not be published"):
         weights.publish(tmp_path / "weights", 4, tensors)
+
+
+def test_a_version_that_is_synced_is_the_same_version(tmp_path, tensors):
+    plain = weights.publish(tmp_path / "plain", 3, tensors)
+    synced = weights.publish(tmp_path / "synced", 3, tensors, is_synced=True)
+    assert (synced.digest, synced.size_bytes) == (plain.digest, plain.size_bytes)
