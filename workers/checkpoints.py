@@ -1,8 +1,9 @@
 """Checkpoints of the trainer: directories that are complete or do not exist.
 
-Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; only complete ones count
-as kept, and an older one is removed only after a newer one is in place. `step_<n>/` itself is a Hugging Face
-model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever unpickled.
+Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; only
+complete ones count as kept, and an older one is removed only after a newer one is in place. `step_<n>/`
+itself is a Hugging Face model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever
+unpickled.
 """
 
 import json
