@@ -1,0 +1,126 @@
+"""Ten thousand runs of the production core under every fault at once.
+
+Invariant: all rules and faults of a run are drawn from its seed, so that a seed reproduces a failure:
+`python -m benchmarks.faults --first SEED --seeds 1`.
+"""
+
+import argparse
+import os
+import platform
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from typing import NamedTuple
+
+from benchmarks.coordination.strict import random_rules
+from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
+from controller.config import Config
+from controller.simulation import Faults
+from tests.simulation.test_simulated_runs import config
+
+STEPS, GROUPS = 5, 3
+FAULTS = Faults(
+    rollout_kills=0.12, reward_kills=0.06, hang_share=0.3, stragglers=0.05, straggler_s=5.0, slow_links=0.05
+)
+PLAGUES = Plagues(
+    controller_deaths=0.006, trainer_deaths=0.004, snapshots=0.02, lost=0.03, doubled=0.03, late=0.05,
+    late_s=0.5, pauses_s=12.0,
+)  # fmt: skip
+
+
+class Verdict(NamedTuple):
+    """One run."""
+
+    failure: str  # "" if every promise was kept
+    counts: Counter[str]  # what was done to it
+    events: int
+
+
+def settings_of(seed: int) -> Config:
+    """A small run under rules drawn from the seed."""
+    rng = random.Random(f"rules/{seed}")
+    made = config(steps=STEPS, batch_groups=GROUPS, group_size=3, instances=2, **random_rules(rng))
+    trainer = made.trainer.model_copy(update={"checkpoint_steps": rng.choice([0, 1, 2, 3])})
+    patient = made.controller.model_copy(update={"respawns": 500})
+    return made.model_copy(update={"trainer": trainer, "controller": patient})
+
+
+def may_drop(settings: Config) -> bool:
+    """Whether the rules themselves give prompts up."""
+    staleness = settings.staleness
+    return staleness.filter != "none" or staleness.spare_groups > 0 or staleness.ledger == "floor"
+
+
+def check(simulation: FaultySimulation, settings: Config) -> None:
+    """Raises: AssertionError if the run did not end well, lost a prompt, or broke the bound."""
+    outcome = simulation.run_through()
+    assert outcome.is_success, outcome.reason
+    steps = len(outcome.lines) if may_drop(settings) and "data ended" in outcome.reason else STEPS
+    groups = trained_once(simulation, steps=steps)
+    assert may_drop(settings) or groups == list(range(STEPS * GROUPS)), "a prompt was lost"
+    lines = [line["step"] for line in outcome.lines]
+    assert lines == list(range(1, len(lines) + 1)), f"lines {lines}"
+    if simulation.core.state.ledger.is_strict:
+        assert outcome.summary["staleness/violations"] == 0, "the bound was broken"
+
+
+def one(seed: int, *, crash_at: int | None = None) -> Verdict:
+    """One run under all faults, or under one crash alone."""
+    settings = settings_of(seed)
+    prompts = STEPS * GROUPS * (4 if may_drop(settings) else 1)
+    is_single = crash_at is not None
+    simulation = FaultySimulation(
+        settings, seed=seed, prompts=prompts, check_every=3, crash_at=crash_at,
+        plagues=Plagues(snapshots=0.05) if is_single else PLAGUES, faults=None if is_single else FAULTS,
+    )  # fmt: skip
+    failure = ""
+    try:
+        check(simulation, settings)
+    except (AssertionError, RuntimeError, KeyError, ValueError, IndexError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        failure = f"seed {seed}: {type(error).__name__} at {place.name}:{place.lineno}: {error}"
+    return Verdict(failure, Counter(simulation.counts), simulation.outcome.events)
+
+
+def every_boundary(seed: int, *, stride: int = 1) -> tuple[int, list[str]]:
+    """Crashes of the controller, each in a run of its own, at every `stride`th event of one run; what failed."""
+    settings = settings_of(seed)
+    whole = FaultySimulation(settings, seed=seed, prompts=STEPS * GROUPS * 4, plagues=Plagues())
+    events = whole.run_through().events
+    verdicts = [one(seed, crash_at=event) for event in range(1, events, stride)]
+    return len(verdicts), [verdict.failure for verdict in verdicts if verdict.failure]
+
+
+def main() -> int:
+    """Print what was done and what failed; 1 if anything did."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--seeds", type=int, default=10_000)
+    arguments.add_argument("--first", type=int, default=0)
+    arguments.add_argument("--boundaries", type=int, default=1, help="runs crashed at each of their events")
+    arguments.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    options = arguments.parse_args()
+    began, done, events, failures, counts = time.monotonic(), 0, 0, list[str](), Counter[str]()
+    for seed in range(options.first, options.first + options.seeds):
+        if time.monotonic() - began > options.seconds:
+            break
+        verdict = one(seed)
+        done, events, counts = done + 1, events + verdict.events, counts + verdict.counts
+        if verdict.failure:
+            failures.append(verdict.failure)
+            print(verdict.failure, flush=True)
+    crashes = 0
+    for seed in range(options.first, options.first + options.boundaries):
+        count, failed = every_boundary(seed)
+        crashes, failures = crashes + count, failures + failed
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, one process")
+    print(f"{done:,} of {options.seeds:,} seeds, {events:,} events, {time.monotonic() - began:.0f} s")
+    print("done to them: " + ", ".join(f"{n:,} {what.removesuffix('_s')}" for what, n in counts.items() if n))
+    print(f"{crashes:,} more runs, the controller killed at each event of {options.boundaries} runs in turn")
+    print(f"{len(failures)} failed: lost prompts, prompts trained twice, broken bounds, runs without an end")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
