@@ -85,7 +85,7 @@ def one(seed: int, *, crash_at: int | None = None) -> Verdict:
 
 
 def every_boundary(seed: int, *, stride: int = 1) -> tuple[int, list[str]]:
-    """Crashes of the controller, each in a run of its own, at every `stride`th event of one run; what failed."""
+    """Crashes of the controller at every `stride`th event, each in a run of its own; and what failed."""
     settings = settings_of(seed)
     whole = FaultySimulation(settings, seed=seed, prompts=STEPS * GROUPS * 4, plagues=Plagues())
     events = whole.run_through().events
