@@ -130,6 +130,7 @@ app.command()(cli_simulate.simulate)
 app.command()(cli_cluster.render)
 app.command()(cli_history.replay)
 app.command()(cli_history.story)
+app.command()(cli_history.trace)
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:

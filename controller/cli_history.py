@@ -1,4 +1,4 @@
-"""The commands of launch.py that read a run's history: replay and story.
+"""The commands of launch.py that read a run's history: replay, story and trace.
 
 Invariant: the run is only read, so that all of them may be used while it goes on.
 """
@@ -13,6 +13,7 @@ from controller.replay import replay as replay_run
 from controller.replay import verdict_in_words
 from controller.shadow import Shadow, agreement_in_words, other_config
 from controller.story import story as tell
+from controller.trace import write_trace
 from protocol.errors import ConfigError, RunError
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
@@ -78,3 +79,18 @@ def _go_on(recording: Recording, other: Config, at_s: float | None) -> None:
 def _tell(recording: Recording, group: int) -> None:
     for line in tell(recording, group):
         print(line)
+
+
+def trace(
+    run: Run,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE.json", help="Where the trace goes.")
+    ] = "trace.json",
+) -> None:
+    """Write a run's history as a trace of what each worker did, for Perfetto (ui.perfetto.dev)."""
+    try:
+        with Recording(run) as recording:
+            count = write_trace(recording, output)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
+    print(f"{count} entries are in {output}; open it in ui.perfetto.dev or chrome://tracing.")
