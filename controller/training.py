@@ -198,6 +198,12 @@ class Training:
         line = self.state.accounts.step_line(
             self.state.now, step=self.state.steps, batch=self._metrics, trainer=dict(message.metrics)
         )
+        if skipped := line.get("skipped_steps"):
+            self.state.warn_once(
+                "skipped",
+                f"{skipped:g} optimizer steps of version {self.state.steps} were skipped, because their "
+                "loss or gradient was not finite. The trainer's log names them; later ones are only counted.",
+            )
         line["staleness/cap"] = round(self.state.cap / self.state.ledger.batch_groups, 4)
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
         line["cost_model/error"] = fmean(errors) if errors else None

@@ -160,7 +160,7 @@ class Trainer:
         state = gather_state(self.model, self._optimizer, self.ranks)
         if self._critic:
             critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
-            state |= {CRITIC + name: tensor for name, tensor in critic.items()}
+            state |= {CRITIC + name: t for name, t in critic.items() if not name.startswith("rng.")}
         if self.ranks.rank != 0:
             return directory / f"step_{self.policy_version}"
         return write_checkpoint(

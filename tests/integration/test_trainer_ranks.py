@@ -115,7 +115,7 @@ def prepared(tmp_path):
     )
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
 
-    def prepare(name):
+    def prepare(name, **options):
         settings = WorkerSettings(
             run_dir=str(tmp_path / name),
             seed=0,
@@ -124,7 +124,9 @@ def prepared(tmp_path):
             rollout=RolloutSettings(),
             reward=RewardSettings(),
             trainer=TrainerSettings(
-                lr=1e-2, minibatches=MINIBATCHES, max_tokens_per_microbatch=24, weight_decay=0.1, device="cpu"
+                **{"lr": 1e-2, "minibatches": MINIBATCHES, "max_tokens_per_microbatch": 24}
+                | {"weight_decay": 0.1, "device": "cpu"}
+                | options
             ),
         )
         file = tmp_path / f"{name}.json"
@@ -159,6 +161,20 @@ def copy_checkpoint(settings):
     """Let a run begin where two ranks have ended."""
     run = Path(settings.run_dir)
     shutil.copytree(run.with_name("two") / SAVED, run / SAVED)
+
+
+def test_two_ranks_train_a_critic_and_correct_row_by_row_as_one_does(prepared, tmp_path):
+    options = {"algorithm": "ppo", "kl_coefficient": 0.1, "entropy_coefficient": 0.01, "minibatches": 1}
+    options |= {"rejection": "sequence", "critic_lr": 1e-2}
+    settings, _, model_directory = prepared("one", **options)
+    expected = lead(settings, str(model_directory))["metrics"]
+    ended = run_ranks(model_directory, "train", (prepared("two", **options)[1], 2))
+    assert ended.returncode == 0, ended.stderr
+    assert_alike(json.loads(ended.stdout)["metrics"], expected)
+    one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))
+    gaps = {name: (one[name].float() - two[name].float()).abs().max().item() for name in one}
+    assert {name: gap for name, gap in gaps.items() if gap > 1e-4 and not name.startswith("rng.")} == {}
+    assert any(name.startswith("critic/exp_avg.") for name in one)
 
 
 def test_a_rank_that_loses_rank_0_ends_and_says_so(prepared):

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from controller.config import Config
 from controller.config_rules import cross_field_problems
 from docs.make_algorithms import preset_table
 from protocol.algorithms import ALGORITHMS
 from protocol.settings import TrainerSettings
+from strategies.advantages import overlong_penalty
+from workers.losses import kl_estimate, log_ratio
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "algorithms.md"
 
@@ -82,3 +85,12 @@ def test_groups_of_one_are_refused_only_where_groups_are_compared():
 
 def test_the_table_of_presets_in_the_docs_is_that_of_the_code():
     assert preset_table() in DOCS.read_text(), "run: python -m docs.make_algorithms"
+
+
+def test_the_numeric_examples_of_the_docs_are_what_the_code_computes():
+    text = " ".join(DOCS.read_text().split())
+    lost = [-overlong_penalty(n, max_tokens=100, buffer=0.2, penalty=1.0) for n in (80, 90, 100)]
+    assert "responses of 80, 90 and 100 tokens lose {:g}, {:g} and {:g}.".format(*lost) in text
+    difference = log_ratio(*torch.tensor([0.4, 0.2], dtype=torch.float64).log()[:, None])
+    estimates = [kl_estimate(difference, name).item() for name in ("k1", "k2", "k3")]
+    assert "k1 = {:.3f}, k2 = {:.3f}, k3 = {:.3f} nats".format(*estimates) in text

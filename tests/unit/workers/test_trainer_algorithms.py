@@ -151,9 +151,7 @@ def test_the_critic_learns_what_to_expect_and_survives_a_checkpoint(
         return 1.0 if response[0] < 8 else -1.0
 
     trainer = make(**options)
-    lines = [
-        trainer.train_step(*make_batch(train_version=v, advantage=outcome, groups=8)) for v in range(12)
-    ]
+    lines = [trainer.train_step(*make_batch(train_version=v, advantage=outcome, groups=8)) for v in range(12)]
     assert lines[0]["critic/explained_variance"] == pytest.approx(0, abs=1e-6)  # all values are 0
     assert lines[-1]["critic/explained_variance"] > 0.5
     trainer.save_checkpoint(12)
