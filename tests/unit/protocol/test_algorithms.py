@@ -89,7 +89,7 @@ def test_the_table_of_presets_in_the_docs_is_that_of_the_code():
 
 def test_the_numeric_examples_of_the_docs_are_what_the_code_computes():
     text = " ".join(DOCS.read_text().split())
-    lost = [-overlong_penalty(n, max_tokens=100, buffer=0.2, penalty=1.0) for n in (80, 90, 100)]
+    lost = [0 - overlong_penalty(n, max_tokens=100, buffer=0.2, penalty=1.0) for n in (80, 90, 100)]
     assert "responses of 80, 90 and 100 tokens lose {:g}, {:g} and {:g}.".format(*lost) in text
     difference = log_ratio(*torch.tensor([0.4, 0.2], dtype=torch.float64).log()[:, None])
     estimates = [kl_estimate(difference, name).item() for name in ("k1", "k2", "k3")]
