@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller.check_engine import vllm_problems
-from controller.config import Config
+from controller.config import Config, DataSettings
 from controller.config_rules import cross_field_problems
+from controller.evaluation_settings import HeldOutSettings
 from protocol.algorithms import LOSSES
 from protocol.errors import ConfigError
 from protocol.security import Keyring
@@ -49,7 +50,7 @@ def check(config: Config) -> list[Finding]:
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_engine, _check_data, _check_import_paths,
-        _check_run_directory, _check_keys, _check_port, _check_work,
+        _check_run_directory, _check_keys, _check_port, _check_work, _check_evaluation,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -110,6 +111,7 @@ def _check_import_paths(config: Config) -> Findings:
         ("staleness.migration", staleness.migration, tuple(MIGRATIONS)),
         ("staleness.admission", staleness.admission, tuple(ADMISSIONS)),
         ("staleness.filter", staleness.filter, tuple(FILTERS)),
+        ("evaluation.reward_function", config.evaluation.reward_function or None, ()),
     ):
         if value is None or value in known:
             continue
@@ -242,66 +244,69 @@ def _in_words(count_bytes: int) -> str:
 
 
 def _check_data(config: Config) -> Findings:
-    data = config.data
+    yield from _check_source(config.data, "data", is_supervised=config.trainer.is_supervised)
+
+
+def _check_source(data: DataSettings, section: str, *, is_supervised: bool = False) -> Findings:
     path = Path(data.path)
     if not data.path:
         yield Finding(
             "error",
-            "data.path",
+            f"{section}.path",
             "is empty; expected a JSONL file, a saved dataset, or an import path of `prompts`.",
         )
     elif path.is_dir():
         if PathFinder.find_spec("datasets") is None:
             yield Finding(
                 "error",
-                "data.path",
+                f"{section}.path",
                 f"{path} is a folder, which the package `datasets` reads; install it: pip install datasets.",
             )
     elif path.is_file():
-        yield from _check_first_row(config, path)
+        yield from _check_first_row(data, path, section, is_supervised=is_supervised)
     elif ":" not in data.path:
         yield Finding(
             "error",
-            "data.path",
+            f"{section}.path",
             f"there is no file or folder {data.path} in {Path.cwd()} or beside the configuration.",
         )
     elif problem := find_import_path(data.path):
-        yield Finding("error", "data.path", problem)
+        yield Finding("error", f"{section}.path", problem)
 
 
-def _check_first_row(config: Config, path: Path) -> Findings:
+def _check_first_row(data: DataSettings, path: Path, section: str, *, is_supervised: bool) -> Findings:
     with path.open("rb") as lines:
         first = next((line for line in islice(lines, 100) if line.strip()), b"")
     if not first:
-        yield Finding("error", "data.path", f"{path} has no rows; expected one JSON object per line.")
+        yield Finding("error", f"{section}.path", f"{path} has no rows; expected one JSON object per line.")
         return
     try:
         row = json.loads(first)
     except ValueError as error:
         yield Finding(
             "error",
-            "data.path",
+            f"{section}.path",
             f"the first row of {path} is not JSON ({error}); expected one object per line.",
         )
         return
     if not isinstance(row, dict):
         yield Finding(
             "error",
-            "data.path",
+            f"{section}.path",
             f"the first row of {path} is a {type(row).__name__}; expected a JSON object.",
         )
         return
-    needed = {"prompt": "prompt", **config.data.columns}
-    if config.trainer.is_supervised:
+    needed = {"prompt": "prompt", **data.columns}
+    if is_supervised:
         needed = {"response": "response", **needed}
         if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
-            needed = config.data.columns
+            needed = data.columns
     for name, source in needed.items():
         if source not in row:
             yield Finding(
-                "error", f"data.columns.{name}",
+                "error", f"{section}.columns.{name}",
                 f"the first row of {path} has no column {source!r}; it has {', '.join(map(repr, row))}. Map "
-                f"it: `data.columns: {{{name}: THE_COLUMN}}`.",
+                f"it: `{section}.columns: {{{name}: THE_COLUMN}}`.",
             )  # fmt: skip
 
 
@@ -382,3 +387,36 @@ def _check_work(config: Config) -> Findings:
         f"up to {trajectories} trajectories are in the system at once, and instances decode up to "
         f"{rollout.instances * rollout.max_running}.",
     )  # fmt: skip
+
+
+def _check_evaluation(config: Config) -> Findings:
+    evaluation = config.evaluation
+    if not evaluation.every_steps:
+        if evaluation.data:
+            yield Finding("note", "evaluation.every_steps", "is 0, so nothing is evaluated.")
+        return
+    counts: list[int | None] = []
+    for name, one in evaluation.data.items():
+        yield from _check_source(DataSettings(path=one.path, columns=one.columns), f"evaluation.data.{name}")
+        counts.append(_prompt_count(one))
+    every, steps = evaluation.every_steps, config.run.steps
+    versions = {*range(every, steps + 1, every), *[0] * evaluation.at_start, *[steps] * evaluation.at_end}
+    known, each = sum(count or 0 for count in counts), evaluation.samples
+    words = f"{'at least ' * (None in counts)}{known} held-out prompts x {each} samples = {known * each}"
+    training = steps * config.trainer.batch_groups * config.rollout.group_size
+    share = len(versions) * known * each / training
+    yield Finding(
+        "note", "evaluation.every_steps",
+        f"{words} responses each time, {len(versions)} times; all together {share:.1%} of the {training} "
+        "responses that are trained.",
+    )  # fmt: skip
+
+
+def _prompt_count(one: HeldOutSettings) -> int | None:
+    """Prompts of a held-out set, as far as it can be told without running anything."""
+    path = Path(one.path)
+    if not path.is_file():
+        return one.max_prompts or None
+    with path.open("rb") as lines:
+        count = sum(not line.isspace() for line in lines)
+    return min(count, one.max_prompts or count)

@@ -135,7 +135,12 @@ app.command()(cli_history.trace)
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:
     """Exit code of a whole run that is told to the console. Raises: RunError or ConfigError if it failed."""
-    controller = Controller(config, on_warning=console.warn, on_progress=console.progress)
+    controller = Controller(
+        config,
+        on_evaluation=console.evaluation,
+        on_warning=console.warn,
+        on_progress=console.progress,
+    )
     try:
         async with controller:
             stopping.use(controller.stop)

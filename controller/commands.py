@@ -31,6 +31,13 @@ class ReadPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadHeldOut:
+    """Store the rows of all held-out prompts as groups from `first_group` on, and answer with HeldOutRead."""
+
+    first_group: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropPayload:
     """Nothing will ask for the payload of these groups again."""
 
@@ -48,6 +55,13 @@ class Forget:
 @dataclass(frozen=True, slots=True)
 class ReportStep:
     """One train step is done: the line for metrics.jsonl, complete, in the order of DESIGN.md section 7."""
+
+    metrics: dict[str, object] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEvaluation:
+    """An evaluation is complete: the line for evaluations.jsonl."""
 
     metrics: dict[str, object] = field(hash=False)
 
@@ -75,4 +89,16 @@ class Finish:
     reason: str  # first cause, one paragraph
 
 
-Command = Send | Spawn | ReadPrompts | DropPayload | Forget | ReportStep | Warn | Progress | Finish
+Command = (
+    Send
+    | Spawn
+    | ReadPrompts
+    | ReadHeldOut
+    | DropPayload
+    | Forget
+    | ReportStep
+    | ReportEvaluation
+    | Warn
+    | Progress
+    | Finish
+)

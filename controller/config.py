@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from controller.cluster_settings import ClusterSettings
+from controller.evaluation_settings import EvaluationSettings
 from controller.simulation_settings import SimulationSettings
 from protocol.algorithms import SAMPLING
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
@@ -183,6 +184,7 @@ class Config(Section):
     rollout: RolloutSettings = RolloutSettings()
     trainer: TrainerSettings = TrainerSettings()
     staleness: StalenessSettings = StalenessSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     controller: ControllerSettings = ControllerSettings()
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()

@@ -17,12 +17,13 @@ from pydantic import BaseModel, ValidationError
 
 from controller.config import Config, Section
 from controller.config_rules import cross_field_problems
+from controller.evaluation_settings import EvaluationSettings
 from protocol.errors import ConfigError
 from strategies.cost_model import COST_MODELS, load_coefficients
 
 PATH_KEYS = (
     "data.path", "model.path", "model.factory", "reward.function", "rollout.engine", "trainer.loss",
-    "staleness.routing", "staleness.synchronization", "staleness.filter",
+    "staleness.routing", "staleness.synchronization", "staleness.filter", "evaluation.reward_function",
 )  # fmt: skip
 
 Tree = dict[str, Any]
@@ -270,6 +271,12 @@ def _with_absolute_paths(config: Config, beside: Path) -> Config:
         if not value or (dotted == "model.path" and config.model.factory):
             continue
         sections[section_name] = section.model_copy(update={field: _absolute(value, beside)})
+    evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
+    data = {
+        name: one.model_copy(update={"path": _absolute(one.path, beside)})
+        for name, one in evaluation.data.items()
+    }
+    sections["evaluation"] = evaluation.model_copy(update={"data": data})
     return config.model_copy(update=sections)
 
 

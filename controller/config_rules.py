@@ -25,6 +25,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_supervised_problems(config),
         *_staleness_problems(config),
         *_controller_problems(config),
+        *_evaluation_problems(config),
     ]
 
 
@@ -202,6 +203,36 @@ def _controller_problems(config: Config) -> Iterator[Problem]:
             "Make them with `launch.py keygen keys --role rollout --name node1`, set controller.keys=keys; "
             "or bind to 127.0.0.1.",
         )
+
+
+def _evaluation_problems(config: Config) -> Iterator[Problem]:
+    evaluation = config.evaluation
+    if not evaluation.every_steps:
+        return
+    if not evaluation.data:
+        yield (
+            ("evaluation.data", "evaluation.every_steps"),
+            f"is empty, but evaluation.every_steps is {evaluation.every_steps}; give held-out prompts, for "
+            "example `data: {test: {path: test.jsonl}}`, or set every_steps to 0.",
+        )
+    if config.trainer.is_supervised:
+        yield (
+            ("evaluation.every_steps", "trainer.algorithm"),
+            f"is {evaluation.every_steps}, but a supervised run has no rollout workers to answer held-out "
+            "prompts with; set it to 0, and evaluate in the run that begins with what this one makes.",
+        )
+    if evaluation.sampling.temperature == 0 and evaluation.samples > 1:
+        yield (
+            ("evaluation.samples", "evaluation.sampling.temperature"),
+            f"is {evaluation.samples}, but at temperature 0 all responses to a prompt are the same; give 1 "
+            "sample, or a temperature above 0.",
+        )
+    for name, one in evaluation.data.items():
+        if ":" in one.path and not one.max_prompts:
+            yield (
+                (f"evaluation.data.{name}.max_prompts",),
+                f"is 0, which is all, but {one.path!r} may never end; give a number.",
+            )
 
 
 def _is_loopback(host: str) -> bool:

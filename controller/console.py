@@ -38,6 +38,10 @@ class Console(Protocol):
         """A train step is done: its line of metrics.jsonl."""
         ...
 
+    def evaluation(self, metrics: Metrics) -> None:
+        """An evaluation is complete: its line of evaluations.jsonl."""
+        ...
+
     def warn(self, text: str) -> None:
         """A person should know this."""
         ...
@@ -83,6 +87,25 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None) -> str
     return "  ".join(parts)
 
 
+def evaluation_line(metrics: Metrics) -> str:
+    """One evaluation in one line: everything first, then by data source if there are several."""
+    sources: Mapping[str, Metrics] = metrics["sources"]
+    parts = [f"evaluation of version {metrics['policy_version']}", _figures(metrics)]
+    if len(sources) > 1:
+        parts += [f"{source}: {_figures(figures)}" for source, figures in sources.items()]
+    if metrics["failed"]:
+        parts.append(f"{metrics['failed']} prompts failed")
+    return "  ".join([*parts, _duration(metrics["time_s"])])
+
+
+def _figures(metrics: Metrics) -> str:
+    if not metrics["prompts"]:
+        return "no prompt answered"
+    passes = [key for key in metrics if key.startswith("pass@") and key[5:].isdigit()]
+    shown = [f"{key} {metrics[key]:.3f}" for key in dict.fromkeys((passes[0], passes[-1]))]
+    return "  ".join([*shown, f"reward {metrics['reward/mean']:.3f}"])
+
+
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
     steps = summary.get("steps", 0)
@@ -93,6 +116,7 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     first, last = summary.get("reward/first_steps"), summary.get("reward/last_steps")
     if first is not None and last is not None:
         lines[0] += f" Reward {first:.3f} in the first steps, {last:.3f} in the last."
+    lines.append(_evaluations_in_words(summary))
     lines.append(str(summary.get("verdict", "")))
     if late := summary.get("staleness/violations", 0):
         bound = summary.get("staleness/max_allowed")
@@ -101,6 +125,16 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
         )
     lines.append(f"Files: {run_dir} (metrics.jsonl, summary.json, checkpoints/, logs/)")
     return [line for line in lines if line]
+
+
+def _evaluations_in_words(summary: Metrics) -> str:
+    named = [(which, summary.get(f"evaluation/{which}")) for which in ("first", "best", "last")]
+    told = [
+        f"{line['pass@1']:.3f} {which} (version {line['policy_version']})"
+        for which, line in named
+        if line and "pass@1" in line
+    ]
+    return f"Held-out pass@1: {', '.join(told)}." if told else ""
 
 
 class _Pace:
@@ -146,6 +180,9 @@ class PlainConsole:
         remaining = self._pace.remaining_s(int(metrics["step"]))
         self._write(step_line(metrics, steps=self._steps, remaining_s=remaining))
 
+    def evaluation(self, metrics: Metrics) -> None:
+        self._write(evaluation_line(metrics))
+
     def warn(self, text: str) -> None:
         self._write(f"warning: {text}")
 
@@ -187,6 +224,9 @@ class RichConsole:
         self._bar.update(self._training, completed=step)
         line = step_line(metrics, steps=self._steps, remaining_s=self._pace.remaining_s(step))
         self._terminal.print(Text(line), soft_wrap=True)
+
+    def evaluation(self, metrics: Metrics) -> None:
+        self._terminal.print(Text(evaluation_line(metrics), style="cyan"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         self._terminal.print(Text(f"warning: {text}", style="yellow"), soft_wrap=True)

@@ -46,6 +46,7 @@ class Controller:
         *,
         prompts: Iterable[Mapping[str, Any]] | None = None,
         reward: Callable[..., Any] | None = None,
+        on_evaluation: Callable[[dict[str, Any]], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
         on_progress: Callable[[float, str], None] | None = None,
     ) -> None:
@@ -53,6 +54,7 @@ class Controller:
 
         `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
         `reward` takes the place of `reward.function`: a function of a module or script, which workers import.
+        `on_evaluation(line)` hears of each evaluation that is complete: its line of evaluations.jsonl.
         `on_warning(text)` hears what a person should know (default: the log); `on_progress(fraction, text)`
         hears of the making of the initial model.
         Raises: ConfigError if workers could not import `reward`.
@@ -65,6 +67,9 @@ class Controller:
         self.config = config
         """The configuration, with `reward` in its place."""
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
+        self.evaluations: list[dict[str, Any]] = []
+        """The lines of evaluations.jsonl that this controller has written."""
+        self._on_evaluation = on_evaluation or (lambda line: None)
         self._run: asyncio.Task[None] | None = None
         self._is_raised = False
         self._shell = Shell(
@@ -74,6 +79,7 @@ class Controller:
             on_step=lambda metrics: self._steps.put_nowait(
                 Step(int(str(metrics["policy_version"])), metrics)
             ),
+            on_evaluation=self._evaluated,
             on_warning=on_warning or (lambda text: None),
             on_progress=on_progress or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
         )
@@ -120,6 +126,10 @@ class Controller:
     def summary(self) -> dict[str, Any]:
         """Totals up to now; after the end, what summary.json says."""
         return self._shell.summary or self._shell.core.summary()
+
+    def _evaluated(self, line: dict[str, Any]) -> None:
+        self.evaluations.append(line)
+        self._on_evaluation(line)
 
     def _raise_failure(self) -> None:
         if self._shell.failure is not None and not self._is_raised:

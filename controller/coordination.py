@@ -6,12 +6,13 @@ group's words change nothing any more.
 Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pull, Abort.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from controller.evaluation import Evaluation
 from controller.groups import Group, Trajectory
 from controller.registry import Instance
 from controller.state import RunState
-from protocol.ids import PeerId
+from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
     Abort,
     Close,
@@ -37,8 +38,9 @@ LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, 
 class Coordination:
     """Takes what instances report."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, evaluation: Evaluation) -> None:
         self.state = state
+        self.evaluation = evaluation
         self._failures: dict[int, int] = {}
 
     # -- what instances say -----------------------------------------------------------------------------
@@ -111,9 +113,9 @@ class Coordination:
         self._failures[group.id] = self._failures.get(group.id, 0) + 1
         if self._failures[group.id] >= MAX_GENERATION_FAILURES:
             del self._failures[group.id]
-            self.abort(group, "aborted")
+            self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {message.reason}")
         else:
-            self.state.queue.push(member, self.state.ledger.deadline(group.id))
+            self.state.requeue(member)
 
     def on_pulled(self, instance: Instance, message: Pulled) -> None:
         """The instance samples from the version that it was told to load."""
@@ -137,20 +139,37 @@ class Coordination:
         self.state.warn_once(
             "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
         )
+        if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
+            self._give_up_evaluation(message)
         if instance.pull_failures >= MAX_PULL_FAILURES:
             reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
             self.state.send(instance.peer, Close(reason, is_fault=True))
+
+    def _is_newest(self, message: PullFailed) -> bool:
+        newest = self.state.versions.newest
+        return newest is not None and newest.policy_version == message.policy_version
+
+    def _give_up_evaluation(self, message: PullFailed) -> None:
+        """Its version cannot be had any more, so what is left of it can never be answered exactly."""
+        reason = f"version {message.policy_version} could not be pulled: {message.reason}"
+        for group in [group for group in self.state.groups.values() if group.is_evaluation]:
+            if group.state == "generating":
+                self.give_up(group, reason)
 
     def _take_back_promised(self, instance: Instance) -> None:
         """What was routed for the version that did not come goes elsewhere."""
         members = [self.state.groups[id.group].members[id.member] for id in instance.promised]
         self._abort_running(members)
         for member in members:
-            self.state.queue.push(member, self.state.ledger.deadline(member.id.group))
+            self.state.requeue(member)
 
     def on_lost(self, instance: Instance) -> None:
         """Its trajectories go on elsewhere, from the last token that it reported."""
-        lost = [self.state.groups[id.group].members[id.member] for id in instance.running]
+        self.take_back(instance, list(instance.running))
+
+    def take_back(self, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
+        """These trajectories, whose instance is gone or has forgotten them, wait for another one."""
+        lost = [self.state.groups[id.group].members[id.member] for id in ids]
         for member in lost:
             self.state.registry.take(instance, member)
         for member in lost:
@@ -163,6 +182,14 @@ class Coordination:
         """Give a group up for good, wherever its members are; a fresh prompt takes its place by itself."""
         self._abort_running(group.members)
         self.state.remove_group(group, end)
+
+    def give_up(self, group: Group, reason: str) -> None:
+        """A prompt keeps failing: set it aside, and name it if it is a held-out one."""
+        if group.is_evaluation:
+            self._abort_running(group.members)
+            self.evaluation.on_failed(group, reason)
+        else:
+            self.abort(group, "aborted")
 
     def begin_anew(self, group: Group) -> None:
         """Give up what was generated for a prompt, and let it wait for a new start."""
@@ -184,9 +211,9 @@ class Coordination:
     def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
         """What the end of an attempt means for its trajectory and its group."""
         if ending == "interrupt" and not (group.is_cut_short and member.response_tokens):
-            self.state.queue.push(member, self.state.ledger.deadline(group.id))
+            self.state.requeue(member)
             return
-        if ending != "interrupt":
+        if ending != "interrupt" and not group.is_evaluation:
             self.state.lengths.observe(member.response_tokens, ending == "length")
         group.finish(member, "stop" if ending == "stop" else "length")
         if group.is_complete and group.state == "generating":
@@ -195,7 +222,7 @@ class Coordination:
 
     def _steps_left(self, group: Group) -> int:
         """Train steps that may begin until the group is due."""
-        if group.state != "generating":
+        if group.state != "generating" or group.is_evaluation:
             return UNBOUNDED
         return self.state.ledger.deadline(group.id) - self.state.ledger.train_version + 1
 
@@ -211,10 +238,10 @@ class Coordination:
         spare = [member for member in group.members if member.state in ("queued", "running")]
         self._abort_running(spare)
         for member in spare:
-            self.state.queue.remove(member)
+            self.state.queue.remove(member)  # held-out groups have none
             self.state.accounts.drop(member.response_tokens)
             member.state = "dropped"
-        if not group.is_cut_short:
+        if not (group.is_cut_short or group.is_evaluation):
             self.state.lengths.observe_group(group.finished_lengths)
 
     def _abort_running(self, members: Iterable[Trajectory]) -> None:

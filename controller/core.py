@@ -2,16 +2,20 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, pull (changes
-who may be routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
+is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, see which
+evaluation is due, pull (changes who may be routed to), migrate, dispatch, hand out text work, read ahead,
+retire, see whether it is over.
 """
 
 from controller.commands import Command, Finish
 from controller.config import Config
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
+from controller.evaluation import Evaluation
+from controller.evaluation_dispatch import EvaluationDispatch
 from controller.events import (
     Event,
+    HeldOutRead,
     PeerFaulted,
     PromptsRead,
     Received,
@@ -22,6 +26,7 @@ from controller.events import (
     WorkerExited,
 )
 from controller.examples import Examples
+from controller.groups import FIRST_EVALUATION_GROUP
 from controller.membership import MAY_SAY, Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
@@ -32,7 +37,7 @@ from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.state import RunState
 from controller.training import Training
 from protocol import messages
-from protocol.messages import Abort, Attach, Close, Message
+from protocol.messages import Abort, Attach, Close, Message, Role
 from protocol.settings import WorkerSettings
 
 OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
@@ -43,13 +48,17 @@ class Core:
 
     def __init__(self, config: Config, *, run_dir: str = "", import_paths: tuple[str, ...] = ()) -> None:
         self.state = RunState(config)
-        self.coordination = Coordination(self.state)
+        self.evaluation = Evaluation(self.state)
+        self.coordination = Coordination(self.state, self.evaluation)
         self.dispatch = Dispatch(self.state)
-        self.pulls = Pulls(self.state, self.dispatch)
+        self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation, self.dispatch)
+        self.pulls = Pulls(self.state, self.dispatch, self.evaluation_dispatch)
         self.moves = Moves(self.state, self.coordination, self.dispatch)
         self.examples = Examples(self.state, self.dispatch)
-        self.scoring = Scoring(self.state, self.coordination, self.dispatch, self.examples)
-        self.training = Training(self.state, self.dispatch)
+        self.scoring = Scoring(
+            self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
+        )
+        self.training = Training(self.state, self.dispatch, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -89,8 +98,11 @@ class Core:
                 self.scoring.give_up_useless()
             if not self.training.is_busy:
                 self.moves.give_up_stragglers()
+            self.evaluation.schedule()
+            self.pulls.serve_evaluation()
             self.pulls.run()
             self.moves.run()
+            self.evaluation_dispatch.run()
             self.dispatch.run()
             self.scoring.take_completed()
             self.scoring.assign()
@@ -105,7 +117,7 @@ class Core:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
         if self.state.finished:
             return None
-        if self.dispatch.is_cut:
+        if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
         times = [t for t in (self.state.registry.leases.next(), self.training.held_until) if t is not None]
         return min(times, default=None)
@@ -115,7 +127,8 @@ class Core:
         state = self.state
         groups: dict[str, int] = {}
         for group in state.groups.values():
-            groups[group.state] = groups.get(group.state, 0) + 1
+            if not group.is_evaluation:
+                groups[group.state] = groups.get(group.state, 0) + 1
         newest = state.versions.newest
         return ClusterSnapshot(
             now_s=state.now,
@@ -126,6 +139,7 @@ class Core:
             groups=groups,
             queued=len(state.queue),
             waiting_for=self._waiting_for(),
+            evaluating=self.evaluation.in_words(),
             tokens=state.accounts.tokens(),
             workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
         )
@@ -145,14 +159,16 @@ class Core:
         """Every invariant that spans modules, as assertions; the ledger checks its own."""
         state = self.state
         state.ledger.check()
+        self.evaluation.check()
         tokens = state.accounts.tokens()
         in_flight = sum(group.response_tokens for group in state.groups.values())
         assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
-        spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost
+        spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
         assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
         running = {id: i.peer for i in state.registry.instances() for id in i.running}
         for group in state.groups.values():
-            in_ledger = group.state in ("generating", "scoring", "occupied")
+            in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
+            assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
             is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
             assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
             for member in group.members:
@@ -164,6 +180,8 @@ class Core:
             resident = sum(
                 state.groups[id.group].members[id.member].resident_tokens for id in instance.running
             )
+            evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
+            assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"
             assert instance.resident_tokens == resident, (
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
@@ -185,7 +203,10 @@ class Core:
                 self.membership.exited(event)
             case PromptsRead():
                 self.scoring.on_prompts(event)
+            case HeldOutRead():
+                self.scoring.on_held_out(event)
             case StopRequested(reason):
+                self.evaluation.stop()
                 self.state.end(reason, is_success=True)
             case Tick():
                 pass
@@ -202,6 +223,7 @@ class Core:
         state.accounts.is_ending = False
         self.membership.restart()
         self.scoring.restart()
+        self.evaluation.restart()
         self.training.end_after_last_step()
 
     def _received(self, peer: str, message: Message) -> None:
@@ -273,7 +295,7 @@ class Core:
             return False
         if self.state.ledger.is_ready():  # it waits for a trainer, or for its time
             return False
-        return all(group.state == "occupied" for group in self.state.groups.values())
+        return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
@@ -283,14 +305,17 @@ class Core:
     def _notice_end_of_data(self) -> None:
         state = self.state
         if self.is_out_of_data:
-            left = f"; {len(state.groups)} groups were left over, too few for a batch" if state.groups else ""
+            count = len(state.ledger)
+            left = f"; {count} groups were left over, too few for a batch" if count else ""
             state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
 
     def _wind_up(self) -> None:
-        """Let the trainer finish and save, then close everybody. A failed run ends at once."""
+        """Let the trainer finish and save and evaluations come to their end, then close everybody. A failed
+        run ends at once."""
         state, trainer = self.state, self.state.registry.trainer()
         state.accounts.is_ending = True
-        self._call_back()
+        is_evaluating = state.ending_is_success and self._go_on_evaluating()
+        self._call_back(but_evaluations=is_evaluating)
         if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
             if trainer is not None and not self.training.is_busy and self.training.is_unsaved:
                 self.training.save(trainer)
@@ -299,19 +324,43 @@ class Core:
             if self.training.is_unsaved:
                 reason = f"{state.ending} The trainer was lost before the last of them was saved."
                 state.ending, state.ending_is_success = reason, False
+        if is_evaluating and self.evaluation.holds_up_the_end:
+            return
         state.finished = True
         for peer in state.registry.workers:
             state.send(peer, Close("The run is over.", is_fault=False))
         assert state.ending is not None
         state.emit(Finish(state.ending_is_success, state.ending))
 
-    def _call_back(self) -> None:
+    def _go_on_evaluating(self) -> bool:
+        """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
+        if not self.evaluation.holds_up_the_end:
+            return False
+        newest = self.state.versions.newest
+        is_published = newest is not None and newest.policy_version >= self.state.steps
+        needed: tuple[Role, ...] = ("rollout", "reward") if is_published else ("rollout", "reward", "trainer")
+        missing = [role for role in needed if not self.membership.expects(role)]
+        if missing:
+            text = f"The last evaluation was left out: no {missing[0]} worker is left."
+            self.state.warn_once("no last evaluation", text)
+            return False
+        self.evaluation.schedule()
+        self.pulls.serve_evaluation()
+        self.evaluation_dispatch.run()
+        self.scoring.take_completed()
+        self.scoring.assign()
+        return True
+
+    def _call_back(self, *, but_evaluations: bool) -> None:
         """Instances stop; what they had waits, in case that the run is taken up again."""
         for instance in self.state.registry.instances():
-            if instance.running:
-                attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+            called = [
+                id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP
+            ]
+            if called:
+                attempts = tuple((*id, instance.running[id]) for id in called)
                 self.state.send(instance.peer, Abort(attempts))
-                self.coordination.on_lost(instance)
+                self.coordination.take_back(instance, called)
 
     # -- small things -----------------------------------------------------------------------------------
 
@@ -368,6 +417,8 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         rollout=config.rollout,
         reward=config.reward,
         trainer=config.trainer,
+        evaluation_sampling=config.evaluation.sampling,
+        evaluation_function=config.evaluation.reward_function,
         import_paths=import_paths,
         reattach_s=config.controller.reattach_s,
         is_power_safe=config.run.durability == "power",

@@ -23,6 +23,10 @@ from controller import (
     core,
     dispatch,
     dispatch_queue,
+    evaluation,
+    evaluation_dispatch,
+    evaluation_line,
+    evaluation_settings,
     examples,
     feed,
     groups,
@@ -46,8 +50,9 @@ from protocol.errors import LocalError, RunError
 from strategies import cost_model, fitting, lengths, views
 
 MODULES = (
-    config, coordination, core, dispatch, dispatch_queue, examples, feed, groups, ledger, loose_ledger,
-    membership, metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state, training,
+    config, coordination, core, dispatch, dispatch_queue, evaluation, evaluation_dispatch,
+    evaluation_line, evaluation_settings, examples, feed, groups, ledger, loose_ledger, membership,
+    metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state, training,
     ids, messages, settings, cost_model, fitting, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

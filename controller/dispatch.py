@@ -151,7 +151,7 @@ class Dispatch:
             instance = registry.workers[peer]
             assert isinstance(instance, Instance)
             changed.append(instance.number)
-            if not self._is_routable(instance):
+            if not self.is_routable(instance):
                 self._shortlist.drop(instance.number)
                 self._views.pop(instance.number, None)
                 continue
@@ -167,7 +167,7 @@ class Dispatch:
         self._shortlist.drop(instance.number)
         self._views.pop(instance.number, None)
 
-    def _is_routable(self, instance: Instance) -> bool:
+    def is_routable(self, instance: Instance) -> bool:
         """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
         newest = self.state.versions.newest
         staleness = self.state.config.staleness

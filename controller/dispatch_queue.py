@@ -19,6 +19,8 @@ class DispatchQueue:
     def __init__(self) -> None:
         self._levels: dict[int, list[Entry]] = {}  # newest version -> heap
         self._entries: dict[tuple[int, int], Trajectory] = {}
+        self.pushed = 0
+        """Trajectories that were ever queued."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -27,6 +29,7 @@ class DispatchQueue:
         """Queue a trajectory of a group that is due by `deadline`."""
         assert trajectory.state == "queued"
         self._entries[trajectory.id] = trajectory
+        self.pushed += 1
         level = self._levels.setdefault(trajectory.newest_version, [])
         heapq.heappush(level, (deadline, *trajectory.id, trajectory.attempt))
 
@@ -46,6 +49,10 @@ class DispatchQueue:
     def remove(self, trajectory: Trajectory) -> None:
         """Take a trajectory out; harmless if it is not queued."""
         self._entries.pop(trajectory.id, None)
+
+    def holds(self, trajectory: Trajectory) -> bool:
+        """Whether a trajectory is queued here."""
+        return trajectory.id in self._entries
 
     def count_by_version(self) -> dict[int, int]:
         """How many wait at each level."""

@@ -60,6 +60,15 @@ class PromptsRead:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldOutRead:
+    """Rows of held-out prompts are in the store: groups first_group, first_group + 1, ... one per source."""
+
+    first_group: int
+    sources: tuple[str, ...]  # the data source of each prompt
+    digest: str  # of all rows
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The operator wants the run to end after what is being trained now."""
 
@@ -71,4 +80,14 @@ class Tick:
     """The deadline that `Core.next_deadline` named has come."""
 
 
-Event = Started | Restarted | Received | PeerFaulted | WorkerExited | PromptsRead | StopRequested | Tick
+Event = (
+    Started
+    | Restarted
+    | Received
+    | PeerFaulted
+    | WorkerExited
+    | PromptsRead
+    | HeldOutRead
+    | StopRequested
+    | Tick
+)

@@ -28,6 +28,8 @@ _TAGS: dict[type, int] = {
     commands.Warn: 7,
     commands.Progress: 8,
     commands.Finish: 9,
+    commands.ReadHeldOut: 10,
+    commands.ReportEvaluation: 11,
 }
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
 _pack = msgpack.Packer(use_bin_type=True).pack

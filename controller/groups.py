@@ -13,6 +13,7 @@ from typing import Literal
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Delta, Ending, Segment, Segments, TrainItem
 
+FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 GroupState = Literal["encoding", "waiting", "generating", "scoring", "occupied", "training"]
 
 
@@ -32,6 +33,11 @@ class Trajectory:
     response_tokens: int = 0
     is_urgent: bool = False  # it needs much of the time that is left, by its last report
     expected_tokens: int = 0  # final response length, as predicted when its load was last counted
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it answers a held-out prompt."""
+        return self.id.group >= FIRST_EVALUATION_GROUP
 
     @property
     def resident_tokens(self) -> int:
@@ -94,6 +100,11 @@ class Group:
             Trajectory(TrajectoryId(self.id, i), self.prompt_tokens, attempt=attempt)
             for i, attempt in enumerate(attempts)
         ]
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether its prompt is a held-out one: it is never trained, and has no place in the ledger."""
+        return self.id >= FIRST_EVALUATION_GROUP
 
     @property
     def is_complete(self) -> bool:

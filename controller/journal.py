@@ -24,6 +24,7 @@ _TAGS: dict[type, int] = {
     events.StopRequested: 6,
     events.Tick: 7,
     events.Restarted: 8,
+    events.HeldOutRead: 9,
 }
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
 

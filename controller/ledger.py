@@ -28,6 +28,9 @@ class Books:
     def __len__(self) -> int:
         return len(self._reserved) + len(self._occupied)
 
+    def __contains__(self, group: int) -> bool:
+        return group in self._reserved or group in self._occupied
+
     @property
     def reserved(self) -> int:
         """Groups that have started and are not yet scored."""

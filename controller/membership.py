@@ -3,7 +3,8 @@
 Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
 worker is lost after its lease, and what it had goes elsewhere; the time in which the controller itself did
 not run is held against nobody; a local worker that cannot start ends the run only when nobody else can do its
-work; the trainer is started again even while the run ends, as long as there is something to save.
+work; while the run ends the trainer is still started again as long as there is something to save, and the
+others as long as an evaluation goes on.
 """
 
 from controller.commands import Forget, Progress, Spawn
@@ -57,6 +58,7 @@ class Membership:
         self.state = state
         self.coordination, self.dispatch = coordination, dispatch
         self.scoring, self.training = scoring, training
+        self.evaluation = training.evaluation
         self.settings = settings
 
     def start(self) -> None:
@@ -178,7 +180,10 @@ class Membership:
         worker = self.state.registry.named(event.name)
         if worker is not None:
             self._lose(worker.peer)
-        if local is None or (self.state.ending is not None and event.role != "trainer"):
+        is_over = self.state.ending is not None and not (
+            self.state.ending_is_success and self.evaluation.holds_up_the_end
+        )
+        if local is None or (is_over and event.role != "trainer"):
             return
         how = (
             f"was killed by signal {-event.exit_code}"

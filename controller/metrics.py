@@ -1,14 +1,15 @@
 """Accounts of the run: where tokens and time went, and the line that each train step adds to metrics.jsonl.
 
-Invariants: generated = trained + aborted + filtered + lost + in_flight, at every event; idle shares are of
-the time since the last line; staleness is train_version minus the version of a trajectory's oldest token,
-never an estimate.
+Invariants: generated = trained + aborted + filtered + lost + evaluated + in_flight, at every event; idle
+shares are of the time since the last line; staleness is train_version minus the version of a trajectory's
+oldest token, never an estimate.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pstdev
 
+from controller.evaluation_line import headline, is_better
 from controller.groups import Group
 from controller.snapshot import TokenLedger
 
@@ -73,8 +74,9 @@ class Accounts:
 
     def __init__(self, max_staleness: int) -> None:
         self.max_staleness = max_staleness
-        self.generated = self.trained = self.aborted = self.filtered = self.lost = 0
+        self.generated = self.trained = self.aborted = self.filtered = self.lost = self.evaluated = 0
         self.in_flight = 0
+        self.evaluations: dict[str, dict[str, object]] = {}  # "first", "best", "last": headlines of lines
         self.counts: Counter[str] = Counter()  # rare things: respawns, reward failures, prompts refused ...
         self.violations = (
             0  # trained trajectories older than the bound; not 0 only where the rules promise none
@@ -117,7 +119,7 @@ class Accounts:
             self.lost += tokens
 
     def close(self, group: Group, end: str) -> None:
-        """A group leaves the system: its tokens were "trained", "aborted" or "filtered"."""
+        """A group leaves the system: its tokens were "trained", "aborted", "filtered" or "evaluated"."""
         tokens = group.response_tokens
         self.in_flight -= tokens
         setattr(self, end, getattr(self, end) + tokens)
@@ -133,11 +135,18 @@ class Accounts:
             self.ages[age] = self.ages.get(age, 0) + 1
         self.violations += sum(age > self.max_staleness for age in ages)
 
+    def evaluated_as(self, line: dict[str, object]) -> None:
+        """An evaluation is complete, with this line."""
+        found = headline(line)
+        self.counts["evaluations/complete"] += 1
+        self.evaluations.setdefault("first", found)
+        if is_better(found, self.evaluations.setdefault("best", found)):
+            self.evaluations["best"] = found
+        self.evaluations["last"] = found
+
     def tokens(self) -> TokenLedger:
         """The token ledger now."""
-        return TokenLedger(
-            self.generated, self.trained, self.aborted, self.filtered, self.lost, self.in_flight
-        )
+        return TokenLedger(**{name: getattr(self, name) for name in TokenLedger.__slots__})
 
     def step_line(
         self, now: float, *, step: int, batch: dict[str, object], trainer: dict[str, float]
@@ -156,7 +165,7 @@ class Accounts:
         }
         line |= {
             f"tokens/{name}": getattr(self, name)
-            for name in ("generated", "trained", "aborted", "filtered", "lost")
+            for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
         }
         line["tokens/in_flight"] = self.in_flight
         line["tokens/reprefilled"] = self.reprefilled
@@ -212,6 +221,7 @@ class Accounts:
             **{f"tokens/{name}": getattr(ledger, name) for name in TokenLedger.__slots__},
             "idle/trainer": self._trainer_total.idle,
             "idle/rollout": self._rollout_total.idle,
+            **{f"evaluation/{which}": line for which, line in self.evaluations.items()},
             "counts": dict(sorted(self.counts.items())),
             "verdict": self.verdict(),
         }

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
-from controller.groups import Trajectory
+from controller.groups import FIRST_EVALUATION_GROUP, Trajectory
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.ids import TrajectoryId
@@ -60,7 +60,7 @@ class Moves:
         back = []
         for group, member, attempt in message.queued:
             id = TrajectoryId(group, member)
-            if instance.running.get(id) == attempt:
+            if instance.running.get(id) == attempt and group < FIRST_EVALUATION_GROUP:
                 back.append(self.state.groups[group].members[member])
         self._interrupt(back, "returned")
 
@@ -109,7 +109,8 @@ class _Running(Mapping[int, Sequence[RunningView]]):
 
     def __getitem__(self, number: int) -> Sequence[RunningView]:
         if number not in self._views:
-            self._views[number] = [self._view(id) for id in self._state.registry.instance(number).running]
+            running = self._state.registry.instance(number).running
+            self._views[number] = [self._view(id) for id in running if id.group < FIRST_EVALUATION_GROUP]
         return self._views[number]
 
     def __iter__(self) -> Iterator[int]:

@@ -28,6 +28,10 @@ class PolicyVersions:
         """The version that instances should move to; None before the first publication."""
         return self._newest
 
+    def get(self, policy_version: int) -> Published | None:
+        """A version that can be pulled; None if it is not, or not any more."""
+        return self._visible.get(policy_version)
+
     def publish(self, version: Published) -> bool:
         """Make a version visible; False if it is not newer than the newest (a repeated or late word)."""
         newest = self.newest
@@ -44,12 +48,12 @@ class PolicyVersions:
                 self._visible[number] = replace(version, location=moved)
         self._newest = self._visible[max(self._visible)] if self._visible else None
 
-    def retire(self, being_pulled: set[int]) -> list[int]:
-        """Take out every version but the newest that nobody is pulling; returns them, oldest first."""
+    def retire(self, needed: set[int]) -> list[int]:
+        """Take out every version but the newest and those that somebody needs; returns them, oldest first."""
         if not self._visible:
             return []
         newest = max(self._visible)
-        retired = sorted(v for v in self._visible if v != newest and v not in being_pulled)
+        retired = sorted(v for v in self._visible if v != newest and v not in needed)
         for version in retired:
             del self._visible[version]
         return retired

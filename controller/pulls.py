@@ -7,6 +7,8 @@ Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
 from controller.dispatch import Dispatch
+from controller.evaluation_dispatch import EvaluationDispatch
+from controller.policy_versions import Published
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.messages import Interrupt, Pull
@@ -19,9 +21,9 @@ from strategies.views import SyncView
 class Pulls:
     """Keeps instances as new as it pays."""
 
-    def __init__(self, state: RunState, dispatch: Dispatch) -> None:
+    def __init__(self, state: RunState, dispatch: Dispatch, evaluations: EvaluationDispatch) -> None:
         self.state = state
-        self.dispatch = dispatch
+        self.dispatch, self.evaluations = dispatch, evaluations
         self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
@@ -42,14 +44,32 @@ class Pulls:
         numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
         for instance in behind:
             if instance.number in numbers or self._must_pull(instance):
-                self._pull(instance)
+                self._pull(instance, newest)
+
+    def serve_evaluation(self) -> None:
+        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way."""
+        wanted = self.evaluations.evaluation.wanted
+        if wanted is None or any(map(self.evaluations.may_run, self.state.registry.instances())):
+            return
+        staleness = self.state.config.staleness
+        may_run_on = staleness.partial_rollout or staleness.keep_kv
+        free = [
+            instance
+            for instance in self.state.registry.instances()
+            if instance.ready and instance.pulling is None and (may_run_on or not instance.running)
+        ]
+        if free:
+            self._pull(
+                min(free, key=lambda i: (i.policy_version > wanted.policy_version, len(i.running), i.number)),
+                wanted,
+            )
 
     def _must_pull(self, instance: Instance) -> bool:
         """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
         is idle and neither fresh nor begun work may run there."""
         if instance.policy_version < 0:
             return True
-        if instance.running:
+        if len(instance.running) > instance.evaluating:
             return False
         staleness = self.state.config.staleness
         if not (staleness.partial_rollout or staleness.keep_kv):
@@ -70,13 +90,13 @@ class Pulls:
 
     def _is_dry(self, instance: object, newest: int) -> bool:
         assert isinstance(instance, Instance)
-        return self._could_pull(instance, newest) and not instance.running
+        return self._could_pull(instance, newest) and len(instance.running) == instance.evaluating
 
     def _could_pull(self, instance: Instance, newest: int) -> bool:
         staleness = self.state.config.staleness
         may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
         is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
-        return is_behind and may_run_on
+        return is_behind and may_run_on and not self.evaluations.holds(instance)
 
     def _view(self, instance: Instance, useful: dict[int, int]) -> SyncView:
         view = self.dispatch.view(instance)
@@ -97,18 +117,17 @@ class Pulls:
             sum(count for version, count in useful.items() if version <= instance.policy_version),
         )
 
-    def _pull(self, instance: Instance) -> None:
+    def _pull(self, instance: Instance, version: Published) -> None:
         state = self.state
-        newest = state.versions.newest
-        assert newest is not None
-        if instance.running and not state.config.staleness.keep_kv:
+        is_back = version.policy_version < instance.policy_version
+        if instance.running and (is_back or not state.config.staleness.keep_kv):
             attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
             state.send(instance.peer, Interrupt(attempts))
             state.accounts.counts["interrupts"] += len(attempts)
-        instance.pulling = newest.policy_version
+        instance.pulling = version.policy_version
         state.registry.changed[instance.peer] = None
         state.accounts.counts["pulls"] += 1
-        if newest.policy_version > state.pulled_version:
-            state.pulled_version = newest.policy_version
+        if version.policy_version > state.pulled_version:
+            state.pulled_version = version.policy_version
             state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
-        state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest))
+        state.send(instance.peer, Pull(version.policy_version, version.location, version.digest))

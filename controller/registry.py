@@ -49,6 +49,7 @@ class Instance(Worker):
     urgent: int = 0  # trajectories that need much of the time that is left until their group is due
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
     promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
+    evaluating: int = 0  # of those that run, those that answer held-out prompts
     status: InstanceStatus | None = None
     fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
     kv_share: float = 1.0  # of kv_tokens that it is given; preemptions lower it
@@ -145,6 +146,7 @@ class Registry:
         self.busy_instances += not instance.running
         trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
         instance.running[trajectory.id] = trajectory.attempt
+        instance.evaluating += trajectory.is_evaluation
         if instance.pulling is not None:
             instance.promised[trajectory.id] = trajectory.attempt
         instance.resident_tokens += trajectory.resident_tokens
@@ -154,6 +156,7 @@ class Registry:
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
         """It runs there no more; the caller says what becomes of it."""
         del instance.running[trajectory.id]
+        instance.evaluating -= trajectory.is_evaluation
         instance.promised.pop(trajectory.id, None)
         instance.resident_tokens -= trajectory.resident_tokens
         instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens

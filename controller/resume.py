@@ -24,7 +24,7 @@ from protocol.errors import ConfigError, RunError
 READ_AT_ONCE = 1024  # prompts
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
-    "logging", "controller", "simulation",
+    "logging", "controller", "simulation", "evaluation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",
     "reward.max_consecutive_failures", "trainer.checkpoint_steps", "trainer.keep_checkpoints",
@@ -119,7 +119,7 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> No
 
 def _refuse_changes(run: Path, was: Config, now: Config) -> None:
     before, after = _flat(was.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    changed = [key for key in before if before[key] != after[key] and not _may_change(key)]
+    changed = [key for key in before if not _may_change(key) and before[key] != after.get(key)]
     if changed:
         listed = "\n".join(f"  {key}: {before[key]!r} there, {after[key]!r} now" for key in changed)
         raise ConfigError(

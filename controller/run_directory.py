@@ -21,6 +21,7 @@ from controller.config import Config
 from protocol.errors import ConfigError
 from protocol.security import WorkerKey, write_local_key
 
+EVALUATIONS = "evaluations.jsonl"
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
 
 
@@ -62,11 +63,15 @@ class RunDirectory:
             self.previous, self.has_run = self._set_aside(), False
             self._open()
 
-    def go_on(self, lines: list[dict[str, object]]) -> None:
-        """Take up the run in the folder; `lines` are its metrics.jsonl. Raises: ConfigError."""
+    def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
+        """Take up the run in the folder; `lines` are its metrics.jsonl, and `evaluations` its
+        evaluations.jsonl. Raises: ConfigError."""
         with self._in_words():
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            self._write_atomically("metrics.jsonl", text)
+            self._write_atomically("metrics.jsonl", _json_lines(lines))
+            if evaluations:
+                self._write_atomically(EVALUATIONS, _json_lines(evaluations))
+            else:
+                (self.path / EVALUATIONS).unlink(missing_ok=True)
             (self.path / "summary.json").unlink(missing_ok=True)
             self._open()
 
@@ -129,6 +134,11 @@ class RunDirectory:
         self._metrics.write(json.dumps(metrics) + "\n")
         self._metrics.flush()
 
+    def append_evaluation(self, metrics: dict[str, object]) -> None:
+        """One more line of evaluations.jsonl, which is not there before the first."""
+        with open(self.path / EVALUATIONS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json, complete or not there."""
         self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
@@ -187,6 +197,10 @@ class RunDirectory:
                 f"The run directory {self.path} cannot be written: {error.strerror}. Expected a folder on a "
                 "local disk with free space that you may write to; set run.dir to one."
             ) from error
+
+
+def _json_lines(lines: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def _folder(config: Config) -> Path:

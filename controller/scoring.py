@@ -10,7 +10,8 @@ from collections import deque
 from controller.commands import DropPayload, ReadPrompts
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
-from controller.events import PromptsRead
+from controller.evaluation import Evaluation
+from controller.events import HeldOutRead, PromptsRead
 from controller.examples import Examples
 from controller.groups import Group
 from controller.registry import TextWorker
@@ -36,10 +37,12 @@ class Scoring:
     """Feeds reward workers and takes what they say."""
 
     def __init__(
-        self, state: RunState, coordination: Coordination, dispatch: Dispatch, examples: Examples
-    ) -> None:
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, examples: Examples,
+        *, evaluation: Evaluation,
+    ) -> None:  # fmt: skip
         self.state = state
         self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
+        self.evaluation = evaluation
         self.keep = select(state.config.staleness.filter, FILTERS)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
@@ -59,6 +62,7 @@ class Scoring:
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
         there = self._reading + len(self._to_encode) + len(self.dispatch.waiting)
         there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
+        there -= self.evaluation.unencoded
         if not self.data_has_ended and not self._reading and there <= wanted // 2:
             self._reading = wanted - there
             self.state.emit(ReadPrompts(self._reading))
@@ -83,12 +87,20 @@ class Scoring:
             self.state.groups[group] = Group(group)
             self._to_encode.append(group)
 
+    def on_held_out(self, event: HeldOutRead) -> None:
+        """Rows of held-out prompts are in the store."""
+        self._to_encode += self.evaluation.on_read(event)
+
     def on_encoded(self, worker: TextWorker, message: PromptsEncoded | ExamplesEncoded) -> None:
         """Prompts are ready to start, or cannot be used."""
         for group_id, tokens, *response in message.encoded:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
-                group.prompt_tokens, group.state = tokens, "waiting"
+                group.prompt_tokens = tokens
+                if group.is_evaluation:
+                    self.evaluation.on_encoded(group)
+                    continue
+                group.state = "waiting"
                 self.state.prompt_tokens = tokens
                 self._refused_in_a_row = 0
                 self.examples.add(group_id, response)
@@ -99,6 +111,9 @@ class Scoring:
         self._release_in_order()
 
     def _refuse(self, group_id: int, reason: str) -> None:
+        if (group := self.state.groups[group_id]).is_evaluation:
+            self.evaluation.on_failed(group, reason)
+            return
         del self.state.groups[group_id]
         self.state.emit(DropPayload((group_id,)))
         self.state.accounts.counts["prompts/refused"] += 1
@@ -134,8 +149,11 @@ class Scoring:
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        self._failures_in_a_row = 0
         group.rewards = message.rewards
+        if group.is_evaluation:
+            self.evaluation.on_scored(group)
+            return
+        self._failures_in_a_row = 0
         if not self.keep(group.rewards):
             self.coordination.abort(group, "filtered")
             return
@@ -160,19 +178,24 @@ class Scoring:
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        reward = self.state.config.reward
+        if group.is_evaluation:
+            self._retry_or_give_up(group, message.reason)
+            return
         text = f"The reward failed on prompt {group.id}: {message.reason}\nThe row was: {message.row}"
         self.state.accounts.counts["reward_failures"] += 1
         self.state.warn_once("reward", text)
         self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure
         self._failures_in_a_row += 1
-        if self._failures_in_a_row >= reward.max_consecutive_failures:
+        if self._failures_in_a_row >= self.state.config.reward.max_consecutive_failures:
             count = f"{self._failures_in_a_row} calls of the reward failed in a row"
             self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
             return
+        self._retry_or_give_up(group, message.reason)
+
+    def _retry_or_give_up(self, group: Group, reason: str) -> None:
         group.score_failures += 1
-        if group.score_failures > reward.retries:
-            self.coordination.abort(group, "aborted")
+        if group.score_failures > self.state.config.reward.retries:
+            self.coordination.give_up(group, f"the reward failed: {reason}")
         else:
             self._to_score.append(group.id)
 
@@ -207,7 +230,8 @@ class Scoring:
             group.score_attempt += 1
             worker.scoring.add(group.id)
             items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
-            self.state.send(worker.peer, Score(group.id, group.score_attempt, items))
+            score = Score(group.id, group.score_attempt, items, group.is_evaluation)
+            self.state.send(worker.peer, score)
 
     def _least_loaded(self) -> TextWorker | None:
         return min(self.state.registry.text_workers(), key=lambda worker: worker.pending, default=None)

@@ -33,6 +33,7 @@ from controller.config import Config
 from controller.core import Core, worker_settings
 from controller.events import Event
 from controller.fingerprint import fingerprint
+from controller.held_out import read_held_out
 from controller.prompts import PromptSource
 from controller.release import release
 from controller.resume import Past, advance, finished_steps, read_past
@@ -63,6 +64,7 @@ class Shell:
         prompts: Iterable[Mapping[str, Any]] | None = None,
         import_paths: tuple[str, ...] = (),
         on_step: Callable[[dict[str, object]], None],
+        on_evaluation: Callable[[dict[str, object]], None],
         on_warning: Callable[[str], None],
         on_progress: Callable[[float, str], None],
     ) -> None:
@@ -75,6 +77,7 @@ class Shell:
         self._iterable = prompts
         self._import_paths = import_paths
         self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
+        self._on_evaluation = on_evaluation
         self._stack = ExitStack()
         self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
         self._fingerprints: tuple[int, bytes] | None = None  # of the last turn, not yet written
@@ -117,6 +120,7 @@ class Shell:
             stack.callback(self._server.close)
             self._local_key = self.directory.publish_key(keys.local) if keys else None
             self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
+            self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
                 self._begin_core()
             else:
@@ -136,7 +140,7 @@ class Shell:
             past = await asyncio.to_thread(read_past, directory.path, self._config)
         if past is not None:
             if not past.is_over:
-                directory.go_on(past.lines)
+                directory.go_on(past.lines, past.core.evaluation.reports)
                 return past
             steps = past.core.state.steps
         directory.begin()
@@ -264,7 +268,7 @@ class Shell:
             self._doomed = []
 
     def _keep(self, event: Event, frames: tuple[bytes, ...]) -> None:
-        if isinstance(event, events.PromptsRead):
+        if isinstance(event, events.PromptsRead | events.HeldOutRead):
             for group, row in enumerate(frames, event.first_group):
                 self._store.put_row(group, row)
         elif frames and isinstance(event, events.Received):
@@ -293,6 +297,9 @@ class Shell:
                 self._supervisor.spawn(name, role, delay_s)
             case commands.ReadPrompts(count):
                 self._wanted_prompts.put_nowait(count)
+            case commands.ReadHeldOut(first_group):
+                rows, sources, digest = self._held_out
+                self._post(events.HeldOutRead(first_group, sources, digest), rows)
             case commands.DropPayload(groups):
                 self._doomed += groups
             case commands.Forget(peer, name):
@@ -303,6 +310,9 @@ class Shell:
                 self.directory.append_metrics(metrics)
                 self._snapshots.add_line(metrics)
                 self._on_step(metrics)
+            case commands.ReportEvaluation(metrics):
+                self.directory.append_evaluation(metrics)
+                self._on_evaluation(metrics)
             case commands.Warn(text):
                 log.warning(text)
                 self._on_warning(text)

@@ -18,13 +18,14 @@ class WorkerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TokenLedger:
-    """Where every generated token went: generated = trained + aborted + filtered + lost + in_flight."""
+    """Where every generated token went: generated is the sum of the others."""
 
     generated: int
     trained: int
     aborted: int  # of groups that were given up
     filtered: int  # of groups without signal
     lost: int  # reported by an attempt that had been given up
+    evaluated: int  # of held-out prompts that are done
     in_flight: int
 
 
@@ -40,5 +41,6 @@ class ClusterSnapshot:
     groups: dict[str, int]  # groups by state
     queued: int  # trajectories of started groups that wait for an instance
     waiting_for: str  # what the next train step waits for, in words
+    evaluating: str  # the evaluation that goes on, in words; "" if none does
     tokens: TokenLedger
     workers: tuple[WorkerSnapshot, ...]

@@ -51,6 +51,8 @@ class RunState:
         else:
             self.ledger = LooseLedger(staleness.ledger, **bounds)
         self.queue = DispatchQueue()
+        self.held_out_queue = DispatchQueue()
+        """Responses to held-out prompts that wait for an instance."""
         self.versions = PolicyVersions()
         self.accounts = Accounts(config.staleness.max_staleness)
         self.lengths = LengthModel(config.rollout.max_response_tokens)
@@ -108,6 +110,13 @@ class RunState:
         again = f"/{group.starts}" if group.starts > 1 else ""
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
 
+    def requeue(self, trajectory: Trajectory) -> None:
+        """A trajectory of a group that has started waits for an instance."""
+        if trajectory.is_evaluation:
+            self.held_out_queue.push(trajectory, 0)
+        else:
+            self.queue.push(trajectory, self.ledger.deadline(trajectory.id.group))
+
     def expected_tokens(self, group: Group, trajectory: Trajectory) -> int:
         """Predicted length of the whole response; what it has, where prediction is off."""
         if not self.strategy_settings.uses_prediction:
@@ -128,18 +137,18 @@ class RunState:
         return self.strategy_settings
 
     def remove_group(self, group: Group, end: str) -> None:
-        """A group leaves the system without being trained: "aborted" or "filtered"."""
-        if group.state in ("generating", "scoring", "occupied"):
+        """A group leaves the system without being trained: "aborted", "filtered" or "evaluated"."""
+        if group.id in self.ledger:
             self.ledger.abort(group.id)
         for member in group.members:
-            self.queue.remove(member)
+            (self.held_out_queue if group.is_evaluation else self.queue).remove(member)
         for worker in self.registry.text_workers():
             worker.encoding.discard(group.id)
             worker.scoring.discard(group.id)
         self.accounts.close(group, end)
         if group.members:
             self.accounts.counts[f"groups/{end}"] += 1
-        self.started -= group.policy_version is not None
+        self.started -= group.policy_version is not None and not group.is_evaluation
         del self.groups[group.id]
         self.emit(DropPayload((group.id,)))
 

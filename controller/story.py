@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from controller.commands import Command, DropPayload, Send
 from controller.core import Core
-from controller.events import Event, PromptsRead, Received
+from controller.events import Event, HeldOutRead, PromptsRead, Received
 from controller.recording import Recording
 from controller.replay import shortened, turns
 from protocol import messages
@@ -48,6 +48,8 @@ def _standing(core: Core, number: int) -> str:
         return ""
     if group.policy_version is None:
         return group.state
+    if group.is_evaluation:
+        return f"{group.state}: evaluates version {group.policy_version}"
     due = group.policy_version + core.state.config.staleness.max_staleness
     return f"{group.state}: began at version {group.policy_version}, due in version {due}'s batch"
 
@@ -57,6 +59,9 @@ def _of_event(event: Event, group: int, names: dict[str, str]) -> Iterator[str]:
         case PromptsRead(first, count):
             if first <= group < first + count:
                 yield "<- its row was read"
+        case HeldOutRead(first, sources):
+            if first <= group < first + len(sources):
+                yield f"<- its row was read: held-out prompt {group - first}, of {sources[group - first]}"
         case Received(peer, message):
             for text in about(message, group):
                 yield f"<- {names.get(peer, peer)}: {text}"

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from controller.commands import ReportStep
 from controller.dispatch import Dispatch
+from controller.evaluation import Evaluation
 from controller.feed import Batch, Feed
 from controller.groups import Group
 from controller.metrics import batch_metrics, without_rollout
@@ -32,9 +33,9 @@ PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between tw
 class Training:
     """Feeds the trainer."""
 
-    def __init__(self, state: RunState, dispatch: Dispatch) -> None:
+    def __init__(self, state: RunState, dispatch: Dispatch, evaluation: Evaluation) -> None:
         self.state = state
-        self.dispatch = dispatch
+        self.dispatch, self.evaluation = dispatch, evaluation
         self.feed = Feed(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being saved
@@ -242,7 +243,8 @@ class Training:
         """Free versions that nobody needs any more."""
         trainer = self.state.registry.trainer()
         if trainer is not None and self.state.versions.count > 1:
-            for version in self.state.versions.retire(self.state.registry.being_pulled()):
+            needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
+            for version in self.state.versions.retire(needed):
                 self.feed.retire(trainer.peer, version)
 
     def _check_bound(self, groups: list[Group], train_version: int) -> None:

@@ -56,7 +56,7 @@ def _kind(entry: FieldInfo) -> str:
         if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
         else str(annotation)
     )
-    for long in ("typing.", "<class '", "'>"):
+    for long in ("typing.", "controller.evaluation_settings.", "<class '", "'>"):
         text = text.replace(long, "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [
@@ -69,7 +69,7 @@ def _kind(entry: FieldInfo) -> str:
 
 
 def _default(entry: FieldInfo) -> str:
-    value = entry.default
+    value = entry.get_default(call_default_factory=True)
     return "" if value == "" else f"`{list(value) if isinstance(value, tuple) else value}`"
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from protocol.ids import TrajectoryId
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
@@ -298,6 +298,7 @@ class Route(Message):
     seed: Count  # noise is a function of (seed, response position), so a resumed response keeps its noise
     max_new_tokens: Count  # what is left of the budget
     segments: Segments
+    is_evaluation: bool = False  # sampled by WorkerSettings.evaluation_sampling
 
     def outgoing_payload(self) -> list[list[Piece]]:
         id = TrajectoryId(self.group, self.member)
@@ -348,6 +349,7 @@ class Score(Message):
     group: Count
     attempt: Count
     items: tuple[ScoreItem, ...]
+    is_evaluation: bool = False  # by WorkerSettings.evaluation_function
 
     def outgoing_payload(self) -> list[list[Piece]]:
         frames = [[Piece("row", self.group)], [Piece("prompt", self.group)]]

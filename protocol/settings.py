@@ -275,6 +275,9 @@ class WorkerSettings(Section):
     rollout: RolloutSettings
     reward: RewardSettings
     trainer: TrainerSettings
+    evaluation_sampling: SamplingSettings = SamplingSettings()
+    evaluation_function: str = ""
+    """Scores held-out responses; "" is `reward.function`."""
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
     reattach_s: float = 300.0

@@ -42,13 +42,16 @@ class RewardWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._tokenizing = asyncio.Lock()
-        self._pool = RewardPool(
-            settings.reward.function,
-            processes=settings.reward.processes,
-            timeout_s=settings.reward.timeout_s,
-            import_paths=settings.import_paths,
-        )
+        self._pool = self._evaluation_pool = self._make_pool(settings.reward.function)
+        other = settings.evaluation_function
+        if other and other != settings.reward.function:
+            self._evaluation_pool = self._make_pool(other, field="evaluation.reward_function")
         self._is_draining = False
+
+    def _make_pool(self, function: str, **field: str) -> RewardPool:
+        reward, import_paths = self._settings.reward, self._settings.import_paths
+        limits = {"processes": reward.processes, "timeout_s": reward.timeout_s}
+        return RewardPool(function, **limits, import_paths=import_paths, **field)
 
     def drain(self) -> None:
         """Return from `run` at once: a score in hand is asked of another worker."""
@@ -65,8 +68,8 @@ class RewardWorker:
             raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
         try:
             async with asyncio.TaskGroup() as tasks:
-                if not is_supervised:
-                    tasks.create_task(self._pool.start(), name="reward pool")
+                for pool in () if is_supervised else {self._pool, self._evaluation_pool}:
+                    tasks.create_task(pool.start(), name="reward pool")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
             link.send(Ready(0, 0, 0))
             async with asyncio.TaskGroup() as tasks:
@@ -81,6 +84,7 @@ class RewardWorker:
                     task.cancel()
         finally:
             await self._pool.aclose()
+            await self._evaluation_pool.aclose()
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
         match message:
@@ -129,7 +133,8 @@ class RewardWorker:
                 completion_ids,
                 [item.ending for item in score.items],
             )
-            rewards = await self._pool.score(request)
+            pool = self._evaluation_pool if score.is_evaluation else self._pool
+            rewards = await pool.score(request)
         except ScoringFailed as error:
             reason = str(error)
             if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where

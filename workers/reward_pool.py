@@ -32,8 +32,17 @@ class ScoringFailed(Exception):
 class RewardPool:
     """`processes` children around the function with this import path."""
 
-    def __init__(self, function: str, *, processes: int, timeout_s: float, import_paths: Sequence[str] = ()):
-        self._function = function
+    def __init__(
+        self,
+        function: str,
+        *,
+        processes: int,
+        timeout_s: float,
+        import_paths: Sequence[str] = (),
+        field: str = "reward.function",
+    ):
+        """`field`: the key of the configuration that names the function."""
+        self._function, self._field = function, field
         self._count = processes
         self._timeout_s = timeout_s
         paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -97,7 +106,7 @@ class RewardPool:
             ) from None
         if reply[0] == BROKEN:
             await self._stop(child)
-            raise ConfigError(f"`reward.function` cannot be used. {reply[1]}")
+            raise ConfigError(f"`{self._field}` cannot be used. {reply[1]}")
         self._idle.put_nowait(child)
 
     async def _stop(self, child: Process) -> None:

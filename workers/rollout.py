@@ -115,7 +115,8 @@ class RolloutWorker:
         key = (route.group, route.member, route.attempt)
         try:
             prompt, response = (np.frombuffer(frame, dtype="<i4").tolist() for frame in frames)
-            self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed))
+            sampling = self._settings.evaluation_sampling if route.is_evaluation else None
+            self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed, sampling))
         except ValueError as error:
             self._link.send(GenerationFailed(*key, str(error)))
             return

@@ -23,6 +23,8 @@ from workers.simulated import (
 )
 from workers.simulated.physics import BLOCK
 
+HELD_OUT_PROMPTS = 100  # of a set without max_prompts: its file is not read here
+
 Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer
 
 
@@ -60,6 +62,9 @@ class Cluster:
             group_correlation=simulation.workload.group_correlation,
             prompt_tokens=self.prompt_tokens,
         )
+        sets = config.evaluation.data.items()
+        self.held_out = tuple(name for name, one in sets for _ in range(one.max_prompts or HELD_OUT_PROMPTS))
+        """Data sources of the held-out prompts."""
         longest = self.prompt_tokens + config.rollout.max_response_tokens + 1
         there = simulation.engine.kv_blocks * BLOCK
         if there < longest:

@@ -11,10 +11,21 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from controller.commands import Command, Finish, Forget, ReadPrompts, ReportStep, Send, Spawn, Warn
+from controller.commands import (
+    Command,
+    Finish,
+    Forget,
+    ReadHeldOut,
+    ReadPrompts,
+    ReportEvaluation,
+    ReportStep,
+    Send,
+    Spawn,
+    Warn,
+)
 from controller.config import Config
 from controller.core import Core
-from controller.events import Event, PromptsRead, Received, Started, Tick, WorkerExited
+from controller.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
 from controller.simulation.cluster import Cluster, Simulated
 from controller.simulation.faults import Faults, FaultSource, Kind
 from controller.simulation.records import Load, TrainStart, train_start
@@ -47,6 +58,7 @@ class Outcome:
     is_success: bool = False
     reason: str = ""
     lines: list[dict[str, object]] = field(default_factory=list)
+    evaluations: list[dict[str, object]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     summary: dict[str, object] = field(default_factory=dict)
     starts: list[TrainStart] = field(default_factory=list)
@@ -172,11 +184,15 @@ class Simulation:
                 self._at(delay_s, self._spawn, name, role)
             case ReadPrompts(count):
                 self._at(0.0, self._read_prompts, count)
+            case ReadHeldOut(first_group):
+                self._at(0.0, self._deliver, HeldOutRead(first_group, self.cluster.held_out, "simulated"))
             case Forget(_, name):
                 for process in [p for p in self._processes.values() if p.name == name]:
                     self._kill(process)
             case ReportStep(line):
                 self.outcome.lines.append(line)
+            case ReportEvaluation(line):
+                self.outcome.evaluations.append(line)
             case Warn(text):
                 self.outcome.warnings.append(text)
             case Finish(is_success, reason):

@@ -10,11 +10,11 @@ under way begins anew.
 from dataclasses import dataclass
 from inspect import ismethod
 
-from controller.commands import ReadPrompts, Send
+from controller.commands import ReadHeldOut, ReadPrompts, Send
 from controller.config import Config
 from controller.config_file import change_config
 from controller.core import Core
-from controller.events import PeerFaulted, PromptsRead, Received, WorkerExited
+from controller.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
 from controller.recording import Recording
 from controller.replay import turns
 from controller.shadow import parts
@@ -38,6 +38,7 @@ class Moment:
     now: float = 0.0
     prompts_read: int = 0
     wanted_prompts: int | None = None
+    wanted_held_out: ReadHeldOut | None = None
     trainer_task: messages.Message | None = None
 
 
@@ -64,6 +65,8 @@ class Continuation(Simulation):
         self.adopt(trainer.peer, trainer.name, "trainer", worker)
         if moment.wanted_prompts is not None:
             self._at(0.0, self._read_prompts, moment.wanted_prompts)
+        if moment.wanted_held_out is not None:
+            self._execute(moment.wanted_held_out)
         others = [
             w for w in registry.workers.values() if w.role != "trainer" and w.name not in registry.local
         ]
@@ -141,6 +144,8 @@ def reach(recording: Recording, at_s: float) -> Moment:
         match recorded.event:
             case PromptsRead(first, count):
                 moment.prompts_read, moment.wanted_prompts = first + count, None
+            case HeldOutRead():
+                moment.wanted_held_out = None
             case Received(_, messages.TrainStepFinished() | messages.CheckpointSaved()):
                 moment.trainer_task = None
             case _:
@@ -148,6 +153,8 @@ def reach(recording: Recording, at_s: float) -> Moment:
         for command in commands:
             if isinstance(command, ReadPrompts):
                 moment.wanted_prompts = command.count
+            elif isinstance(command, ReadHeldOut):
+                moment.wanted_held_out = command
             elif isinstance(command, Send) and isinstance(command.message, Train | messages.SaveCheckpoint):
                 moment.trainer_task = command.message
         newest = state.versions.newest

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from protocol.settings import WorkerSettings
+    from protocol.settings import SamplingSettings, WorkerSettings
 
 Key = tuple[int, int, int]
 """(group, member, attempt): names one generation in an engine."""
@@ -34,6 +34,7 @@ class Generation:
     ]  # generated before, possibly elsewhere; not sampled again, not reported again
     max_new_tokens: int  # >= 1
     seed: int
+    sampling: "SamplingSettings | None" = None  # instead of `rollout.sampling`
 
 
 class Sampled(NamedTuple):

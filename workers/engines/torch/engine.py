@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from protocol.settings import RolloutSettings, WorkerSettings
+from protocol.settings import RolloutSettings, SamplingSettings, WorkerSettings
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward
@@ -30,7 +30,7 @@ PREFILL_TOKENS = {
 }  # per step, so that running generations are not held up for long
 PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
 PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache on top
-_TOKEN, _POSITION, _DRAWN, _LEFT, _SEED = range(5)  # rows of TorchEngine._state
+_TOKEN, _POSITION, _DRAWN, _LEFT, _SEED, _KIND = range(6)  # rows of TorchEngine._state
 
 
 class _Waiting(NamedTuple):
@@ -71,7 +71,7 @@ class TorchEngine:
         self.capacity = rollout.max_running
         self.kv_tokens = self.capacity * min(longest, self._context)
         self.policy_version = 0
-        self._sampling = rollout.sampling
+        self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
         self._model = model
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
@@ -80,7 +80,7 @@ class TorchEngine:
         self._waiting: dict[Key, _Waiting] = {}
         self._keys: list[Key] = []  # by row
         self._rows: dict[Key, int] = {}
-        self._state = np.zeros((5, self.capacity), dtype=np.int64)
+        self._state = np.zeros((6, self.capacity), dtype=np.int64)
         self._decode_steps = self._decode_tokens = self._prefill_tokens = self._decode_context = 0
         self._decode_s = self._prefill_s = 0.0
 
@@ -183,8 +183,17 @@ class TorchEngine:
         self._rows[generation.key] = row
         position, drawn = len(waiting.tokens_T) - 1, len(generation.response_tokens)
         seed = generation.seed % 2**63
-        self._state[:, row] = (waiting.tokens_T[-1], position, drawn, generation.max_new_tokens, seed)
+        kind = self._kind(generation.sampling)
+        self._state[:, row] = (waiting.tokens_T[-1], position, drawn, generation.max_new_tokens, seed, kind)
         return row
+
+    def _kind(self, sampling: SamplingSettings | None) -> int:
+        """Place in `_kinds` of a way of sampling; None is that of training."""
+        if sampling is None:
+            return 0
+        if sampling not in self._kinds:
+            self._kinds.append(sampling)
+        return self._kinds.index(sampling)
 
     def _prefill(self, batch: list[tuple[_Waiting, list[int]]]) -> None:
         """Compute the prefixes of these, sorted by length, in one pass; copy each into its rows."""
@@ -208,7 +217,7 @@ class TorchEngine:
         noise_B = torch.from_numpy(uniform_noise(state[_SEED], state[_DRAWN])).to(device)
         tokens_B, positions_B = torch.tensor(state[[_TOKEN, _POSITION]], device=device).unbind(0)
         logits_BV = self._forward.decode(tokens_B, positions_B, longest=int(state[_POSITION].max()))
-        both = sample(logits_BV, noise_B, self._sampling)
+        both = self._sample(logits_BV, noise_B, state[_KIND])
         # float64 holds tokens and logprobs exactly, so one transfer does
         drawn_B, logprobs_B = torch.stack([values_B.double() for values_B in both]).cpu().numpy()
         state[_TOKEN] = drawn_B
@@ -224,6 +233,20 @@ class TorchEngine:
         for row in ended:  # from the last on, so that the row that moves is one that goes on
             self._release(row)
         return sampled
+
+    def _sample(
+        self, logits_BV: torch.Tensor, noise_B: torch.Tensor, kinds_B: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`sampling.sample`, each row in its own way."""
+        found = np.unique(kinds_B).tolist()
+        if len(found) == 1:
+            return sample(logits_BV, noise_B, self._kinds[found[0]])
+        tokens_B = torch.empty(len(kinds_B), dtype=torch.int64, device=logits_BV.device)
+        logprobs_B = torch.empty(len(kinds_B), device=logits_BV.device)
+        for kind in found:
+            rows = torch.from_numpy(np.flatnonzero(kinds_B == kind)).to(logits_BV.device)
+            tokens_B[rows], logprobs_B[rows] = sample(logits_BV[rows], noise_B[rows], self._kinds[kind])
+        return tokens_B, logprobs_B
 
     def _release(self, row: int) -> None:
         """Free a row; the last one takes its place."""

@@ -146,7 +146,7 @@ class VllmEngine:
         return bool(self._live)
 
     def _parameters(self, generation: Generation) -> SamplingParams:
-        sampling = self._sampling
+        sampling = generation.sampling or self._sampling
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,

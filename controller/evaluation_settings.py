@@ -1,0 +1,55 @@
+"""The section `evaluation`: held-out prompts that are answered while training goes on.
+
+Invariant: pure, and below the configuration, which includes it.
+"""
+
+from pydantic import Field
+
+from protocol.settings import SamplingSettings, Section
+
+
+class HeldOutSettings(Section):
+    """One held-out set."""
+
+    path: str = Field(min_length=1)
+    """As `data.path`: a JSONL file, a saved dataset, or an import path of `prompts(*, seed)`."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """As `data.columns`."""
+    source_column: str = ""
+    """Column whose value names the data source of a row. Empty: the name of the set."""
+    max_prompts: int = Field(default=0, ge=0)
+    """Use the first so many rows; 0 is all. An import path, which may never end, needs a number."""
+    seed: int = Field(default=1_000_000, ge=0, lt=2**31)
+    """What `prompts` of an import path is called with: far from `run.seed`, from which training counts up, so
+    that a function that draws prompts draws others."""
+
+
+class EvaluationSettings(Section):
+    """Held-out prompts, answered by the same rollout and reward workers at chosen policy versions, without a
+    place in the staleness ledger. See docs/evaluation.md."""
+
+    every_steps: int = Field(default=0, ge=0)
+    """Train steps from one evaluated policy version to the next; 0 turns evaluation off. One that is due
+    while another goes on waits for it; if the next comes due meanwhile, it is skipped, and that is said."""
+    at_start: bool = True
+    """Evaluate version 0, the model that the run begins with."""
+    at_end: bool = True
+    """Evaluate the last version too, whatever its number, before the run ends."""
+    data: dict[str, HeldOutSettings] = Field(default_factory=dict)
+    """Held-out sets by name, each with `path` and, if need be, `columns`, `source_column`, `max_prompts`,
+    `seed`; see docs/evaluation.md. Rows are like those of `data`."""
+    samples: int = Field(default=1, ge=1, le=4096)
+    """Responses per prompt. pass@k is estimated for the powers of two up to it."""
+    sampling: SamplingSettings = SamplingSettings()
+    """Temperature, top-p, top-k of evaluation; `rollout.sampling` does not count here, so that what is
+    measured stays what it is. Temperature 0 is greedy."""
+    threshold: float = 1.0
+    """A response passes if its reward is at least this."""
+    reward_function: str = ""
+    """Import path, as `reward.function`, which counts if this is empty."""
+    exact: bool = True
+    """Answer with the evaluated version alone: the instances that do it finish before they pull newer
+    weights, at the price of older training data meanwhile. Off: nobody waits, a response may go on under newer
+    weights, and the line says how many tokens each version made."""
+    share: float = Field(default=0.25, gt=0, le=1)
+    """Most of an instance's slots that evaluation takes while training needs them; one slot at least."""
