@@ -49,7 +49,7 @@ class EvaluationSettings(Section):
     """Import path, as `reward.function`, which counts if this is empty."""
     exact: bool = True
     """Answer with the evaluated version alone: the instances that do it finish before they pull newer
-    weights, at the price of older training data meanwhile. Off: nobody waits, a response may go on under newer
-    weights, and the line says how many tokens each version made."""
+    weights, at the price of older training data meanwhile. Off: nobody waits, a response may go on under
+    newer weights, and the line says how many tokens each version made."""
     share: float = Field(default=0.25, gt=0, le=1)
     """Most of an instance's slots that evaluation takes while training needs them; one slot at least."""

@@ -78,7 +78,9 @@ def test_staleness_is_counted_over_trained_trajectories_alone():
 
 def test_at_most_a_share_of_an_instances_slots_goes_to_evaluation_before_the_end():
     class Shares(Simulation):
-        most = {True: 0, False: 0}
+        def __init__(self, *arguments, **keys) -> None:
+            super().__init__(*arguments, **keys)
+            self.most = {True: 0, False: 0}
 
         def _deliver(self, event) -> None:
             super()._deliver(event)

@@ -258,3 +258,14 @@ def test_without_a_generation_config_the_tokenizer_names_the_stop_token(tmp_path
 def test_a_model_that_rows_cannot_serve_is_refused_when_it_is_loaded(config, words):
     with pytest.raises(ConfigError, match=words):
         TorchEngine(AutoModelForCausalLM.from_config(config).eval(), make_rollout(), stop_tokens=[])
+
+
+def test_rows_of_one_batch_are_sampled_each_in_its_own_way(make):
+    batch = generations(2)
+    same = [replace(one, key=(10 + one.key[0], *one.key[1:])) for one in batch]
+    greedy = [replace(one, sampling=SamplingSettings(temperature=0.0)) for one in same]
+    apart = tokens(finish(make(make_rollout()), *batch)) | tokens(
+        finish(make(make_rollout(temperature=0.0)), *same)
+    )
+    assert tokens(finish(make(make_rollout()), *batch, *greedy)) == apart
+    assert tokens(finish(make(make_rollout()), *batch, *same)) != apart
