@@ -264,8 +264,6 @@ def test_rows_of_one_batch_are_sampled_each_in_its_own_way(make):
     batch = generations(2)
     same = [replace(one, key=(10 + one.key[0], *one.key[1:])) for one in batch]
     greedy = [replace(one, sampling=SamplingSettings(temperature=0.0)) for one in same]
-    apart = tokens(finish(make(make_rollout()), *batch)) | tokens(
-        finish(make(make_rollout(temperature=0.0)), *same)
-    )
-    assert tokens(finish(make(make_rollout()), *batch, *greedy)) == apart
-    assert tokens(finish(make(make_rollout()), *batch, *same)) != apart
+    apart = tokens(finish(make(), *batch)) | tokens(finish(make(temperature=0.0), *same))
+    assert tokens(finish(make(), *batch, *greedy)) == apart
+    assert tokens(finish(make(), *batch, *same)) != apart
