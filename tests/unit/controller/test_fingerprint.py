@@ -17,6 +17,8 @@ ALL = [
     Send("01ab", Route(1, 2, 3, 4, 5, (Segment(1, 2, 3),))),
     commands.Spawn("rollout-0", "rollout", 0.5),
     commands.ReadPrompts(3),
+    commands.ReadHeldOut(1 << 40),
+    commands.ReportEvaluation({"step": 1}),
     commands.DropPayload((1, 2)),
     commands.Forget("01ab", "rollout-0"),
     commands.ReportStep({"step": 1, "loss": 1 / 3, "hist": {0: 1}, "none": None}),
