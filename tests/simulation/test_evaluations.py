@@ -1,11 +1,10 @@
 """Evaluations in virtual time: what they cost the ledger (nothing), and that faults end none of them."""
 
-from collections import Counter
-
 import pytest
-from test_restarts import FragileSimulation
+from test_restarts import PROMPTS, run
 from test_simulated_runs import config
 
+from benchmarks.fault_host import trained_once
 from controller.config import Config
 from controller.groups import FIRST_EVALUATION_GROUP
 from controller.simulation import Faults, Simulation
@@ -123,17 +122,19 @@ def test_killed_controllers_go_on_with_the_evaluation_that_they_were_in(seed):
     base = config(max_staleness=seed % 3, steps=12)
     limits = base.controller.model_copy(update={"respawns": 50})
     settings = evaluated(base.model_copy(update={"controller": limits}), exact=seed % 2 == 0)
-    simulation = FragileSimulation(settings, seed=seed, controller_deaths=0.008, trainer_deaths=0.004)
-    outcome = simulation.run_through()
+    simulation, outcome = run(
+        settings, seed=seed, controller_deaths=0.008, trainer_deaths=0.004, snapshots=0.02 * (seed % 2)
+    )
     assert outcome.is_success, outcome.reason
     counts = outcome.summary["counts"]
     assert counts["evaluations/complete"] + counts.get("evaluations/skipped", 0) == 5
-    assert outcome.summary["evaluation/last"]["policy_version"] == 12
-    reported = Counter(line["policy_version"] for line in outcome.evaluations)
-    assert max(reported.values()) == 1
-    batches = simulation.disk["batches"]
-    assert sorted(group for groups in batches.values() for group in groups) == list(range(48))
-    assert max(max(groups) for groups in batches.values()) < FIRST_EVALUATION_GROUP
+    reports = simulation.core.evaluation.reports
+    versions = [line["policy_version"] for line in reports]
+    assert versions == sorted(set(versions))
+    assert versions[-1] == outcome.summary["evaluation/last"]["policy_version"] == 12
+    trained = trained_once(simulation, steps=12)
+    assert trained == list(range(PROMPTS))
+    assert max(trained) < FIRST_EVALUATION_GROUP
 
 
 def test_the_run_ends_with_an_evaluation_when_the_data_ends_before_its_steps():
