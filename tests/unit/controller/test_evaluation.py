@@ -3,7 +3,7 @@
 import pytest
 from test_core import Run
 
-from controller.commands import Finish, ReadHeldOut, ReportEvaluation, Warn
+from controller.commands import Finish, ReadHeldOut, ReadPrompts, ReportEvaluation, Warn
 from controller.events import HeldOutRead, PromptsRead, StopRequested
 from controller.groups import FIRST_EVALUATION_GROUP as FIRST
 from protocol import messages
@@ -20,7 +20,7 @@ class Evaluated(Run):
         super().__init__(evaluation=evaluation, **(sections or {}))
         assert [c for c in self.commands if isinstance(c, ReadHeldOut)] == [ReadHeldOut(FIRST)]
         self.say("rollout-0", messages.Pulled(0, "digest", 0.1))
-        self.do(HeldOutRead(FIRST, ("a", "b")[:prompts], "digest"))
+        self.do(HeldOutRead(FIRST, tuple("ab"[n % 2] for n in range(prompts)), "digest"))
 
     def encode(self):
         groups = self.sent(messages.Encode)[0].groups
@@ -178,10 +178,9 @@ def test_rows_that_nobody_asked_for_are_dropped():
 
 
 def test_prompts_of_training_are_read_ahead_as_if_there_were_no_evaluation():
-    run = Evaluated()
-    assert run.core.scoring._reading  # asked for at the start, while held-out prompts are encoded
-    run.do(PromptsRead(0, 64, False))
-    assert len(run.sent(messages.Encode)[0].groups) == 64
+    run = Evaluated(prompts=60)
+    run.do(PromptsRead(0, 10, False))
+    assert [c for c in run.commands if isinstance(c, ReadPrompts)] == [ReadPrompts(54)]
 
 
 @pytest.mark.parametrize("at_end", [True, False])
