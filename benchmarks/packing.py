@@ -6,6 +6,7 @@ attention of transformers' choice. Both are measured in turn, forward and backwa
 """
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -90,7 +91,7 @@ def in_order_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return [list(range(start, min(start + size, len(lengths)))) for start in range(0, len(lengths), size)]
 
 
-def measure_speed(rounds: int, budget: int, layers: int, hidden: int) -> None:
+def measure_speed(rounds: int, budget: int, *, sequences: int, layers: int, hidden: int) -> None:
     """Print tokens/s of forward and backward, packed and padded, and their ratios."""
     import torch
 
@@ -105,7 +106,7 @@ def measure_speed(rounds: int, budget: int, layers: int, hidden: int) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     source = random.Random(0)
-    lengths = [DISTRIBUTIONS["pareto"](source, min(budget, 1024)) + 8 for _ in range(256)]
+    lengths = [DISTRIBUTIONS["pareto"](source, min(budget, 1024)) + 8 for _ in range(sequences)]
     batch = read_batch(*make_message(lengths))
     model = make_qwen3(layers=layers, hidden=hidden).to(device)
 
@@ -151,12 +152,22 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=256)
     parser.add_argument("--budget", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--timed", type=int, default=96, help="sequences of the second table")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=64)
     arguments = parser.parse_args()
     count_micro_batches(arguments.draws, arguments.sequences, arguments.budget)
-    print(f"forward and backward, {arguments.layers} layers of {arguments.hidden}, one thread, median:")
-    measure_speed(arguments.rounds, arguments.budget, arguments.layers, arguments.hidden)
+    print(
+        f"forward and backward, {arguments.timed} sequences, {arguments.layers} layers of {arguments.hidden}, "
+        f"one thread, median of {arguments.rounds}, load average {os.getloadavg()[0]:.1f}:"
+    )
+    measure_speed(
+        arguments.rounds,
+        arguments.budget,
+        sequences=arguments.timed,
+        layers=arguments.layers,
+        hidden=arguments.hidden,
+    )
 
 
 if __name__ == "__main__":

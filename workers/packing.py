@@ -6,8 +6,8 @@ pair up), some of them empty if need be; the plan is a pure function of the leng
 the same one.
 
 Source: AReaL (arXiv 2505.24298), dynamic micro-batching: longest first, a least number of micro-batches. It
-puts a sequence into the fitting micro-batch with the fewest sequences; here best fit finds how few will do,
-and then work, not sequences, is spread over as many (`benchmarks/packing.py` compares them).
+puts a sequence into the fitting micro-batch with the fewest sequences, which spreads them; here work is
+spread, over as many as best fit needs, which is as few (`benchmarks/packing.py`).
 """
 
 import heapq
