@@ -157,10 +157,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64)
     arguments = parser.parse_args()
     count_micro_batches(arguments.draws, arguments.sequences, arguments.budget)
-    print(
-        f"forward and backward, {arguments.timed} sequences, {arguments.layers} layers of {arguments.hidden}, "
-        f"one thread, median of {arguments.rounds}, load average {os.getloadavg()[0]:.1f}:"
-    )
+    shape = f"{arguments.timed} sequences, {arguments.layers} layers of {arguments.hidden}, one thread"
+    print(f"forward and backward, {shape}, load average {os.getloadavg()[0]:.1f}, median:")
     measure_speed(
         arguments.rounds,
         arguments.budget,
