@@ -224,7 +224,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     if settings.rollout.engine == "torch":
         from workers.engines.torch import make_engine as make
     elif settings.rollout.engine == "vllm":
-        from workers.engines.vllm import make_engine as make
+        from workers.engines.vllm.start import make_engine as make
     else:
         make = load_object(settings.rollout.engine)
     return make(settings, model_directory)

