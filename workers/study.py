@@ -4,6 +4,7 @@ Invariant: arrays are plain numbers (.npz without pickle), and the JSON beside t
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,20 +51,28 @@ def write_study(
             arrays[name] = tensor.numpy(force=True)
     report = {
         "train_version": train.train_version,
-        "skipped_steps": list(seen),
+        "skipped_steps": [_as_json(step) for step in seen],
         "not_finite": {
             name: int((~np.isfinite(array)).sum())
             for name, array in sorted(arrays.items())
             if not np.isfinite(array).all()
         },
         "arrays": {name: ARRAYS[name] for name in sorted(arrays)},
-        "trajectories": [item._asdict() for item in train.items],
+        "trajectories": [_as_json(item._asdict()) for item in train.items],
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
-        np.savez(path / "batch.npz", **arrays)
-        (path / "seen.json").write_text(json.dumps(report, indent=1, default=str) + "\n")
+        np.savez(path / "batch.npz", **arrays)  # type: ignore[arg-type]
+        (path / "seen.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise RunError(
             f"The batch could not be written to {path}: {error}. Free some space, resume."
         ) from error
+
+
+def _as_json(fields: Mapping[str, object]) -> dict[str, object]:
+    """JSON has no word for a number that is not finite; a string is one that people can read."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }

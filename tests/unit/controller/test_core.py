@@ -91,6 +91,18 @@ def test_a_batch_goes_from_routes_to_the_trainer_and_makes_a_version():
     assert line["loss"] == 0.25
     assert line["staleness/max"] == 0
     assert line["tokens/trained"] == 16
+    assert not [c for c in run.commands if type(c).__name__ == "Warn"]
+
+
+def test_optimizer_steps_that_were_skipped_are_said_once():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 4)
+        for score in run.sent(messages.Score):
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, (("loss", 0.0), ("skipped_steps", 2.0))))
+    (text,) = [c.text for c in run.commands if type(c).__name__ == "Warn"]
+    assert "2 optimizer steps of version 1 were skipped" in text
 
 
 def test_an_interrupted_trajectory_goes_on_with_its_tokens_and_what_is_left_of_its_budget():

@@ -252,7 +252,8 @@ def test_three_steps_in_a_row_that_are_not_finite_end_the_run_with_the_batch_wri
         arrays = dict(file)
     assert arrays["tokens"].tolist() == np.concatenate(read_batch(train, frames).tokens).tolist()
     assert not np.isfinite(arrays["advantages"]).any()
-    seen = json.loads((directory / "seen.json").read_text())
+    seen = json.loads((directory / "seen.json").read_text(), parse_constant=pytest.fail)  # strict JSON
+    assert seen["skipped_steps"][0]["loss"] in ("inf", "-inf", "nan")
     assert [(step["train_version"], step["minibatch"]) for step in seen["skipped_steps"]] == [
         (0, 0), (0, 1), (1, 0),
     ]  # fmt: skip
