@@ -9,7 +9,14 @@ from controller.cluster_settings import ClusterSettings
 from controller.evaluation_settings import EvaluationSettings
 from controller.simulation_settings import SimulationSettings
 from protocol.algorithms import SAMPLING
-from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Section, TrainerSettings
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    Section,
+    TrainerSettings,
+    WeightsSettings,
+)
 from strategies.presets import with_preset
 
 
@@ -183,6 +190,7 @@ class Config(Section):
     reward: RewardSettings = RewardSettings()
     rollout: RolloutSettings = RolloutSettings()
     trainer: TrainerSettings = TrainerSettings()
+    weights: WeightsSettings = WeightsSettings()
     staleness: StalenessSettings = StalenessSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     controller: ControllerSettings = ControllerSettings()

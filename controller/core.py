@@ -216,7 +216,7 @@ class Core:
         state = self.state
         state.epoch += 1
         state.config = Config.model_validate_json(event.config)
-        state.versions.move(self.settings.run_dir, event.run_dir)
+        state.versions.forget()
         self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
         self.membership.settings = self.settings.model_dump_json()
         state.ending, state.ending_is_success, state.finished = None, True, False
@@ -419,6 +419,7 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         trainer=config.trainer,
         evaluation_sampling=config.evaluation.sampling,
         evaluation_function=config.evaluation.reward_function,
+        weights=config.weights,
         import_paths=import_paths,
         reattach_s=config.controller.reattach_s,
         is_power_safe=config.run.durability == "power",

@@ -4,7 +4,7 @@ Invariants: a version is visible from its publication to its retirement and neve
 are published in order; the newest is never retired; nobody is told to pull a version that is not visible.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,9 @@ class PolicyVersions:
         self._visible[version.policy_version] = self._newest = version
         return True
 
-    def move(self, before: str, after: str) -> None:
-        """The folder that the versions lie in has another path now."""
-        for number, version in self._visible.items():
-            moved = after + version.location.removeprefix(before)
-            if version.location.startswith(before):
-                self._visible[number] = replace(version, location=moved)
-        self._newest = self._visible[max(self._visible)] if self._visible else None
+    def forget(self) -> None:
+        """What was visible may not have outlived its host: the trainer says again what is there."""
+        self._visible, self._newest = {}, None
 
     def retire(self, needed: set[int]) -> list[int]:
         """Take out every version but the newest and those that somebody needs; returns them, oldest first."""

@@ -1,8 +1,8 @@
 """The folder that a run leaves behind, and the lock that keeps it to one controller.
 
 Invariants: one live controller per folder; nothing of an older run is overwritten or deleted: it is gone on
-with, or set aside under the next free number, from which the prepared model is taken over; `address` and the
-socket exist only while the run does.
+with, or set aside under the next free number, from which the prepared model is taken over; `address`, the
+socket and what the run keeps in shared memory exist only while the run does.
 """
 
 import fcntl
@@ -20,6 +20,7 @@ import yaml
 from controller.config import Config
 from protocol.errors import ConfigError
 from protocol.security import WorkerKey, write_local_key
+from protocol.segments import remove, segment_directory, sweep, this_host
 
 EVALUATIONS = "evaluations.jsonl"
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
@@ -41,6 +42,7 @@ class RunDirectory:
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
         self._socket_dir: Path | None = None
+        self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
         self.previous: Path | None = None
         """Where the older run lies now; None if none was set aside."""
         with self._in_words():
@@ -48,6 +50,7 @@ class RunDirectory:
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
+            sweep(config.weights.directory, keep=self._segments)
             may_go_on = config.run.resume != "never" and config.run.durability != "off"
             self.has_run = may_go_on and (self.path / "run.db").exists()
             """Whether there is a run to go on with: call `begin` or `go_on`."""
@@ -60,6 +63,7 @@ class RunDirectory:
     def begin(self) -> None:
         """Set an older run aside, and make the folder anew. Raises: ConfigError."""
         with self._in_words():
+            remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
             self.previous, self.has_run = self._set_aside(), False
             self._open()
 
@@ -147,6 +151,8 @@ class RunDirectory:
         """Remove what must not outlive the run, and let go of the folder."""
         (self.path / "address").unlink(missing_ok=True)
         self.local_key.unlink(missing_ok=True)
+        for versions in (self._segments, self.path / "weights"):
+            remove(versions, even_if_held=True)
         if self._socket_dir is not None:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
         if self._metrics is not None:

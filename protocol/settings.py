@@ -265,6 +265,20 @@ class TrainerSettings(Section):
         return self.algorithm == "sft"
 
 
+class WeightsSettings(Section):
+    """Policy versions on their way from the trainer to the engines; see docs/weights.md."""
+
+    directory: str = "auto"
+    """Folder for versions on each host. `auto`: shared memory where it has room for four versions, else the
+    run directory; or a path, such as a fast local disk."""
+    fan_out: int = Field(default=2, ge=1, le=64)
+    """Hosts that get a version from the same source; what a host has, it hands on. 2 keeps the trainer's link
+    at twice the size of a version, however many hosts there are; 1 is a chain."""
+    window_mb: int = Field(default=16, ge=1, le=1024)
+    """Megabytes that a host asks for ahead. At least bandwidth times round trip: 16 fills 100 Gb/s over 1 ms.
+    The sender's memory is bounded by this for each host that it serves."""
+
+
 class WorkerSettings(Section):
     """What Welcome carries. `extras` are import search paths and the like that only the launcher knows."""
 
@@ -278,6 +292,7 @@ class WorkerSettings(Section):
     evaluation_sampling: SamplingSettings = SamplingSettings()
     evaluation_function: str = ""
     """Scores held-out responses; "" is `reward.function`."""
+    weights: WeightsSettings = WeightsSettings()
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
     reattach_s: float = 300.0

@@ -204,7 +204,7 @@ class RolloutWorker:
         )
 
     async def _pull(self, pull: Pull) -> None:
-        from workers.weights import read  # imports torch, which an engine of the user's may not need
+        from workers.weights.tensors import read  # imports torch, which an engine of the user's may not need
 
         started = time.monotonic()
         try:

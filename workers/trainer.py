@@ -3,8 +3,8 @@
 Invariants:
 - Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
 - It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
-- Versions are published in order, each from a private copy, while the next batch may already be trained on;
-  at most one more waits, so publishing that cannot keep up holds training back. A version that is made again
+- Versions are published in order, each from a copy that training does not touch, while the next batch may
+  already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A version that is made again
   is not published again.
 - Rank 0 alone has the link; the others repeat its orders (`follow`).
 """
@@ -17,8 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-
-import torch
 
 from protocol.errors import RemoteError, RunError, StaleFlowError
 from protocol.importing import load_object
@@ -33,11 +31,12 @@ from protocol.messages import (
     TrainStepFinished,
 )
 from protocol.settings import WorkerSettings
-from workers import weights
 from workers.checkpoints import newest_checkpoint
 from workers.link import Link
 from workers.ranks import share_settings
 from workers.training import Trainer
+from workers.weights.publisher import Publisher
+from workers.weights.store import Published, Segment
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
@@ -46,10 +45,11 @@ log = logging.getLogger("workers")
 
 
 class _Snapshot(NamedTuple):
-    """A version that is to be published."""
+    """A version that is written and not visible yet."""
 
     policy_version: int
-    tensors: dict[str, torch.Tensor]
+    written: Segment | Published
+    write_s: float
 
 
 class TrainerWorker:
@@ -61,7 +61,6 @@ class TrainerWorker:
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
         self._settings = settings
         self._model_directory = model_directory
-        self._directory = Path(settings.run_dir) / "weights"
         self._snapshots: asyncio.Queue[_Snapshot | None] = asyncio.Queue(maxsize=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._is_draining = False
@@ -78,7 +77,8 @@ class TrainerWorker:
         try:
             await self._in_thread(share_settings, self._settings)
             self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
-            weights.clean(self._directory)
+            self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
+            self._announce_survivors()
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
@@ -91,6 +91,8 @@ class TrainerWorker:
         finally:
             if hasattr(self, "_trainer"):
                 self._thread.submit(self._trainer.ranks.stop)
+            if hasattr(self, "_publisher"):
+                self._publisher.close()
             self._thread.shutdown(wait=False)
 
     async def _serve(self) -> None:
@@ -113,7 +115,7 @@ class TrainerWorker:
                 path = await self._in_thread(self._save_checkpoint, message)
                 self._link.send(CheckpointSaved(policy_version, str(path)))
             case Retire(policy_version):
-                weights.retire(weights.location_of(self._directory, policy_version))
+                await asyncio.to_thread(self._publisher.retire, policy_version)
             case _:
                 raise RemoteError(
                     f"{type(message).__name__} came to a trainer; expected Train, SaveCheckpoint or Retire. "
@@ -131,17 +133,22 @@ class TrainerWorker:
         self._trainer.ranks.broadcast(order)
         return self._trainer.save_checkpoint(order.policy_version)
 
+    def _announce_survivors(self) -> None:
+        """Versions that outlived the trainer before this one: the run may go on with them."""
+        for version, published in self._publisher.survivors(self._trainer.policy_version):
+            self._link.send(PolicyPublished(version, *published, 0.0))
+
     async def _snapshot(self) -> None:
-        tensors = await self._in_thread(self._trainer.state_for_publish)
-        await self._snapshots.put(_Snapshot(self._trainer.policy_version, tensors))
+        version, began = self._trainer.policy_version, time.perf_counter()
+        written = await self._in_thread(publish_shards, self._trainer, self._publisher)
+        assert written is not None, "rank 0 writes"
+        await self._snapshots.put(_Snapshot(version, written, time.perf_counter() - began))
 
     async def _publish(self) -> None:
         while (snapshot := await self._snapshots.get()) is not None:
             began = time.perf_counter()
-            published = await asyncio.to_thread(
-                weights.publish, self._directory, *snapshot, is_synced=self._settings.is_power_safe
-            )
-            publish_s = time.perf_counter() - began
+            published = await asyncio.to_thread(self._publisher.seal, snapshot.written)
+            publish_s = snapshot.write_s + time.perf_counter() - began
             self._link.send(PolicyPublished(snapshot.policy_version, *published, publish_s))
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
@@ -163,6 +170,16 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
     return trainer
 
 
+def make_publisher(settings: WorkerSettings, trainer: Trainer) -> Publisher:
+    """This rank's hand in the versions of a trainer. Raises: RunError."""
+    return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
+
+
+def publish_shards(trainer: Trainer, publisher: Publisher) -> Segment | Published | None:
+    """Write the version that the trainer holds; on all ranks alike. Raises: RunError."""
+    return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
+
+
 def follow(settings: WorkerSettings, model_directory: str) -> None:
     """Be a rank other than 0: do what rank 0 does until it stops. RANK, WORLD_SIZE and MASTER_* say where.
 
@@ -170,15 +187,16 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
     """
     with _torch_errors_in_words():
         trainer = make_trainer(settings, model_directory)
+        publisher = make_publisher(settings, trainer)
         if not settings.trainer.is_supervised:
-            trainer.state_for_publish()
+            publish_shards(trainer, publisher)
         while True:
             order, frames = trainer.ranks.receive()
             match order:
                 case Train(_, _, is_published):
                     trainer.train_step(order, frames)
                     if not is_published:
-                        trainer.state_for_publish()
+                        publish_shards(trainer, publisher)
                 case SaveCheckpoint(policy_version):
                     trainer.save_checkpoint(policy_version)
                 case _:

@@ -140,10 +140,14 @@ class Trainer:
             "skipped_steps": float(len(rows) - len(taken)),
         }
 
+    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
+        """What a policy version consists of, as this rank holds it; the next step changes it."""
+        return {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
+
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
         dtype = getattr(torch, self._settings.model.dtype)
-        return gather(named_tensors(self.model), self.ranks, dtype=dtype)
+        return gather(self.tensors_for_publish(), self.ranks, dtype=dtype)
 
     def save_checkpoint(self, policy_version: int) -> Path:
         """Write `checkpoints/step_<policy_version>` in the run directory and return its path.

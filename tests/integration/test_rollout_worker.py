@@ -101,10 +101,12 @@ async def test_an_interrupt_hands_back_every_token_once_and_an_abort_nothing(sta
 
 async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
     torch = pytest.importorskip("torch")
-    from workers.weights import publish
+    from workers.weights.store import Store
+    from workers.weights.tensors import publish
 
-    good = publish(stand.directory / "weights", 3, {"weight": torch.ones(4)})
-    wrong = publish(stand.directory / "weights", 4, {"bias": torch.ones(4)})
+    store = Store(stand.directory / "weights")
+    good = publish(store, 3, {"weight": torch.ones(4)})
+    wrong = publish(store, 4, {"bias": torch.ones(4)})
     await stand.start("rollout", rollout=rollout("make"))
     await stand.expect(Ready)
     stand.send(Route(1, 0, 0, 5, 10**6, ()), int32(7), b"")

@@ -22,10 +22,11 @@ from protocol.settings import (
     RewardSettings,
     RolloutSettings,
     TrainerSettings,
+    WeightsSettings,
     WorkerSettings,
     load_settings,
 )
-from workers.trainer import Trainer, follow, make_trainer
+from workers.trainer import Trainer, follow, make_publisher, make_trainer, publish_shards
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
 SAVED = f"checkpoints/step_{STEPS}"
@@ -51,7 +52,8 @@ def make_batch(train_version):
 def lead(settings, model_directory):
     """Be rank 0 as TrainerWorker is, without a link: STEPS more steps, and a checkpoint."""
     trainer = make_trainer(settings, model_directory)
-    trainer.state_for_publish()
+    publisher = make_publisher(settings, trainer)
+    publisher.seal(publish_shards(trainer, publisher))
     metrics, sent = [], 0
     reduce_scatter = dist.reduce_scatter_single
 
@@ -65,10 +67,12 @@ def lead(settings, model_directory):
         train, frames = make_batch(version)
         trainer.ranks.broadcast(train, frames)
         metrics.append(trainer.train_step(train, frames))
-        trainer.state_for_publish()
+        publisher.seal(publish_shards(trainer, publisher))
+        publisher.retire(version)
     dist.reduce_scatter_single = reduce_scatter
     trainer.ranks.broadcast(SaveCheckpoint(trainer.policy_version))
     trainer.save_checkpoint(trainer.policy_version)
+    publisher.close()
     trainer.ranks.stop()
     return {"metrics": metrics, "sent": sent}
 
@@ -123,6 +127,7 @@ def prepared(tmp_path):
             model=ModelSettings(),
             rollout=RolloutSettings(),
             reward=RewardSettings(),
+            weights=WeightsSettings(directory=str(tmp_path / f"{name} weights")),
             trainer=TrainerSettings(
                 **{"lr": 1e-2, "minibatches": MINIBATCHES, "max_tokens_per_microbatch": 24}
                 | {"weight_decay": 0.1, "device": "cpu"}
@@ -152,6 +157,10 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     assert two.keys() - one.keys() == {"rng.1"}
     names = [name for name in one if not name.startswith("rng.")]
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
+    for name in ("two", "four"):  # each rank has written its shards of the version that is visible
+        (published,) = (tmp_path / f"{name} weights").glob(f"*/v{STEPS}.safetensors")
+        trained = load_file(tmp_path / name / SAVED / "model.safetensors")
+        assert all(torch.equal(tensor, trained[key]) for key, tensor in load_file(published).items())
     settings, _, _ = prepared("one_goes_on")
     copy_checkpoint(settings)
     assert_alike(lead(settings, str(model_directory))["metrics"], second)

@@ -1,0 +1,48 @@
+"""Folders in shared memory: named alike by everybody, kept while held, swept afterwards."""
+
+import signal
+import subprocess
+import sys
+
+from protocol.segments import hold, remove, segment_directory, sweep
+
+HOLDER = """
+import sys, pathlib
+from protocol.segments import hold
+lock = hold(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_has_one_folder_on_each_host(tmp_path):
+    names = {segment_directory(run, host=host, base="b") for run in "xy" for host in ("one", "two")}
+    assert len(names) == 4
+    assert segment_directory("x", host="one").parent.name == "shm"
+
+
+def test_only_folders_that_nobody_holds_are_swept(tmp_path):
+    base = str(tmp_path)
+    held, kept, left = (segment_directory(run, host="h", base=base) for run in "abc")
+    lock = hold(held)
+    for directory in (kept, left):
+        hold(directory).close()
+    sweep(base, keep=kept)
+    assert [directory.exists() for directory in (held, kept, left)] == [True, True, False]
+    lock.close()
+    remove(held)
+    assert not held.exists()
+    remove(held)
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    directory = segment_directory("run", host="h", base=str(tmp_path))
+    command = [sys.executable, "-c", HOLDER, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        sweep(str(tmp_path))
+        assert directory.exists()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    sweep(str(tmp_path))
+    assert not directory.exists()

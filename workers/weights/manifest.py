@@ -1,0 +1,134 @@
+"""The file of a policy version: safetensors, with a checksum of each chunk of its data in the header.
+
+Invariants: the header has the same length whatever the checksums are, so data can be written before it; data
+begins on a page; the digest of a version is that of its header, which vouches for every chunk. Any reader of
+safetensors can open the file.
+"""
+
+import json
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+import xxhash
+
+from protocol.errors import WeightsError
+
+CHUNK_BYTES = 1 << 20  # from here on the cost per message disappears; it still fits a core's cache
+PAGE = 4096
+MAX_HEADER_BYTES = 64 << 20  # of a model of 2 TB
+DIGEST_CHARS = 32
+ITEM_BYTES = {
+    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One tensor of a version."""
+
+    dtype: str  # as safetensors calls it
+    shape: tuple[int, ...]
+    start: int  # byte in the data
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return ITEM_BYTES[self.dtype] * prod(self.shape)
+
+
+class Layout(NamedTuple):
+    """What lies where, before any checksum is known."""
+
+    policy_version: int
+    entries: dict[str, Entry]
+
+    @property
+    def data_bytes(self) -> int:
+        return sum(entry.size for entry in self.entries.values())
+
+    @property
+    def header_bytes(self) -> int:
+        """From the begin of the file to its data."""
+        return len(header(self, [""] * chunk_count(self.data_bytes)))
+
+    @property
+    def file_bytes(self) -> int:
+        return self.header_bytes + self.data_bytes
+
+
+def lay_out(policy_version: int, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
+    """The layout of tensors given as (dtype, shape); wide items first, so that each is aligned."""
+    entries, start = {}, 0
+    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -ITEM_BYTES[item[1][0]]):
+        entries[name] = Entry(dtype, shape, start)
+        start += entries[name].size
+    return Layout(policy_version, entries)
+
+
+def chunk_count(data_bytes: int) -> int:
+    """Chunks that the data is cut into, the last one perhaps short."""
+    return -(-data_bytes // CHUNK_BYTES)
+
+
+def chunk_digest(chunk: memoryview | bytes) -> str:
+    """The checksum of one chunk."""
+    return xxhash.xxh3_128_hexdigest(chunk)
+
+
+def header(layout: Layout, digests: list[str]) -> bytes:
+    """The begin of the file, up to its data."""
+    metadata = {
+        "policy_version": str(layout.policy_version),
+        "chunk_bytes": str(CHUNK_BYTES),
+        "xxh3_128": "".join(digest.ljust(DIGEST_CHARS) for digest in digests),
+    }
+    content: dict[str, object] = {"__metadata__": metadata}
+    for name, (dtype, shape, start) in layout.entries.items():
+        end = start + layout.entries[name].size
+        content[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(content, separators=(",", ":")).encode()
+    padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
+    return padded.to_bytes(8, "little") + text.ljust(padded)
+
+
+def read_header(content: bytes | memoryview, digest: str, *, source: str) -> tuple[Layout, list[str]]:
+    """Layout and chunk digests out of the begin of a file, or of all of it.
+
+    Raises: WeightsError if it is not what was published under this digest.
+    """
+    length = 8 + int.from_bytes(content[:8], "little")
+    size = len(content)
+    if not 8 < length <= min(size, MAX_HEADER_BYTES + 8):
+        raise WeightsError(
+            f"{source} has {size} bytes and names a header of {length}; {digest} was published. It is "
+            "truncated or was changed. Pull again; if it happens twice, look at the disk."
+        )
+    begin = bytes(content[:length])
+    found = chunk_digest(begin)
+    if found != digest:
+        raise WeightsError(
+            f"{source} has {size} bytes with checksum {found}; {digest} was published. It is truncated or "
+            "was changed. Pull again; if it happens twice, look at the disk."
+        )
+    return _parse(begin)
+
+
+def digest_of(content: bytes | memoryview) -> str:
+    """The digest of a version, out of its file. Raises: WeightsError if that is cut off."""
+    length = 8 + int.from_bytes(content[:8], "little")
+    if not 8 < length <= min(len(content), MAX_HEADER_BYTES + 8):
+        raise WeightsError(f"A file of {len(content)} bytes names a header of {length}: it is truncated.")
+    return chunk_digest(content[:length])
+
+
+def _parse(begin: bytes) -> tuple[Layout, list[str]]:
+    content = json.loads(begin[8:])
+    metadata = content.pop("__metadata__")
+    entries = {
+        name: Entry(value["dtype"], tuple(value["shape"]), value["data_offsets"][0])
+        for name, value in content.items()
+    }
+    text = metadata["xxh3_128"]
+    digests = [text[at : at + DIGEST_CHARS] for at in range(0, len(text), DIGEST_CHARS)]
+    return Layout(int(metadata["policy_version"]), entries), digests
