@@ -4,8 +4,8 @@ Invariants:
 - Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
 - It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
 - Versions are published in order, each from a copy that training does not touch, while the next batch may
-  already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A version that is made again
-  is not published again.
+  already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
+  version that is made again is not published again.
 - Rank 0 alone has the link; the others repeat its orders (`follow`).
 """
 

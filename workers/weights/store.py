@@ -1,9 +1,9 @@
 """The versions in one folder: written aside, sealed, retired, and their storage used again.
 
 Invariants: a version appears under its name complete or not at all, and never changes while anybody has it
-open; whoever reads holds a shared lock for as long as the mapping lives, and the kernel takes it away with the
-process, so storage is used again only when nobody can see it; a writer never waits for a reader: storage that
-is still read is unlinked instead, and freed when the last reader lets go.
+open; whoever reads holds a shared lock for as long as the mapping lives, and the kernel takes it away with
+the process, so storage is used again only when nobody can see it; a writer never waits for a reader: storage
+that is still read is unlinked instead, and freed when the last reader lets go.
 
 Storage is used again because the first touch of a page costs ten times the copy (measured: 0.06 of memcpy
 into a fresh file, 0.9 to 1.07 into a used one).
@@ -241,8 +241,8 @@ def open_partial(directory: Path, policy_version: int) -> mmap.mmap:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """A private mapping of a version: what is written to it stays with the writer. While it lives, the storage
-    is not used again.
+    """A private mapping of a version: what is written to it stays with the writer. While it lives, the
+    storage is not used again.
 
     Raises: FileNotFoundError if the version was retired; WeightsError if it is empty.
     """

@@ -66,7 +66,11 @@ def write_shard(target: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def publish(
-    store: Store, policy_version: int, tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype | None = None
+    store: Store,
+    policy_version: int,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Published:
     """Make whole tensors a version. Raises: RunError if there is no room."""
     segment = store.begin(layout_of(policy_version, tensors, dtype=dtype))

@@ -1,4 +1,4 @@
-"""Versions in a folder: what a reader gets, what it is told when it cannot have it, what becomes of storage."""
+"""Versions in a folder: what a reader gets, what it is told when there is nothing, what becomes of storage."""
 
 import os
 import resource
@@ -150,7 +150,7 @@ def test_a_version_without_room_ends_the_run_in_words(store, tensors):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(RunError, match="Version 4 of 3,1.* could not be published"):
+        with pytest.raises(RunError, match=r"Version 4 of 3,1.* could not be published"):
             store.begin(layout_of(4, tensors))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
