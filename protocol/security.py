@@ -193,8 +193,8 @@ class Door:
     def start(self) -> None:
         """Answer in the running loop; until then whoever knocks waits."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), self._drain)
-        self._loop.call_soon(self._drain)
+        self._loop.add_reader(self._socket.fileno(), self.answer_all)
+        self._loop.call_soon(self.answer_all)
 
     def close(self) -> None:
         """Admit nobody any more."""
@@ -202,7 +202,13 @@ class Door:
             self._loop.remove_reader(self._socket.fileno())
         self._socket.close(0)
 
-    def _drain(self) -> None:
+    @property
+    def socket(self) -> zmq.Socket[Any]:
+        """For an owner without a loop: call `answer_all` when it can be read."""
+        return self._socket
+
+    def answer_all(self) -> None:
+        """Answer whoever knocks."""
         while not self._socket.closed:
             try:
                 request = self._socket.recv_multipart(zmq.NOBLOCK)

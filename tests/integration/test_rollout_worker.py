@@ -107,6 +107,7 @@ async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
     store = Store(stand.directory / "weights")
     good = publish(store, 3, {"weight": torch.ones(4)})
     wrong = publish(store, 4, {"bias": torch.ones(4)})
+    store.close()
     await stand.start("rollout", rollout=rollout("make"))
     await stand.expect(Ready)
     stand.send(Route(1, 0, 0, 5, 10**6, ()), int32(7), b"")

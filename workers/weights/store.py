@@ -63,6 +63,11 @@ class Segment:
             self._digests.append(pool.submit(manifest.chunk_digest, chunk))
             self._done += len(chunk)
 
+    def chunk(self, index: int) -> memoryview:
+        """The place of one chunk."""
+        start = index * CHUNK_BYTES
+        return self._data[start : min(self.layout.data_bytes, start + CHUNK_BYTES)]
+
     def finish(self, header: bytes | None = None) -> bytes:
         """Write the header (made of the checksums, if none is given), and return it."""
         if header is None:
@@ -131,9 +136,9 @@ class Store:
         return sorted(int(name) for name in names if name.isdigit())
 
     def clean(self) -> None:
-        """Remove what a writer that died left behind. Nobody else may be writing there."""
+        """Remove what writers that died left behind."""
         for leftover in (*self.directory.glob(f"*{PARTIAL}"), *self.directory.glob(f"{SPARE}*")):
-            leftover.unlink(missing_ok=True)
+            _unlink_unless_locked(leftover)
 
     def begin(self, layout: Layout) -> Segment:
         """Storage for a version that is to be written. Raises: RunError if there is no room."""
@@ -159,7 +164,7 @@ class Store:
         if any(spare.size == size for spare in self._spares):
             return
         with contextlib.suppress(OSError):  # `begin` says it in words if it is needed
-            self._keep(_create(self.directory / f"{SPARE}{next(self._numbers)}", size))
+            self._keep(_create(self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}", size))
 
     def written(self, segment: Segment, end: int | None = None) -> None:
         """The data of a segment is complete up to this byte, or altogether."""
@@ -178,18 +183,19 @@ class Store:
         except OSError as error:
             raise self._no_room(version, segment.size, error) from error
         segment.path = path
-        fcntl.flock(segment.file, fcntl.LOCK_UN)
+        fcntl.flock(segment.file, fcntl.LOCK_SH)  # says that its owner lives
         self._sealed[version] = segment
         return Published(str(path), manifest.chunk_digest(header), segment.size)
 
     def retire(self, policy_version: int) -> None:
-        """Take a version away; one that is gone already is no error. Who has mapped it may go on reading."""
+        """Take a version away, unless another writer that lives has made it; one that is gone already is no
+        error. Who has mapped it may go on reading."""
         path = self.path(policy_version)
         segment = self._sealed.pop(policy_version, None)
         if segment is None:
-            path.unlink(missing_ok=True)
+            _unlink_unless_locked(path)
             return
-        spare = self.directory / f"{SPARE}{next(self._numbers)}"
+        spare = self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}"
         try:
             path.rename(spare)  # from now on nobody opens it
             segment.path = spare
@@ -279,6 +285,12 @@ def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
             "changed. Pull again; if it happens twice, look at the disk and the memory."
         )
     return layout
+
+
+def _unlink_unless_locked(path: Path) -> None:
+    with contextlib.suppress(BlockingIOError, FileNotFoundError), open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
 
 
 def _create(path: Path, size: int) -> Segment:

@@ -1,4 +1,4 @@
-"""Versions in a folder: what a reader gets, what it is told when there is nothing, what becomes of storage."""
+"""Versions in a folder: what a reader gets, what it is told when it is gone, what becomes of storage."""
 
 import os
 import resource

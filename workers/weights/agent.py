@@ -1,0 +1,240 @@
+"""A process beside a worker that pulls versions from other hosts and hands them on.
+
+Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
+step; what it is still receiving it serves already; it keeps nothing in memory but what is on its way, one
+window for each reader; it ends when its worker does. On its standard input it takes its Orders, then one JSON
+object a line: `{"pull": ...}`, `{"retire": ...}`; it answers on its standard output.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from protocol.errors import StaleFlowError, WeightsError
+from protocol.security import Door
+from workers.parent import die_with_parent
+from workers.weights import manifest
+from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
+from workers.weights.fetch import Fetch
+from workers.weights.manifest import CHUNK_BYTES, Layout
+from workers.weights.store import Store, map_file
+
+MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
+
+logger = logging.getLogger("workers")
+
+
+class Agent:
+    """The two sides of one host: readers of its own, and a source."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._store = Store(Path(orders.directory))
+        self._store.clean()
+        self._key = orders.key
+        self._window = max(MIN_WINDOW, orders.window_bytes // CHUNK_BYTES)
+        self._context = zmq.Context()
+        self._door = None
+        if orders.key is not None:
+            self._door = Door(
+                self._context, admits=orders.key.public.__eq__, on_refusal=lambda why: logger.warning(why)
+            )
+        self._router = serving_socket(self._context, orders.host, window=self._window, key=orders.key)
+        self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._held: dict[int, tuple[memoryview, Layout]] = {}  # versions that somebody asked for
+        self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
+        self._fetch: Fetch | None = None
+        self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
+        self._input = b""
+        self.served_bytes = 0
+
+    def run(self) -> None:
+        """Serve until the worker ends."""
+        self._say(serving=self.endpoint)
+        descriptor = sys.stdin.fileno()
+        os.set_blocking(descriptor, False)
+        while True:
+            poller = zmq.Poller()
+            fixed = [self._router, descriptor, *([self._door.socket] if self._door else [])]
+            for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
+                poller.register(what, zmq.POLLIN)
+            wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
+            ready = dict(poller.poll(None if wait_s is None else wait_s * 1000 + 1))
+            if self._door and self._door.socket in ready:
+                self._door.answer_all()
+            if self._router in ready:
+                self._serve()
+            if self._fetch is not None:
+                self._go_on(self._fetch)
+            if descriptor in ready and not self._take_orders(descriptor):
+                return
+
+    def close(self) -> None:
+        """Let go of everything; what was pulled stays for the other workers of this host."""
+        if self._fetch is not None:
+            self._fetch.close()
+        self._held.clear()
+        self._router.close(0)
+        if self._door is not None:
+            self._door.close()
+        self._context.term()
+        self._store.close()
+
+    # -- orders ---------------------------------------------------------------------------------------------
+
+    def _take_orders(self, descriptor: int) -> bool:
+        content = os.read(descriptor, 1 << 20)
+        self._input += content
+        *lines, self._input = self._input.split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if "pull" in order:
+                self._orders.append(order)
+            elif "retire" in order:
+                self._held.pop(order["retire"], None)
+                if not order["is_kept"]:  # by the trainer beside us, which retires it itself
+                    self._store.retire(order["retire"])
+                self._say(retired=order["retire"], served_bytes=self.served_bytes)
+        self._start_next()
+        return bool(content)
+
+    def _start_next(self) -> None:
+        while self._fetch is None and self._orders:
+            order = self._orders.popleft()
+            version = order["pull"]
+            if (found := self._store.find(version)) is not None and found.digest == order["digest"]:
+                self._say(pulled=version, location=found.location, refused=0, received_bytes=0)
+                continue
+            self._fetch = Fetch(
+                self._store, version, order["digest"], order["sources"],
+                context=self._context, window=self._window, key=self._key,
+            )  # fmt: skip
+            self._end_if_over(self._fetch)
+
+    def _say(self, **words: Any) -> None:
+        sys.stdout.write(json.dumps(words) + "\n")
+        sys.stdout.flush()
+
+    # -- pulling --------------------------------------------------------------------------------------------
+
+    def _go_on(self, fetch: Fetch) -> None:
+        had_header = fetch.header is not None
+        for index in fetch.hear():
+            self._answer_waiting(Word(CHUNK, fetch.policy_version, index))
+        if fetch.header is not None and not had_header:
+            self._answer_waiting(Word(HEADER, fetch.policy_version))
+        fetch.notice()
+        fetch.hurry()
+        self._end_if_over(fetch)
+
+    def _end_if_over(self, fetch: Fetch) -> None:
+        if not fetch.is_over:
+            return
+        self._fetch = None
+        for word in [word for word in self._waiting if word.policy_version == fetch.policy_version]:
+            self._answer_waiting(word)
+        counts = {"refused": fetch.refused, "received_bytes": fetch.received_bytes}
+        if fetch.published is not None:
+            self._say(pulled=fetch.policy_version, location=fetch.published.location, **counts)
+        else:
+            self._say(failed=fetch.policy_version, reason=fetch.failure, **counts)
+        self._start_next()
+
+    # -- serving --------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                reader, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            word = decode(frames[0]) if len(frames) == 1 else None
+            if word is not None and word.kind in (HEADER, CHUNK):
+                self._answer(reader, word)
+
+    def _answer_waiting(self, word: Word) -> None:
+        for reader in self._waiting.pop(word, ()):
+            self._answer(reader, word)
+
+    def _answer(self, reader: bytes, word: Word) -> None:
+        content = self._find(word)
+        if content is not None:
+            self._send(reader, word, content)
+        elif self._is_coming(word):
+            self._waiting.setdefault(word, []).append(reader)
+        else:
+            newest = max(self._store.versions(), default=None)
+            text = (
+                f"version {word.policy_version} was retired, or was never here; the newest here is {newest}"
+            )
+            self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
+
+    def _is_coming(self, word: Word) -> bool:
+        coming = [order["pull"] for order in self._orders]
+        return word.policy_version in coming or (
+            self._fetch is not None and self._fetch.policy_version == word.policy_version
+        )
+
+    def _find(self, word: Word) -> memoryview | bytes | None:
+        """What was asked for, out of the version that is on its way or of one that is here."""
+        if self._fetch is not None and self._fetch.policy_version == word.policy_version:
+            return self._fetch.header if word.kind == HEADER else self._fetch.chunk(word.chunk)
+        held = self._hold(word.policy_version)
+        if held is None:
+            return None
+        whole, layout = held
+        begin = layout.header_bytes
+        if word.kind == HEADER:
+            return whole[:begin]
+        start = begin + word.chunk * CHUNK_BYTES
+        return whole[start : start + CHUNK_BYTES] if start < len(whole) else None
+
+    def _hold(self, policy_version: int) -> tuple[memoryview, Layout] | None:
+        if policy_version not in self._held:
+            path = self._store.path(policy_version)
+            try:
+                mapped = map_file(path)
+                layout, _ = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
+            except (OSError, WeightsError):
+                return None
+            self._held[policy_version] = memoryview(mapped), layout
+        return self._held[policy_version]
+
+    def _send(self, reader: bytes, word: Word, content: memoryview | bytes) -> None:
+        """By reference: what lies in a version never changes. A reader that is gone, or asks for more than a
+        window, goes without."""
+        try:
+            self._router.send(reader, zmq.SNDMORE | zmq.NOBLOCK)
+            self._router.send(word.encode(), zmq.SNDMORE | zmq.NOBLOCK)
+            self._router.send(content, zmq.NOBLOCK, copy=False)
+            self.served_bytes += len(content)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                raise
+
+
+def main() -> None:
+    """Be an agent; ends the process."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    die_with_parent()
+    try:
+        agent = Agent(Orders.model_validate_json(sys.stdin.buffer.raw.readline()))  # pyright: ignore
+    except StaleFlowError as error:
+        logger.error("%s", error)
+        sys.exit(1)
+    try:
+        agent.run()
+    finally:
+        agent.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The words by which a host gets a version from another one, and the sockets that they go over.
+
+Invariants: a reader asks for what it has room for, so nothing piles up anywhere: a sender queues no more than
+one window per reader, by reference; a word is one fixed header, and for an answer the bytes themselves.
+A request for what a source is still receiving is answered when it has it.
+"""
+
+import struct
+from typing import Any, NamedTuple
+
+import zmq
+
+from protocol.security import Key, WorkerKey, secure_client, secure_server
+from protocol.settings import Section
+from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
+
+WORD = struct.Struct("<cQQ")  # kind, policy version, chunk
+HEADER, CHUNK, GONE = b"H", b"C", b"G"
+MAX_TEXT = 1000
+MAX_REQUEST_BYTES = 1024  # of a word, and of what ZeroMQ itself says in a handshake
+HEARTBEAT_MS, SILENCE_MS = 1000, 3000  # a peer that is stopped, or whose cable is cut
+
+
+class Word(NamedTuple):
+    """What is asked for, or answered."""
+
+    kind: bytes
+    policy_version: int
+    chunk: int = 0
+
+    def encode(self) -> bytes:
+        """Its bytes."""
+        return WORD.pack(*self)
+
+
+class ChannelKey(Section):
+    """The pair that all ends of one run's weights channel share: whoever has it may read the run's weights."""
+
+    public: Key
+    secret: Key
+
+
+class Orders(Section):
+    """What an agent is started with, on its standard input: a secret does not belong in an argument."""
+
+    directory: str
+    host: str
+    window_bytes: int
+    key: ChannelKey | None = None
+
+
+def decode(frame: bytes) -> Word | None:
+    """The word in a frame; None if it is none."""
+    if len(frame) != WORD.size:
+        return None
+    word = Word(*WORD.unpack(frame))
+    return word if word.kind in (HEADER, CHUNK, GONE) else None
+
+
+def serving_socket(
+    context: zmq.Context[Any], host: str, *, window: int, key: ChannelKey | None
+) -> zmq.Socket[Any]:
+    """Bound to a free port of `host`; with a key, it needs a Door in the same context."""
+    socket = _socket(context, zmq.ROUTER, window=window)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
+    if key is not None:
+        secure_server(socket, key.secret)
+    socket.bind(f"tcp://{host}:*")
+    return socket
+
+
+def asking_socket(
+    context: zmq.Context[Any], endpoint: str, *, window: int, key: ChannelKey | None
+) -> tuple[zmq.Socket[Any], zmq.Socket[Any]]:
+    """Connected, and the socket that tells of connections lost or refused."""
+    socket = _socket(context, zmq.DEALER, window=window)
+    socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
+    if key is not None:
+        secure_client(socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public))
+    lost = (
+        zmq.EVENT_DISCONNECTED
+        | zmq.EVENT_CLOSED
+        | zmq.EVENT_CONNECT_RETRIED
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    )
+    monitor = socket.get_monitor_socket(lost)
+    socket.connect(endpoint)
+    return socket, monitor
+
+
+def _socket(context: zmq.Context[Any], kind: int, *, window: int) -> zmq.Socket[Any]:
+    socket = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        # twice what is asked for: libzmq hears of what was read only every half of its mark
+        (zmq.SNDHWM, 2 * window + 2),
+        (zmq.RCVHWM, 2 * window + 2),
+        (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+        (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
+        (zmq.HANDSHAKE_IVL, SILENCE_MS),
+        (zmq.TCP_KEEPALIVE, 1),
+    ):
+        socket.setsockopt(option, value)
+    return socket

@@ -1,0 +1,202 @@
+"""One version on its way to this host, chunk by chunk, from the first source that has it.
+
+Invariants: nothing that was received and verified is asked for again, whichever source is next; a chunk with
+another checksum than was published is counted and asked for elsewhere; at most `window` chunks are asked for
+at a time; the version appears when it is whole, and not at all after a failure.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from protocol.errors import RunError, WeightsError
+from workers.weights import manifest
+from workers.weights.channel import CHUNK, GONE, HEADER, ChannelKey, Word, asking_socket, decode
+from workers.weights.store import Published, Segment, Store
+
+PATIENCE_S = 10.0  # without a chunk from a source that is connected
+ROUNDS = 3  # times that the sources are gone through: one may have been starting, or a cable loose
+
+
+class Fetch:
+    """The pull of one version. The owner polls `sockets`, and calls `hear`, `notice` and `hurry`."""
+
+    def __init__(
+        self,
+        store: Store,
+        policy_version: int,
+        digest: str,
+        sources: Sequence[str],
+        *,
+        context: zmq.Context[Any],
+        window: int,
+        key: ChannelKey | None = None,
+    ) -> None:
+        self.policy_version = policy_version
+        self.refused = 0  # chunks and headers with a wrong checksum
+        self.received_bytes = 0
+        self.failure: str | None = None
+        """Why it is over without success."""
+        self.published: Published | None = None
+        """What it came to."""
+        self.header: bytes | None = None
+        self._store, self._digest = store, digest
+        self._context, self._window, self._key = context, window, key
+        self._left = deque(endpoint for _ in range(ROUNDS) for endpoint in sources)
+        self._source = ""
+        self._socket: zmq.Socket[Any] | None = None
+        self._monitor: zmq.Socket[Any] | None = None
+        self._segment: Segment | None = None
+        self._digests: list[str] = []
+        self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
+        self._asked: dict[int, None] = {}
+        self._heard_s = 0.0
+        self._next("no source was named")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to an end."""
+        return self.failure is not None or self.published is not None
+
+    @property
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """What to poll: the source, and the news of its connection."""
+        return [s for s in (self._socket, self._monitor) if s is not None]
+
+    @property
+    def deadline_s(self) -> float:
+        """When to call `hurry`, by the monotonic clock."""
+        return self._heard_s + PATIENCE_S
+
+    def chunk(self, index: int) -> memoryview | None:
+        """A chunk that is here already, to be handed on; None if it is not."""
+        if self._segment is None or index in self._todo or index in self._asked:
+            return None
+        return self._segment.chunk(index)
+
+    def hear(self) -> list[int]:
+        """Take what the source has sent; the chunks that are here now."""
+        came: list[int] = []
+        while self._socket is not None:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            came += self._take([frame.buffer for frame in frames])
+        return came
+
+    def notice(self) -> None:
+        """The connection to the source is lost, or was never made: go on with the next."""
+        if self._monitor is not None and self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self._next(f"{self._source}: {zmq.Event(event).name.lower().replace('_', ' ')}")
+
+    def hurry(self) -> None:
+        """Go on with the next source if this one is silent for too long."""
+        if not self.is_over and time.monotonic() >= self.deadline_s:
+            self._next(f"{self._source} was silent for {PATIENCE_S:g} s")
+
+    def close(self) -> None:
+        """Give up what is not finished."""
+        self._disconnect()
+        if self._segment is not None and self.published is None:
+            self._store.discard(self._segment)
+            self._segment = None
+
+    def _take(self, frames: list[memoryview]) -> list[int]:
+        self._heard_s = time.monotonic()
+        word = decode(bytes(frames[0])) if len(frames) == 2 else None
+        if word is None or word.policy_version != self.policy_version:
+            self._next(f"{self._source} does not speak as a source does")
+        elif word.kind == GONE:
+            self._left = deque(endpoint for endpoint in self._left if endpoint != self._source)
+            self._next(f"{self._source}: {bytes(frames[1]).decode(errors='replace')}")
+        elif word.kind == HEADER and self.header is None:
+            self._begin(bytes(frames[1]))
+        elif word.kind == CHUNK and word.chunk in self._asked:
+            return self._keep(word.chunk, frames[1])
+        return []
+
+    def _begin(self, header: bytes) -> None:
+        try:
+            layout, self._digests = manifest.read_header(header, self._digest, source=self._source)
+            self._segment = self._store.begin(layout)
+        except WeightsError as error:
+            self.refused += 1
+            self._next(str(error))
+            return
+        except RunError as error:
+            self._fail(str(error))
+            return
+        self.header = header
+        self._todo = dict.fromkeys(range(len(self._digests)))
+        self._ask()
+        self._finish_if_whole()
+
+    def _keep(self, index: int, data: memoryview) -> list[int]:
+        assert self._segment is not None
+        target = self._segment.chunk(index)
+        if len(data) != len(target) or manifest.chunk_digest(data) != self._digests[index]:
+            self.refused += 1
+            self._next(f"chunk {index} from {self._source} has another checksum than was published")
+            return []
+        target[:] = data
+        del self._asked[index]
+        self.received_bytes += len(data)
+        self._ask()
+        self._finish_if_whole()
+        return [index]
+
+    def _finish_if_whole(self) -> None:
+        if not self._todo and not self._asked and self._segment is not None:
+            self._disconnect()
+            try:
+                self.published = self._store.seal(self._segment, self.header)
+            except RunError as error:
+                self._fail(str(error))
+
+    def _ask(self) -> None:
+        """Keep the window full."""
+        assert self._socket is not None
+        for index in list(islice(self._todo, self._window - len(self._asked))):
+            self._socket.send(Word(CHUNK, self.policy_version, index).encode())
+            del self._todo[index]
+            self._asked[index] = None
+
+    def _next(self, why: str) -> None:
+        """Go on with the next source, from where we are."""
+        self._disconnect()
+        if not self._left:
+            self._fail(why)
+            return
+        self._source = self._left.popleft()
+        self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
+        self._asked = {}
+        self._heard_s = time.monotonic()
+        self._socket, self._monitor = asking_socket(
+            self._context, self._source, window=self._window, key=self._key
+        )
+        if self.header is None:
+            self._socket.send(Word(HEADER, self.policy_version).encode())
+        else:
+            self._ask()
+
+    def _fail(self, why: str) -> None:
+        self.failure = (
+            f"Version {self.policy_version} could not be pulled from any source, the last because: {why}. "
+            "The instance goes on with what it has, and is told the newest version next."
+        )
+        self.close()
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.disable_monitor()
+            self._socket.close(0)
+        if self._monitor is not None:
+            self._monitor.close(0)
+        self._socket = self._monitor = None

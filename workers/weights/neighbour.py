@@ -1,0 +1,117 @@
+"""A worker's handle on the process beside it that exchanges versions with other hosts.
+
+Invariants: it is started when the controller first asks for it, and once; it ends with the worker; a pull is
+answered once, in the order asked; an agent that dies fails what it had in hand, in words, and is started again
+by the next order.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.errors import WeightsError
+from workers.weights.channel import ChannelKey, Orders
+
+COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 1 << 20  # bytes of one line
+
+
+class Fetched(NamedTuple):
+    """A version that is on this host now."""
+
+    location: str
+    refused: int  # chunks with a wrong checksum, asked for again
+    received_bytes: int
+
+
+class Neighbour:
+    """The agent of one worker."""
+
+    def __init__(
+        self, directory: Path, *, host: str, window_bytes: int, key: ChannelKey | None = None
+    ) -> None:
+        """`host`: the address of ours that others reach."""
+        self._orders = Orders(directory=str(directory), host=host, window_bytes=window_bytes, key=key)
+        self._process: Process | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._endpoint: asyncio.Future[str] | None = None
+        self._pulls: dict[int, asyncio.Future[Fetched]] = {}
+        self._retired: dict[int, asyncio.Future[None]] = {}
+        self.served_bytes = 0
+        """Handed to others, as of the last version that was retired."""
+
+    async def start(self) -> str:
+        """The endpoint at which it serves. Raises: WeightsError if it cannot start."""
+        if self._endpoint is None:
+            self._endpoint = asyncio.get_running_loop().create_future()
+            path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+            self._process = await asyncio.create_subprocess_exec(
+                *COMMAND, stdin=PIPE, stdout=PIPE, env=os.environ | {"PYTHONPATH": path}, limit=LIMIT
+            )
+            self._write(self._orders.model_dump(mode="json"))
+            self._listener = asyncio.create_task(self._listen(self._process), name="weights agent")
+        return await self._endpoint
+
+    async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
+        """Have a version on this host. Raises: WeightsError if no source has it."""
+        await self.start()
+        future = self._pulls[policy_version] = asyncio.get_running_loop().create_future()
+        self._write({"pull": policy_version, "digest": digest, "sources": list(sources)})
+        return await future
+
+    async def retire(self, policy_version: int, *, is_kept: bool = False) -> None:
+        """Let go of a version; remove it, unless it `is_kept` by a writer beside. Nothing if there is no
+        agent."""
+        if self._process is None or self._endpoint is None:
+            return
+        future = self._retired[policy_version] = asyncio.get_running_loop().create_future()
+        self._write({"retire": policy_version, "is_kept": is_kept})
+        await future
+
+    async def close(self) -> None:
+        """End the agent."""
+        if self._process is None or self._listener is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._listener
+
+    def _write(self, order: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def _listen(self, process: Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self._take(json.loads(line))
+        code = await process.wait()
+        error = WeightsError(
+            f"The process that exchanges policy versions ended with code {code}; expected it to live as long "
+            "as its worker. The worker's log may say why; it is started again."
+        )
+        for future in (self._endpoint, *self._pulls.values()):
+            if future is not None and not future.done():
+                future.set_exception(error)
+        for future in self._retired.values():
+            future.set_result(None)
+        self._endpoint, self._pulls, self._retired = None, {}, {}
+
+    def _take(self, words: dict[str, Any]) -> None:
+        match words:
+            case {"serving": endpoint}:
+                assert self._endpoint is not None
+                self._endpoint.set_result(endpoint)
+            case {"pulled": version, "location": location, "refused": refused, "received_bytes": received}:
+                self._pulls.pop(version).set_result(Fetched(location, refused, received))
+            case {"failed": version, "reason": reason}:
+                self._pulls.pop(version).set_exception(WeightsError(reason))
+            case {"retired": version, "served_bytes": served}:
+                self.served_bytes = served
+                self._retired.pop(version).set_result(None)
