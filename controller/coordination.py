@@ -126,6 +126,12 @@ class Coordination:
         instance.promised.clear()
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.spend("pull", message.pull_s)
+        if message.refused:
+            self.state.accounts.counts["weights/chunks_refused"] += message.refused
+            text = (
+                f"{instance.name} pulled {message.refused} chunks of weights again: their checksum was wrong."
+            )
+            self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
 
     def on_pull_failed(self, instance: Instance, message: PullFailed) -> None:
         """The instance stays at its version and tries again with the newest one."""

@@ -27,6 +27,7 @@ from controller.events import (
 )
 from controller.examples import Examples
 from controller.groups import FIRST_EVALUATION_GROUP
+from controller.fan_out import FanOut
 from controller.membership import MAY_SAY, Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
@@ -59,6 +60,12 @@ class Core:
             self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
         )
         self.training = Training(self.state, self.dispatch, self.evaluation)
+        self.fan_out = FanOut(self.state)
+        self.pulls = Pulls(self.state, self.dispatch, self.fan_out)
+        self.moves = Moves(self.state, self.coordination, self.dispatch)
+        self.examples = Examples(self.state, self.dispatch)
+        self.scoring = Scoring(self.state, self.coordination, self.dispatch, self.examples)
+        self.training = Training(self.state, self.dispatch, self.fan_out)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -185,6 +192,7 @@ class Core:
             assert instance.resident_tokens == resident, (
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
+        self.fan_out.check()
         assert state.registry.busy_instances == sum(bool(i.running) for i in state.registry.instances())
 
     # -- events -----------------------------------------------------------------------------------------
@@ -217,6 +225,7 @@ class Core:
         state.epoch += 1
         state.config = Config.model_validate_json(event.config)
         state.versions.forget()
+        self.fan_out.forget()
         self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
         self.membership.settings = self.settings.model_dump_json()
         state.ending, state.ending_is_success, state.finished = None, True, False
@@ -247,6 +256,8 @@ class Core:
                 self.membership.ready(worker, message)
             case messages.Detach(reason):
                 self.membership.detach(worker, reason)
+            case messages.Serving(endpoint):
+                self.fan_out.on_serving(worker, endpoint)
             case messages.WorkerFailed():
                 self.membership.failed(worker, message)
             case _ if isinstance(worker, Instance):

@@ -31,6 +31,7 @@ MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
         messages.InstanceStatus,
         messages.Pulled,
         messages.PullFailed,
+        messages.Serving,
     ),
     "reward": (
         *COMMON,
@@ -44,6 +45,7 @@ MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
         messages.TrainStepFinished,
         messages.PolicyPublished,
         messages.CheckpointSaved,
+        messages.Serving,
     ),
 }
 

@@ -14,6 +14,7 @@ class Published:
     policy_version: int
     location: str
     digest: str
+    host: str = ""  # where the location is
 
 
 class PolicyVersions:

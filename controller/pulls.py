@@ -9,6 +9,7 @@ Source: StaleFlow (arXiv 2601.12784), synchronization.
 from controller.dispatch import Dispatch
 from controller.evaluation_dispatch import EvaluationDispatch
 from controller.policy_versions import Published
+from controller.fan_out import FanOut
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.messages import Interrupt, Pull
@@ -24,6 +25,10 @@ class Pulls:
     def __init__(self, state: RunState, dispatch: Dispatch, evaluations: EvaluationDispatch) -> None:
         self.state = state
         self.dispatch, self.evaluations = dispatch, evaluations
+    def __init__(self, state: RunState, dispatch: Dispatch, fan_out: FanOut) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.fan_out = fan_out
         self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
@@ -37,6 +42,7 @@ class Pulls:
         self._seen, self._decided_at = newest.policy_version, self.state.now
         self._decided_after = self.state.events
         behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
+        behind = self.fan_out.reachable(behind)
         if not behind:
             return
         useful = self.state.queue.count_by_version()
@@ -63,6 +69,9 @@ class Pulls:
                 min(free, key=lambda i: (i.policy_version > wanted.policy_version, len(i.running), i.number)),
                 wanted,
             )
+                sources = self.fan_out.sources(instance)
+                if sources is not None:
+                    self._pull(instance, sources)
 
     def _must_pull(self, instance: Instance) -> bool:
         """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
@@ -118,6 +127,7 @@ class Pulls:
         )
 
     def _pull(self, instance: Instance, version: Published) -> None:
+    def _pull(self, instance: Instance, sources: tuple[str, ...]) -> None:
         state = self.state
         is_back = version.policy_version < instance.policy_version
         if instance.running and (is_back or not state.config.staleness.keep_kv):
@@ -131,3 +141,4 @@ class Pulls:
             state.pulled_version = version.policy_version
             state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
         state.send(instance.peer, Pull(version.policy_version, version.location, version.digest))
+        state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest, sources))

@@ -26,6 +26,9 @@ class Worker:
     last_heard: float
     ready: bool = False
     lease_s: float | None = None  # that it may be silent for; None when it is attached no more
+    host: str = ""
+    endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
+    is_asked: bool = False  # to do so
 
     @property
     def deadline(self) -> float | None:
@@ -108,7 +111,9 @@ class Registry:
     def attach(self, peer: PeerId, message: Attach, now: float) -> Worker:
         """Enter a new peer."""
         kinds = {"rollout": Instance, "reward": TextWorker, "trainer": Worker}
-        worker = kinds[message.role](peer=peer, name=message.name, role=message.role, last_heard=now)
+        worker = kinds[message.role](
+            peer=peer, name=message.name, role=message.role, last_heard=now, host=message.host
+        )
         self.workers[peer] = worker
         self.attached_ever += 1
         if isinstance(worker, Instance):

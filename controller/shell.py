@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -43,8 +44,8 @@ from controller.store import Store
 from controller.supervisor import Supervisor
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Close, Message
-from protocol.security import Keyring
+from protocol.messages import Attach, Close, Message, Welcome
+from protocol.security import Keyring, channel_key
 from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
@@ -118,6 +119,7 @@ class Shell:
                 keys=keys,
             )
             stack.callback(self._server.close)
+            self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
             self._local_key = self.directory.publish_key(keys.local) if keys else None
             self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
@@ -292,6 +294,10 @@ class Shell:
             case commands.Send(peer, message):
                 if isinstance(message, Close):
                     self._peers.pop(peer, None)
+                if (
+                    isinstance(message, Welcome) and self._weights_key is not None
+                ):  # a secret stays out of the core
+                    message = replace(message, weights_key=self._weights_key.model_dump_json())
                 self._server.send(peer, message, self._store.fetch(message))
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)

@@ -11,6 +11,7 @@ from statistics import fmean
 from controller.commands import ReportStep
 from controller.dispatch import Dispatch
 from controller.evaluation import Evaluation
+from controller.fan_out import FanOut
 from controller.feed import Batch, Feed
 from controller.groups import Group
 from controller.metrics import batch_metrics, without_rollout
@@ -36,6 +37,10 @@ class Training:
     def __init__(self, state: RunState, dispatch: Dispatch, evaluation: Evaluation) -> None:
         self.state = state
         self.dispatch, self.evaluation = dispatch, evaluation
+    def __init__(self, state: RunState, dispatch: Dispatch, fan_out: FanOut) -> None:
+        self.state = state
+        self.dispatch = dispatch
+        self.fan_out = fan_out
         self.feed = Feed(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being saved
@@ -234,7 +239,9 @@ class Training:
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
         """A version became visible, or was written once more by a trainer that began anew."""
         versions = self.state.versions
-        if versions.publish(Published(message.policy_version, message.location, message.digest)):
+        if versions.publish(
+            Published(message.policy_version, message.location, message.digest, trainer.host)
+        ):
             self.state.accounts.spend("publish", message.publish_s)
         elif message.policy_version not in versions.visible:
             self.feed.retire(trainer.peer, message.policy_version)
@@ -246,6 +253,7 @@ class Training:
             needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
             for version in self.state.versions.retire(needed):
                 self.feed.retire(trainer.peer, version)
+                self.fan_out.retire(version)
 
     def _check_bound(self, groups: list[Group], train_version: int) -> None:
         """Count the ages of what is trained; a strict ledger that lets one through has a bug."""

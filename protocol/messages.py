@@ -202,6 +202,7 @@ class Pulled(Message):
     policy_version: Version
     digest: Name
     pull_s: Real
+    refused: Count = 0  # chunks that came with a wrong checksum, and were pulled again
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,14 @@ class CheckpointSaved(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Serving(Message):
+    """The worker hands its policy versions to other hosts at this endpoint."""
+
+    tag: ClassVar[int] = 17
+    endpoint: Name
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
     protocol.settings.WorkerSettings)."""
@@ -274,6 +283,7 @@ class Welcome(Message):
     beat_s: Real
     lease_s: Real
     settings: Settings
+    weights_key: Text = ""  # JSON of protocol.security.ServerKey; "" where nobody else can listen
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +340,7 @@ class Pull(Message):
     policy_version: Version
     location: Text
     digest: Name
+    sources: tuple[Name, ...] = ()  # where a worker on another host than the trainer's gets it, nearest first
 
 
 class ScoreItem(NamedTuple):
@@ -432,12 +443,19 @@ class Reattach(Message):
     tag: ClassVar[int] = 43
 
 
+@dataclass(frozen=True, slots=True)
+class Serve(Message):
+    """Other hosts need policy versions: say where this worker hands on what it has (Serving)."""
+
+    tag: ClassVar[int] = 44
+
+
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
     GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished,
-    PolicyPublished, CheckpointSaved,
+    PolicyPublished, CheckpointSaved, Serving,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,
-    Reattach,
+    Reattach, Serve,
 )  # fmt: skip

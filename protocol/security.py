@@ -100,6 +100,15 @@ def revoke(directory: Path, name: str) -> None:
     path.unlink(missing_ok=True)
 
 
+def channel_key(path: Path) -> ServerKey:
+    """The pair that all ends of one run's weights channel share, made if it is not there: who has it may read
+    the run's weights. Raises: ConfigError if others can read the file."""
+    if not path.exists():
+        public, secret = _pair()
+        _write_new(path, ServerKey(public=public, secret=secret))
+    return _load(path, ServerKey)
+
+
 def load_worker_key(path: str | Path) -> WorkerKey:
     """The key in a file that `keygen` made. Raises: ConfigError if it is no key, or others can read it."""
     return _load(Path(path), WorkerKey)

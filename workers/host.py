@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Attach, Detach, Role, WorkerFailed
 from protocol.security import load_worker_key
+from protocol.segments import this_host
 from protocol.settings import WorkerSettings
 from workers.link import Link, LinkClosed, NoAnswer
 from workers.parent import die_with_parent
@@ -83,7 +84,7 @@ async def serve(options: argparse.Namespace) -> int:
     try:
         adapt = Overrides(options.role, options.overrides)
         name = options.name or (load_worker_key(options.key).name if options.key else None)
-        attach = Attach(options.role, name or _default_name(), os.getpid(), socket.gethostname())
+        attach = Attach(options.role, name or _default_name(), os.getpid(), this_host())
         host = _Host(options, attach, stop, adapt)
         link = await Link.attach(options.address, attach, key=options.key)
         while (code := await host.work(link)) is None:

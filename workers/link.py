@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.messages import Attach, Beat, Close, Message, Reattach, Welcome
-from protocol.security import WorkerKey, load_worker_key
+from protocol.security import ServerKey, WorkerKey, load_worker_key
 from protocol.settings import WorkerSettings, load_settings
 from protocol.sockets import GARBLED, REFUSED
 from protocol.transport import Connection, Frames
@@ -52,6 +52,10 @@ class Link:
             endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key
         )
         self._key = key
+        self.endpoint = endpoint
+        """Of the controller."""
+        self.weights_key: ServerKey | None = None
+        """Of the run's weights channel; None where nobody else can listen."""
         self._broken_handshakes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._beat_s = self._lease_s = 0.0
@@ -138,6 +142,8 @@ class Link:
                 f"The controller's settings do not fit this worker: {error.errors()[0]['msg']} at "
                 f"{error.errors()[0]['loc']}. Install the same release on both sides."
             ) from None
+        if welcome.weights_key:
+            self.weights_key = ServerKey.model_validate_json(welcome.weights_key)
         self._beat_s, self._lease_s = welcome.beat_s, welcome.lease_s
         loop = asyncio.get_running_loop()
         self._beaten_at = loop.time()

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +32,16 @@ from protocol.messages import (
     Pulled,
     PullFailed,
     Ready,
+    Retire,
     Route,
+    Serve,
+    Serving,
 )
+from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
 from workers.link import Link
+from workers.weights.neighbour import Neighbour, make_neighbour
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +70,7 @@ class RolloutWorker:
         self._reported_at = self._status_at = 0.0
         self._is_known_idle = True
         self._is_draining = False
+        self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
 
     def drain(self) -> None:
         """Hand back everything and return from `run`, after the engine step in hand."""
@@ -108,6 +115,10 @@ class RolloutWorker:
                     self._attempts.pop(key, None)
             case Pull():
                 await self._pull(message)
+            case Serve():
+                self._link.send(Serving(await self._exchange().start()))
+            case Retire(policy_version):
+                await self._exchange().retire(policy_version)
             case _:
                 logger.warning("A rollout worker has no use for %s; ignored.", type(message).__name__)
 
@@ -204,19 +215,50 @@ class RolloutWorker:
         )
 
     async def _pull(self, pull: Pull) -> None:
-        from workers.weights.tensors import read  # imports torch, which an engine of the user's may not need
-
+        """Fetch a version while the engine goes on, then swap the weights between two steps."""
         started = time.monotonic()
+        fetching = asyncio.create_task(self._fetch(pull), name="fetch")
         try:
-            tensors = await asyncio.to_thread(read, pull.location, pull.digest)
+            while not fetching.done():
+                if self._engine.is_busy():
+                    self._step()
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.wait([fetching])
+            tensors, refused = fetching.result()
             self._report_progress()  # under the version that sampled it
             self._engine.load_weights(pull.policy_version, tensors)
         except (WeightsError, ValueError) as error:
             self._link.send(PullFailed(pull.policy_version, str(error)))
             return
+        finally:
+            fetching.cancel()
         for attempt in self._attempts.values():
             attempt.policy_version = pull.policy_version
-        self._link.send(Pulled(pull.policy_version, pull.digest, time.monotonic() - started))
+        self._link.send(Pulled(pull.policy_version, pull.digest, time.monotonic() - started, refused))
+
+    async def _fetch(self, pull: Pull) -> tuple[dict[str, Any], int]:
+        """The tensors of a version, mapped and verified; and how many chunks had come wrong on the way."""
+        from workers.weights.tensors import read  # imports torch, which an engine of the user's may not need
+
+        location, refused = pull.location, 0
+        if pull.sources:
+            fetched = await self._exchange().fetch(pull.policy_version, pull.digest, pull.sources)
+            location, refused = fetched.location, fetched.refused
+        return await asyncio.to_thread(read, location, pull.digest), refused
+
+    def _exchange(self) -> Neighbour:
+        if self._neighbour is None:
+            weights = self._settings.weights
+            directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
+            sweep(weights.directory, keep=directory)
+            self._neighbour = make_neighbour(
+                directory,
+                self._link,
+                window_mb=weights.window_mb,
+                on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
+            )
+        return self._neighbour
 
 
 def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:

@@ -27,6 +27,8 @@ from protocol.messages import (
     Ready,
     Retire,
     SaveCheckpoint,
+    Serve,
+    Serving,
     Train,
     TrainStepFinished,
 )
@@ -35,6 +37,7 @@ from workers.checkpoints import newest_checkpoint
 from workers.link import Link
 from workers.ranks import share_settings
 from workers.training import Trainer
+from workers.weights.neighbour import make_neighbour
 from workers.weights.publisher import Publisher
 from workers.weights.store import Published, Segment
 
@@ -78,6 +81,12 @@ class TrainerWorker:
             await self._in_thread(share_settings, self._settings)
             self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
             self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
+            self._neighbour = make_neighbour(
+                self._publisher.directory,
+                link,
+                window_mb=self._settings.weights.window_mb,
+                on_restart=lambda endpoint: link.send(Serving(endpoint)),
+            )
             self._announce_survivors()
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
@@ -91,6 +100,8 @@ class TrainerWorker:
         finally:
             if hasattr(self, "_trainer"):
                 self._thread.submit(self._trainer.ranks.stop)
+            if hasattr(self, "_neighbour"):
+                await self._neighbour.close()
             if hasattr(self, "_publisher"):
                 self._publisher.close()
             self._thread.shutdown(wait=False)
@@ -115,7 +126,10 @@ class TrainerWorker:
                 path = await self._in_thread(self._save_checkpoint, message)
                 self._link.send(CheckpointSaved(policy_version, str(path)))
             case Retire(policy_version):
+                await self._neighbour.retire(policy_version, is_kept=True)
                 await asyncio.to_thread(self._publisher.retire, policy_version)
+            case Serve():
+                self._link.send(Serving(await self._neighbour.start()))
             case _:
                 raise RemoteError(
                     f"{type(message).__name__} came to a trainer; expected Train, SaveCheckpoint or Retire. "

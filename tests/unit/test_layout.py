@@ -22,6 +22,8 @@ PURE = {
     "config_rules simulation_settings cluster_settings snapshot metrics coordination membership scoring "
     "state training feed examples dispatch loose_ledger moves pulls shortlist fingerprint core_image "
     "evaluation evaluation_dispatch evaluation_line evaluation_settings",
+    "state training feed examples dispatch loose_ledger moves pulls fan_out shortlist fingerprint "
+    "core_image",
 }
 IMPURE = {"asyncio", "socket", "time", "zmq", "os", "pathlib", "subprocess", "threading", "logging", "uuid"}
 LATE = {("controller/config.py", "controller.config_file")}  # inside load_config, which reads a file

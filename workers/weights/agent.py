@@ -170,9 +170,7 @@ class Agent:
             self._waiting.setdefault(word, []).append(reader)
         else:
             newest = max(self._store.versions(), default=None)
-            text = (
-                f"version {word.policy_version} was retired, or was never here; the newest here is {newest}"
-            )
+            text = f"version {word.policy_version} was retired, or never here; the newest here is {newest}"
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
 
     def _is_coming(self, word: Word) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from protocol.security import Key, WorkerKey, secure_client, secure_server
+from protocol.security import ServerKey, WorkerKey, secure_client, secure_server
 from protocol.settings import Section
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 
@@ -33,20 +33,13 @@ class Word(NamedTuple):
         return WORD.pack(*self)
 
 
-class ChannelKey(Section):
-    """The pair that all ends of one run's weights channel share: whoever has it may read the run's weights."""
-
-    public: Key
-    secret: Key
-
-
 class Orders(Section):
     """What an agent is started with, on its standard input: a secret does not belong in an argument."""
 
     directory: str
     host: str
     window_bytes: int
-    key: ChannelKey | None = None
+    key: ServerKey | None = None
 
 
 def decode(frame: bytes) -> Word | None:
@@ -58,7 +51,7 @@ def decode(frame: bytes) -> Word | None:
 
 
 def serving_socket(
-    context: zmq.Context[Any], host: str, *, window: int, key: ChannelKey | None
+    context: zmq.Context[Any], host: str, *, window: int, key: ServerKey | None
 ) -> zmq.Socket[Any]:
     """Bound to a free port of `host`; with a key, it needs a Door in the same context."""
     socket = _socket(context, zmq.ROUTER, window=window)
@@ -71,20 +64,15 @@ def serving_socket(
 
 
 def asking_socket(
-    context: zmq.Context[Any], endpoint: str, *, window: int, key: ChannelKey | None
+    context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
 ) -> tuple[zmq.Socket[Any], zmq.Socket[Any]]:
     """Connected, and the socket that tells of connections lost or refused."""
     socket = _socket(context, zmq.DEALER, window=window)
     socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
     if key is not None:
         secure_client(socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public))
-    lost = (
-        zmq.EVENT_DISCONNECTED
-        | zmq.EVENT_CLOSED
-        | zmq.EVENT_CONNECT_RETRIED
-        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    )
-    monitor = socket.get_monitor_socket(lost)
+    lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+    monitor = socket.get_monitor_socket(lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
     socket.connect(endpoint)
     return socket, monitor
 

@@ -15,8 +15,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from protocol.errors import RunError, WeightsError
+from protocol.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, GONE, HEADER, ChannelKey, Word, asking_socket, decode
+from workers.weights.channel import CHUNK, GONE, HEADER, Word, asking_socket, decode
 from workers.weights.store import Published, Segment, Store
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
@@ -35,7 +36,7 @@ class Fetch:
         *,
         context: zmq.Context[Any],
         window: int,
-        key: ChannelKey | None = None,
+        key: ServerKey | None = None,
     ) -> None:
         self.policy_version = policy_version
         self.refused = 0  # chunks and headers with a wrong checksum

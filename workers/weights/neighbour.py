@@ -1,25 +1,49 @@
 """A worker's handle on the process beside it that exchanges versions with other hosts.
 
 Invariants: it is started when the controller first asks for it, and once; it ends with the worker; a pull is
-answered once, in the order asked; an agent that dies fails what it had in hand, in words, and is started again
-by the next order.
+answered once, in the order asked; an agent that dies fails what it had in hand, in words, and is started
+again by the next order.
 """
 
 import asyncio
 import json
 import os
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from protocol.endpoints import is_loopback
 from protocol.errors import WeightsError
-from workers.weights.channel import ChannelKey, Orders
+from protocol.security import ServerKey
+from workers.link import Link
+from workers.weights.channel import Orders
 
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
 ROOT = Path(__file__).resolve().parents[2]
+ELSEWHERE = "192.0.2.1"  # of no host; the way to it is the way out
 LIMIT = 1 << 20  # bytes of one line
+
+
+def own_address(endpoint: str, *, is_private: bool) -> str:
+    """The address at which other workers reach this host: that from which it talks to the controller.
+
+    Without a key (not `is_private`) it is one that nobody else reaches, whatever the controller's is.
+    """
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]") if "tcp://" in endpoint else ""
+    if not is_private:
+        return "127.0.0.1"
+    if not host or is_loopback(host):
+        host = ELSEWHERE
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        try:
+            probe.connect((host, 9))
+        except OSError:  # no way out of this host: then everybody is on it
+            return "127.0.0.1"
+        return probe.getsockname()[0]
 
 
 class Fetched(NamedTuple):
@@ -34,10 +58,18 @@ class Neighbour:
     """The agent of one worker."""
 
     def __init__(
-        self, directory: Path, *, host: str, window_bytes: int, key: ChannelKey | None = None
+        self,
+        directory: Path,
+        *,
+        host: str,
+        window_bytes: int,
+        key: ServerKey | None = None,
+        on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """`host`: the address of ours that others reach."""
+        """`host`: the address of ours that others reach; `on_restart` is told of another endpoint."""
         self._orders = Orders(directory=str(directory), host=host, window_bytes=window_bytes, key=key)
+        self._on_restart = on_restart
+        self._is_closing = False
         self._process: Process | None = None
         self._listener: asyncio.Task[None] | None = None
         self._endpoint: asyncio.Future[str] | None = None
@@ -79,6 +111,7 @@ class Neighbour:
         if self._process is None or self._listener is None:
             return
         assert self._process.stdin is not None
+        self._is_closing = True
         self._process.stdin.close()
         await self._listener
 
@@ -96,12 +129,15 @@ class Neighbour:
             f"The process that exchanges policy versions ended with code {code}; expected it to live as long "
             "as its worker. The worker's log may say why; it is started again."
         )
+        has_served = self._endpoint is not None and self._endpoint.done()
         for future in (self._endpoint, *self._pulls.values()):
             if future is not None and not future.done():
                 future.set_exception(error)
         for future in self._retired.values():
             future.set_result(None)
         self._endpoint, self._pulls, self._retired = None, {}, {}
+        if has_served and not self._is_closing:
+            self._on_restart(await self.start())
 
     def _take(self, words: dict[str, Any]) -> None:
         match words:
@@ -115,3 +151,13 @@ class Neighbour:
             case {"retired": version, "served_bytes": served}:
                 self.served_bytes = served
                 self._retired.pop(version).set_result(None)
+
+
+def make_neighbour(
+    directory: Path, link: Link, *, window_mb: int, on_restart: Callable[[str], None]
+) -> Neighbour:
+    """The agent of the worker behind this link, which is started when it is needed."""
+    host = own_address(link.endpoint, is_private=link.weights_key is not None)
+    return Neighbour(
+        directory, host=host, window_bytes=window_mb << 20, key=link.weights_key, on_restart=on_restart
+    )
