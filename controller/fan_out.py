@@ -1,7 +1,7 @@
 """From where an instance on another host than the trainer's gets a policy version: a tree per version.
 
 Invariants: an instance is told its sources nearest first, and the last is the trainer, which has the version;
-every source before it has the version, or pulls it from those that follow, and hands on what it has so far; at
+every source before it has the version, or pulls it from those that follow and hands on what it has; at
 most `weights.fan_out` instances have the same first source, so the trainer's link carries a version that
 often, however many hosts there are; of one host, one instance pulls at a time, and the others find what it
 got.

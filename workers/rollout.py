@@ -40,7 +40,7 @@ from protocol.messages import (
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
-from workers.link import Link
+from workers.link import Link, LinkClosed
 from workers.weights.neighbour import Neighbour, make_neighbour
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,16 @@ class RolloutWorker:
         engine.abort(list(self._attempts))
         self._attempts.clear()
         link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
+        try:
+            await self._serve()
+        except LinkClosed as closed:
+            if not closed.may_reattach:
+                await self._leave_exchange()
+            raise
+        await self._leave_exchange()
+
+    async def _serve(self) -> None:
+        link, engine = self._link, self._engine
         while True:
             while (item := link.receive_nowait()) is not None:
                 await self._handle(*item)
@@ -247,6 +257,10 @@ class RolloutWorker:
             location, refused = fetched.location, fetched.refused
         return await asyncio.to_thread(read, location, pull.digest), refused
 
+    async def _leave_exchange(self) -> None:
+        if self._neighbour is not None:
+            await self._neighbour.close()
+
     def _exchange(self) -> Neighbour:
         if self._neighbour is None:
             weights = self._settings.weights
@@ -256,6 +270,7 @@ class RolloutWorker:
                 directory,
                 self._link,
                 window_mb=weights.window_mb,
+                is_writers=False,
                 on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
             )
         return self._neighbour

@@ -85,6 +85,7 @@ class TrainerWorker:
                 self._publisher.directory,
                 link,
                 window_mb=self._settings.weights.window_mb,
+                is_writers=True,
                 on_restart=lambda endpoint: link.send(Serving(endpoint)),
             )
             self._announce_survivors()
@@ -126,7 +127,7 @@ class TrainerWorker:
                 path = await self._in_thread(self._save_checkpoint, message)
                 self._link.send(CheckpointSaved(policy_version, str(path)))
             case Retire(policy_version):
-                await self._neighbour.retire(policy_version, is_kept=True)
+                await self._neighbour.retire(policy_version)
                 await asyncio.to_thread(self._publisher.retire, policy_version)
             case Serve():
                 self._link.send(Serving(await self._neighbour.start()))

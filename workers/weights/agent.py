@@ -2,7 +2,7 @@
 
 Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
 step; what it is still receiving it serves already; it keeps nothing in memory but what is on its way, one
-window for each reader; it ends when its worker does. On its standard input it takes its Orders, then one JSON
+window for each reader; it ends when its worker does, however that was. On its standard input it takes its Orders, then one JSON
 object a line: `{"pull": ...}`, `{"retire": ...}`; it answers on its standard output.
 """
 
@@ -19,7 +19,7 @@ import zmq
 
 from protocol.errors import StaleFlowError, WeightsError
 from protocol.security import Door
-from workers.parent import die_with_parent
+from protocol.segments import remove
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
 from workers.weights.fetch import Fetch
@@ -37,7 +37,7 @@ class Agent:
     def __init__(self, orders: Orders) -> None:
         self._store = Store(Path(orders.directory))
         self._store.clean()
-        self._key = orders.key
+        self._key, self._is_writers = orders.key, orders.is_writers
         self._window = max(MIN_WINDOW, orders.window_bytes // CHUNK_BYTES)
         self._context = zmq.Context()
         self._door = None
@@ -76,7 +76,7 @@ class Agent:
                 return
 
     def close(self) -> None:
-        """Let go of everything; what was pulled stays for the other workers of this host."""
+        """Let go of everything; what was pulled stays while other workers of this host hold the folder."""
         if self._fetch is not None:
             self._fetch.close()
         self._held.clear()
@@ -85,6 +85,8 @@ class Agent:
             self._door.close()
         self._context.term()
         self._store.close()
+        if not self._is_writers:
+            remove(self._store.directory)
 
     # -- orders ---------------------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class Agent:
                 self._orders.append(order)
             elif "retire" in order:
                 self._held.pop(order["retire"], None)
-                if not order["is_kept"]:  # by the trainer beside us, which retires it itself
+                if not self._is_writers:
                     self._store.retire(order["retire"])
                 self._say(retired=order["retire"], served_bytes=self.served_bytes)
         self._start_next()
@@ -222,7 +224,6 @@ def main() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    die_with_parent()
     try:
         agent = Agent(Orders.model_validate_json(sys.stdin.buffer.raw.readline()))  # pyright: ignore
     except StaleFlowError as error:

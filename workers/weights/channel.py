@@ -40,6 +40,7 @@ class Orders(Section):
     host: str
     window_bytes: int
     key: ServerKey | None = None
+    is_writers: bool = False  # the folder is the trainer's, which retires what lies there itself
 
 
 def decode(frame: bytes) -> Word | None:

@@ -64,10 +64,14 @@ class Neighbour:
         host: str,
         window_bytes: int,
         key: ServerKey | None = None,
+        is_writers: bool = False,
         on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """`host`: the address of ours that others reach; `on_restart` is told of another endpoint."""
-        self._orders = Orders(directory=str(directory), host=host, window_bytes=window_bytes, key=key)
+        """`host`: the address of ours that others reach; `is_writers`: the folder is the trainer's;
+        `on_restart` is told of another endpoint."""
+        self._orders = Orders(
+            directory=str(directory), host=host, window_bytes=window_bytes, key=key, is_writers=is_writers
+        )
         self._on_restart = on_restart
         self._is_closing = False
         self._process: Process | None = None
@@ -97,13 +101,12 @@ class Neighbour:
         self._write({"pull": policy_version, "digest": digest, "sources": list(sources)})
         return await future
 
-    async def retire(self, policy_version: int, *, is_kept: bool = False) -> None:
-        """Let go of a version; remove it, unless it `is_kept` by a writer beside. Nothing if there is no
-        agent."""
+    async def retire(self, policy_version: int) -> None:
+        """Let go of a version, and unless the folder is the trainer's, remove it."""
         if self._process is None or self._endpoint is None:
             return
         future = self._retired[policy_version] = asyncio.get_running_loop().create_future()
-        self._write({"retire": policy_version, "is_kept": is_kept})
+        self._write({"retire": policy_version})
         await future
 
     async def close(self) -> None:
@@ -154,10 +157,15 @@ class Neighbour:
 
 
 def make_neighbour(
-    directory: Path, link: Link, *, window_mb: int, on_restart: Callable[[str], None]
+    directory: Path, link: Link, *, window_mb: int, is_writers: bool, on_restart: Callable[[str], None]
 ) -> Neighbour:
     """The agent of the worker behind this link, which is started when it is needed."""
     host = own_address(link.endpoint, is_private=link.weights_key is not None)
     return Neighbour(
-        directory, host=host, window_bytes=window_mb << 20, key=link.weights_key, on_restart=on_restart
+        directory,
+        host=host,
+        window_bytes=window_mb << 20,
+        key=link.weights_key,
+        is_writers=is_writers,
+        on_restart=on_restart,
     )
