@@ -282,8 +282,10 @@ class Core:
                 self.moves.on_status(instance, message)
             case messages.Pulled():
                 self.coordination.on_pulled(instance, message)
+                self.fan_out.on_answer(instance)
             case messages.PullFailed():
                 self.coordination.on_pull_failed(instance, message)
+                self.fan_out.on_answer(instance)
             case messages.GenerationFailed():
                 self.coordination.on_failed(instance, message)
 

@@ -58,8 +58,14 @@ class FanOut:
         """A worker says where it hands versions on: somebody may have waited for that."""
         worker.endpoint = endpoint
         for instance in self.state.registry.instances():
-            if instance.pulling is None:
-                self.state.registry.changed[instance.peer] = None
+            self.state.registry.changed[instance.peer] = None
+
+    def on_answer(self, instance: Instance) -> None:
+        """A pull is over: others of its host may have waited for it."""
+        if self._is_remote(instance):
+            for other in self.state.registry.instances():
+                if other.host == instance.host:
+                    self.state.registry.changed[other.peer] = None
 
     def retire(self, policy_version: int) -> None:
         """Nobody needs the version any more: its copies on other hosts go too."""

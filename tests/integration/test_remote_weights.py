@@ -1,4 +1,4 @@
-"""A run whose instances share no storage with the trainer: versions come over the channel, and are handed on."""
+"""A run whose instances share no storage with the trainer: versions come over the channel, handed on."""
 
 import asyncio
 import os
@@ -37,9 +37,8 @@ async def test_two_hosts_are_fed_one_through_the_other_and_nothing_is_left(tmp_p
     workers = [await attach(tmp_path, port, name) for name in ("node1", "node2")]
     async with Controller(settings(tmp_path, port)) as controller:
         async for _ in controller.train():
-            sampled |= {
-                w.name: w.policy_version for w in controller.snapshot().workers if w.role == "rollout"
-            }
+            attached = controller.snapshot().workers
+            sampled |= {w.name: w.policy_version for w in attached if w.role == "rollout"}
             if len(sampled) == 2 and min(sampled.values()) >= 3:
                 controller.stop("both have pulled again and again")
     assert [await worker.wait() for worker in workers] == [0, 0]

@@ -2,8 +2,8 @@
 
 Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
 step; what it is still receiving it serves already; it keeps nothing in memory but what is on its way, one
-window for each reader; it ends when its worker does, however that was. On its standard input it takes its Orders, then one JSON
-object a line: `{"pull": ...}`, `{"retire": ...}`; it answers on its standard output.
+window for each reader; it ends when its worker does, however that was. On its standard input it takes its
+Orders, then one JSON object a line: `{"pull": ...}`, `{"retire": ...}`; it answers on its standard output.
 """
 
 import json
