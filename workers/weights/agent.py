@@ -168,18 +168,22 @@ class Agent:
         content = self._find(word)
         if content is not None:
             self._send(reader, word, content)
-        elif self._is_coming(word):
-            self._waiting.setdefault(word, []).append(reader)
+            return
+        newest = max(self._store.versions(), default=-1)
+        if self._is_coming(word.policy_version, newest):
+            readers = self._waiting.setdefault(word, [])
+            if reader not in readers:
+                readers.append(reader)
         else:
-            newest = max(self._store.versions(), default=None)
             text = f"version {word.policy_version} was retired, or never here; the newest here is {newest}"
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
 
-    def _is_coming(self, word: Word) -> bool:
+    def _is_coming(self, policy_version: int, newest: int) -> bool:
+        """Whether it is on its way, or will be: a reader may have been told before we were."""
         coming = [order["pull"] for order in self._orders]
-        return word.policy_version in coming or (
-            self._fetch is not None and self._fetch.policy_version == word.policy_version
-        )
+        if self._fetch is not None:
+            coming.append(self._fetch.policy_version)
+        return policy_version in coming or (policy_version > newest and not self._is_writers)
 
     def _find(self, word: Word) -> memoryview | bytes | None:
         """What was asked for, out of the version that is on its way or of one that is here."""
