@@ -8,9 +8,10 @@ asserted here where it counts; versions become visible in order; each step is re
 from collections import deque
 from statistics import fmean
 
-from controller.commands import ReportStep
+from controller.commands import ReportStep, Warn
 from controller.dispatch import Dispatch
 from controller.evaluation import Evaluation
+from controller.drift import Drift
 from controller.fan_out import FanOut
 from controller.feed import Batch, Feed
 from controller.groups import Group
@@ -54,6 +55,7 @@ class Training:
         )
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
+        self.drift = Drift(state.config.trainer.logprob_gap_warning)
 
     @property
     def is_busy(self) -> bool:
@@ -215,6 +217,8 @@ class Training:
         line["cost_model/error"] = fmean(errors) if errors else None
         is_supervised = self.state.config.trainer.is_supervised
         self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
+        if warning := self.drift.observe(self.state.steps, dict(message.metrics)):
+            self.state.emit(Warn(warning))
 
     @property
     def is_unsaved(self) -> bool:

@@ -270,7 +270,7 @@ class CheckpointSaved(Message):
 class Serving(Message):
     """The worker hands its policy versions to other hosts at this endpoint."""
 
-    tag: ClassVar[int] = 17
+    tag: ClassVar[int] = 18
     endpoint: Name
 
 

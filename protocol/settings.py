@@ -226,6 +226,9 @@ class TrainerSettings(Section):
     value_clip: float = Field(default=0.2, gt=0)
     """A value is trained no further than this from what it was before the update, in units of the
     reward."""
+    logprob_gap_warning: float = Field(default=1.0, gt=0)
+    """Warn when the p99 of |rollout_logprobs - proximal_logprobs| of a batch is above this (nats), or five
+    times its running median: the engine does not sample from the weights that the trainer believes in."""
     max_tokens_per_microbatch: int = Field(default=4096, ge=1)
     """Token budget of one packed forward pass: bounded by memory. A single longer sequence gets one of its
     own."""

@@ -120,12 +120,13 @@ async def test_a_relay_that_is_killed_costs_the_reader_nothing_that_it_has(hosts
     """The relay is starved in the middle of the version, then killed: the reader goes on with the trainer."""
     published = hosts.store.find(0)
     trainer, relay, reader = (hosts.add(name) for name in ("trainer", "relay", "reader"))
-    near, far = await relay.start(), await trainer.start()
+    near, far, own = [await agent.start() for agent in (relay, trainer, reader)]
     half = set(range(CHUNKS // 2))
     coming = asyncio.ensure_future(relay.fetch(0, published.digest, [source.endpoint]))
     fetching = asyncio.ensure_future(reader.fetch(0, published.digest, [near, far]))
     while set(source.asked) != half | set(range(CHUNKS // 2, CHUNKS // 2 + WINDOW)):
         await asyncio.to_thread(source.answer, only=half)
+    await asyncio.to_thread(until_it_hands_on, own, Word(CHUNK, 0, max(half)))
     (killed,) = [p for p in agents() if str(hosts.folder / "relay") in str(p.open_files())]
     killed.send_signal(signal.SIGKILL)
     fetched = await fetching
@@ -135,6 +136,14 @@ async def test_a_relay_that_is_killed_costs_the_reader_nothing_that_it_has(hosts
     assert trainer.served_bytes < published.size_bytes  # the relay has brought the beginning
     with pytest.raises(WeightsError, match="ended with code -9"):
         await coming
+
+
+def until_it_hands_on(endpoint: str, word: Word) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as probe:
+        probe.setsockopt(zmq.LINGER, 0)
+        probe.connect(endpoint)
+        probe.send(word.encode())
+        assert probe.recv_multipart()[0] == word.encode()
 
 
 def agents() -> list[psutil.Process]:
@@ -200,7 +209,7 @@ async def test_a_version_that_is_retired_while_it_is_pulled_is_gone_in_words(hos
     await asyncio.to_thread(source.socket.poll, 5000)
     name, _ = source.socket.recv_multipart()
     source.socket.send_multipart([name, *reply])
-    with pytest.raises(WeightsError, match="was retired, .* the newest here is 2"):
+    with pytest.raises(WeightsError, match=r"was retired, .* the newest here is 2"):
         await fetching
 
 
@@ -222,8 +231,9 @@ async def test_no_more_than_a_window_is_asked_for_at_a_time(hosts, source):
     published = hosts.store.find(0)
     reader = hosts.add("reader")
     fetching = asyncio.ensure_future(reader.fetch(0, published.digest, [source.endpoint]))
-    while await asyncio.to_thread(source.answer, only=(), wait_ms=500):
-        pass
+    while len(source.asked) < WINDOW:
+        await asyncio.to_thread(source.answer, only=())
+    assert not await asyncio.to_thread(source.answer, only=(), wait_ms=500)
     assert source.asked == list(range(WINDOW))
     source.close()
     with pytest.raises(WeightsError):

@@ -23,6 +23,7 @@ PURE = {
     "state training feed examples dispatch loose_ledger moves pulls shortlist fingerprint core_image "
     "evaluation evaluation_dispatch evaluation_line evaluation_settings",
     "state training feed examples dispatch loose_ledger moves pulls fan_out shortlist fingerprint "
+    "state training feed examples dispatch loose_ledger moves pulls fan_out drift shortlist fingerprint "
     "core_image",
 }
 IMPURE = {"asyncio", "socket", "time", "zmq", "os", "pathlib", "subprocess", "threading", "logging", "uuid"}

@@ -121,6 +121,9 @@ def test_a_version_is_found_by_a_store_that_did_not_write_it(store, tensors):
     assert other.find(2) == published
     assert other.versions() == [2]
     other.retire(2)
+    assert names(store) == ["v2.safetensors"]  # its owner lives, and retires it itself
+    store.close()
+    other.retire(2)
     other.close()
     assert names(store) == []
 
