@@ -435,5 +435,4 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         weights=config.weights,
         import_paths=import_paths,
         reattach_s=config.controller.reattach_s,
-        is_power_safe=config.run.durability == "power",
     )

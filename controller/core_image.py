@@ -27,7 +27,9 @@ from controller import (
     evaluation_dispatch,
     evaluation_line,
     evaluation_settings,
+    drift,
     examples,
+    fan_out,
     feed,
     groups,
     ledger,
@@ -54,6 +56,9 @@ MODULES = (
     evaluation_line, evaluation_settings, examples, feed, groups, ledger, loose_ledger, membership,
     metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state, training,
     ids, messages, settings, cost_model, fitting, lengths, views,
+    config, coordination, core, dispatch, dispatch_queue, drift, examples, fan_out, feed, groups, ledger,
+    loose_ledger, membership, metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state,
+    training, ids, messages, settings, cost_model, fitting, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -34,12 +34,13 @@ class Drift:
         is_new, self._is_warned = is_drifting and not self._is_warned, is_drifting
         if not is_new:
             return None
+        kl = metrics.get("mismatch_kl", 0.0)
         expected = f"{self.threshold:g} (trainer.logprob_gap_warning) at most"
         if is_sudden:
             expected = f"about {usual:.3g}, the median of the last {len(self._gaps) - 1} steps"
         return (
             f"Step {step}: one token in a hundred has logprobs that differ by more than {gap:.3g} between "
-            f"the engine that sampled it and the trainer (mismatch_kl {metrics.get('mismatch_kl', 0.0):.3g}); "
+            f"the engine that sampled it and the trainer (mismatch_kl {kl:.3g}); "
             f"expected {expected}. Training goes on, with truncated importance weights. Look at "
             "staleness/max, trainer.lr and grad_norm first (old tokens under large steps differ), then at "
             "model.dtype and rollout.sampling: an engine in another precision, or with logprobs of another "

@@ -300,8 +300,6 @@ class WorkerSettings(Section):
     """Directories put on sys.path before user code is imported."""
     reattach_s: float = 300.0
     """Seconds for which a worker that was attached by hand looks for a controller that is gone."""
-    is_power_safe: bool = False
-    """Whether what is reported must be on the disk first (`run.durability: power`)."""
 
 
 def load_settings(text: str) -> WorkerSettings:

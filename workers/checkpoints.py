@@ -8,6 +8,7 @@ unpickled.
 
 import json
 import logging
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -18,7 +19,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from protocol.errors import RunError
-from workers.weights import sync
 
 log = logging.getLogger("workers")
 
@@ -122,3 +122,12 @@ def _complete_checkpoints(directory: Path) -> list[Path]:
 
 def _version_of(path: Path) -> int:
     return int(path.name.removeprefix("step_"))
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or the entries of a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
