@@ -130,9 +130,15 @@ def test_a_version_is_found_by_a_store_that_did_not_write_it(store, tensors):
 
 def test_what_a_dead_writer_left_is_removed(store, tensors):
     publish(store, 0, tensors)
-    store.begin(layout_of(1, tensors))
+    segment = store.begin(layout_of(1, tensors))
     store.retire(0)
-    store.clean()
+    other = Store(store.directory)
+    other.clean()
+    assert len(names(store)) == 2  # the writer lives
+    segment.close()
+    store.close()
+    other.clean()
+    other.close()
     assert names(store) == []
 
 
