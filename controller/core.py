@@ -26,8 +26,8 @@ from controller.events import (
     WorkerExited,
 )
 from controller.examples import Examples
-from controller.groups import FIRST_EVALUATION_GROUP
 from controller.fan_out import FanOut
+from controller.groups import FIRST_EVALUATION_GROUP
 from controller.membership import MAY_SAY, Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
@@ -53,19 +53,14 @@ class Core:
         self.coordination = Coordination(self.state, self.evaluation)
         self.dispatch = Dispatch(self.state)
         self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation, self.dispatch)
-        self.pulls = Pulls(self.state, self.dispatch, self.evaluation_dispatch)
+        self.fan_out = FanOut(self.state)
+        self.pulls = Pulls(self.state, self.dispatch, self.fan_out, evaluations=self.evaluation_dispatch)
         self.moves = Moves(self.state, self.coordination, self.dispatch)
         self.examples = Examples(self.state, self.dispatch)
         self.scoring = Scoring(
             self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
         )
-        self.training = Training(self.state, self.dispatch, self.evaluation)
-        self.fan_out = FanOut(self.state)
-        self.pulls = Pulls(self.state, self.dispatch, self.fan_out)
-        self.moves = Moves(self.state, self.coordination, self.dispatch)
-        self.examples = Examples(self.state, self.dispatch)
-        self.scoring = Scoring(self.state, self.coordination, self.dispatch, self.examples)
-        self.training = Training(self.state, self.dispatch, self.fan_out)
+        self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(

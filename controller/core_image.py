@@ -23,11 +23,11 @@ from controller import (
     core,
     dispatch,
     dispatch_queue,
+    drift,
     evaluation,
     evaluation_dispatch,
     evaluation_line,
     evaluation_settings,
-    drift,
     examples,
     fan_out,
     feed,
@@ -52,13 +52,10 @@ from protocol.errors import LocalError, RunError
 from strategies import cost_model, fitting, lengths, views
 
 MODULES = (
-    config, coordination, core, dispatch, dispatch_queue, evaluation, evaluation_dispatch,
-    evaluation_line, evaluation_settings, examples, feed, groups, ledger, loose_ledger, membership,
+    config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
+    evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, loose_ledger, membership,
     metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state, training,
     ids, messages, settings, cost_model, fitting, lengths, views,
-    config, coordination, core, dispatch, dispatch_queue, drift, examples, fan_out, feed, groups, ledger,
-    loose_ledger, membership, metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state,
-    training, ids, messages, settings, cost_model, fitting, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

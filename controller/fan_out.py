@@ -9,6 +9,7 @@ got.
 
 from collections.abc import Iterable
 
+from controller.policy_versions import Published
 from controller.registry import Instance, Worker
 from controller.state import RunState
 from protocol.ids import PeerId
@@ -18,19 +19,19 @@ TRAINER = ""  # the root of a tree: the trainer, whichever process that is
 
 
 class FanOut:
-    """The sources of the newest version."""
+    """The sources of each version."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.parents: dict[int, dict[PeerId, PeerId]] = {}
         """version -> puller -> the first source that it was given."""
 
-    def reachable(self, instances: Iterable[Instance]) -> list[Instance]:
-        """Those that could get the newest version now; the others are asked for what is missing."""
+    def reachable(self, instances: Iterable[Instance], version: Published) -> list[Instance]:
+        """Those that could get this version now; the others are asked for what is missing."""
         pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
         found = []
         for instance in instances:
-            if not self._is_remote(instance):
+            if instance.host == version.host:
                 found.append(instance)
                 continue
             self._ask(instance)
@@ -40,18 +41,16 @@ class FanOut:
                     found.append(instance)
         return found
 
-    def sources(self, instance: Instance) -> tuple[str, ...] | None:
-        """Where a reachable instance gets the newest version, nearest first; () where it lies already; None
-        if another of its host has begun to pull."""
-        newest = self.state.versions.newest
-        assert newest is not None
-        if not self._is_remote(instance):
+    def sources(self, instance: Instance, version: Published) -> tuple[str, ...] | None:
+        """Where a reachable instance gets a version, nearest first; () where it lies already; None if another
+        of its host has begun to pull."""
+        if instance.host == version.host:
             return ()
         if any(i.host == instance.host and i.pulling is not None for i in self.state.registry.instances()):
             return None
-        tree = self.parents.setdefault(newest.policy_version, {})
+        tree = self.parents.setdefault(version.policy_version, {})
         tree.pop(instance.peer, None)  # a pull that failed, and is told again
-        tree[instance.peer] = self._choose(tree, instance.peer, newest.policy_version)
+        tree[instance.peer] = self._choose(tree, instance.peer, version.policy_version)
         return self._path(tree, tree[instance.peer])
 
     def on_serving(self, worker: Worker, endpoint: str) -> None:

@@ -8,8 +8,8 @@ Source: StaleFlow (arXiv 2601.12784), synchronization.
 
 from controller.dispatch import Dispatch
 from controller.evaluation_dispatch import EvaluationDispatch
-from controller.policy_versions import Published
 from controller.fan_out import FanOut
+from controller.policy_versions import Published
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.messages import Interrupt, Pull
@@ -22,13 +22,11 @@ from strategies.views import SyncView
 class Pulls:
     """Keeps instances as new as it pays."""
 
-    def __init__(self, state: RunState, dispatch: Dispatch, evaluations: EvaluationDispatch) -> None:
+    def __init__(
+        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluations: EvaluationDispatch
+    ) -> None:
         self.state = state
-        self.dispatch, self.evaluations = dispatch, evaluations
-    def __init__(self, state: RunState, dispatch: Dispatch, fan_out: FanOut) -> None:
-        self.state = state
-        self.dispatch = dispatch
-        self.fan_out = fan_out
+        self.dispatch, self.fan_out, self.evaluations = dispatch, fan_out, evaluations
         self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
@@ -42,7 +40,7 @@ class Pulls:
         self._seen, self._decided_at = newest.policy_version, self.state.now
         self._decided_after = self.state.events
         behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
-        behind = self.fan_out.reachable(behind)
+        behind = self.fan_out.reachable(behind, newest)
         if not behind:
             return
         useful = self.state.queue.count_by_version()
@@ -64,14 +62,12 @@ class Pulls:
             for instance in self.state.registry.instances()
             if instance.ready and instance.pulling is None and (may_run_on or not instance.running)
         ]
+        free = self.fan_out.reachable(free, wanted)
         if free:
             self._pull(
                 min(free, key=lambda i: (i.policy_version > wanted.policy_version, len(i.running), i.number)),
                 wanted,
             )
-                sources = self.fan_out.sources(instance)
-                if sources is not None:
-                    self._pull(instance, sources)
 
     def _must_pull(self, instance: Instance) -> bool:
         """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
@@ -127,8 +123,10 @@ class Pulls:
         )
 
     def _pull(self, instance: Instance, version: Published) -> None:
-    def _pull(self, instance: Instance, sources: tuple[str, ...]) -> None:
         state = self.state
+        sources = self.fan_out.sources(instance, version)
+        if sources is None:  # another of its host has begun to
+            return
         is_back = version.policy_version < instance.policy_version
         if instance.running and (is_back or not state.config.staleness.keep_kv):
             attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
@@ -140,5 +138,4 @@ class Pulls:
         if version.policy_version > state.pulled_version:
             state.pulled_version = version.policy_version
             state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
-        state.send(instance.peer, Pull(version.policy_version, version.location, version.digest))
-        state.send(instance.peer, Pull(newest.policy_version, newest.location, newest.digest, sources))
+        state.send(instance.peer, Pull(version.policy_version, version.location, version.digest, sources))

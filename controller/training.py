@@ -10,8 +10,8 @@ from statistics import fmean
 
 from controller.commands import ReportStep, Warn
 from controller.dispatch import Dispatch
-from controller.evaluation import Evaluation
 from controller.drift import Drift
+from controller.evaluation import Evaluation
 from controller.fan_out import FanOut
 from controller.feed import Batch, Feed
 from controller.groups import Group
@@ -35,13 +35,11 @@ PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between tw
 class Training:
     """Feeds the trainer."""
 
-    def __init__(self, state: RunState, dispatch: Dispatch, evaluation: Evaluation) -> None:
+    def __init__(
+        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluation: Evaluation
+    ) -> None:
         self.state = state
-        self.dispatch, self.evaluation = dispatch, evaluation
-    def __init__(self, state: RunState, dispatch: Dispatch, fan_out: FanOut) -> None:
-        self.state = state
-        self.dispatch = dispatch
-        self.fan_out = fan_out
+        self.dispatch, self.fan_out, self.evaluation = dispatch, fan_out, evaluation
         self.feed = Feed(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being saved
