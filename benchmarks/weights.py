@@ -168,7 +168,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     load = Path("/proc/loadavg").read_text().split()[0]
-    print(f"{platform.machine()}, {torch.get_num_threads()} thread, {platform.platform()}, load {load}")
+    print(f"{platform.machine()}, {torch.get_num_threads()} thread, {platform.system()}, load {load}")
     base = SHARED_MEMORY if SHARED_MEMORY.exists() else None
     folder = Path(tempfile.mkdtemp(prefix="staleflow-benchmark-", dir=base))
     store = Store(folder / "trainer")
