@@ -198,6 +198,10 @@ class FaultySimulation(Simulation):
         assert self._read >= self.core.scoring.read_until
         self._read = self.core.scoring.read_until
         self._is_begun = True
+        if self.core.state.finished:  # only its last words were lost: there is nothing to go on with
+            self.outcome.is_success = self.core.state.ending_is_success
+            self.outcome.reason = self.core.state.ending or ""
+            return
         self._at(RESTART_S, self._deliver, events.Restarted(self._settings.model_dump_json(), "", ()))
 
     def _replayed(self, snapshot: tuple[int, bytes] | None) -> tuple[Core, list[dict[str, object]]]:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_cluster, cli_history, cli_remote, cli_simulate
+from controller import cli_cluster, cli_history, cli_remote, cli_simulate, status
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -131,6 +131,8 @@ app.command()(cli_cluster.render)
 app.command()(cli_history.replay)
 app.command()(cli_history.story)
 app.command()(cli_history.trace)
+app.command()(status.status)
+app.command()(status.stop)
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:

@@ -37,6 +37,7 @@ from controller.scoring import Scoring
 from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.state import RunState
 from controller.training import Training
+from controller.waits import oldest_group, working_on
 from protocol import messages
 from protocol.messages import Abort, Attach, Close, Message, Role
 from protocol.settings import WorkerSettings
@@ -142,6 +143,7 @@ class Core:
             queued=len(state.queue),
             waiting_for=self._waiting_for(),
             evaluating=self.evaluation.in_words(),
+            oldest_group=oldest_group(state),
             tokens=state.accounts.tokens(),
             workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
         )
@@ -412,7 +414,10 @@ class Core:
         elif isinstance(worker, TextWorker):
             running = worker.pending
         silent_s = self.state.now - worker.last_heard
-        return WorkerSnapshot(worker.name, worker.role, worker.ready, version, running, resident, silent_s)
+        doing = working_on(self.state, self.training, worker)
+        return WorkerSnapshot(
+            worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing
+        )
 
 
 def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:

@@ -43,6 +43,11 @@ class Feed:
         return self._fed is not None
 
     @property
+    def making(self) -> int | None:
+        """The version that the trainer makes now."""
+        return None if self._fed is None else self._fed + 1
+
+    @property
     def is_behind(self) -> bool:
         """Whether the trainer is still making versions again that were lost with the one before it."""
         return self._held is not None and self._held < self.state.steps

@@ -147,6 +147,10 @@ class RunDirectory:
         """summary.json, complete or not there."""
         self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
 
+    def write_status(self, status: dict[str, Any]) -> None:
+        """status.json, complete or as it was before."""
+        self._write_atomically("status.json", json.dumps(status) + "\n", is_synced=False)
+
     def close(self) -> None:
         """Remove what must not outlive the run, and let go of the folder."""
         (self.path / "address").unlink(missing_ok=True)
@@ -186,12 +190,13 @@ class RunDirectory:
                 (aside / name).rename(self.path / name)
         return aside
 
-    def _write_atomically(self, name: str, text: str) -> None:
+    def _write_atomically(self, name: str, text: str, *, is_synced: bool = True) -> None:
         aside = self.path / f".{name}.new"
         with open(aside, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
         aside.replace(self.path / name)
 
     @contextmanager

@@ -12,6 +12,7 @@ closed, the summary is written, and nothing is left running.
 | prompts (one daemon thread at a time) | PromptsRead | ReadPrompts |
 | supervisor (a task per worker) | WorkerExited | Spawn, the process |
 | timer | Tick | the core's next deadline |
+| watchdog (timer) | status.json, lines in the log | a second |
 """
 
 import asyncio
@@ -42,6 +43,7 @@ from controller.run_directory import RunDirectory
 from controller.snapshots import Snapshots
 from controller.store import Store
 from controller.supervisor import Supervisor
+from controller.watchdog import Watchdog, status_of
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Message, Welcome
@@ -50,6 +52,8 @@ from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
+LOOK_S = 1.0  # between two looks of the watchdog
+WRITE_S = 10.0  # at most between two status.json, though nothing has changed
 FLUSH_S = 2.0  # for the last words to workers to be acknowledged
 
 log = logging.getLogger("staleflow.controller")
@@ -85,6 +89,10 @@ class Shell:
         self._doomed: list[int] = []  # groups whose payload the last turn dropped
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._watchdog = Watchdog(
+            lease_s=config.controller.lease_s, attach_timeout_s=config.controller.attach_timeout_s
+        )
+        self._shown: tuple[float, object] = (-WRITE_S, None)  # when status.json was written, and what it said
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
@@ -187,6 +195,7 @@ class Shell:
                 )
                 reader = tasks.create_task(self._read_prompts(), name="prompts")
                 begin = tasks.create_task(self._begin(supervisor), name="begin")
+                self._look()
                 await self._over.wait()
                 begin.cancel()
                 reader.cancel()
@@ -286,6 +295,27 @@ class Shell:
                 max(0.0, deadline - now) + 0.001
             )  # loops round to milliseconds; a Tick must not come early
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._post, events.Tick())
+
+    def _look(self) -> None:
+        """Say what is waited for: in status.json, and in the log if it takes too long."""
+        if self._over.is_set():
+            return
+        now, seen = time.monotonic() - self._start, self.core.snapshot()
+        waits, complaints = self._watchdog.look(seen, now)
+        for complaint in complaints:
+            log.warning(complaint)
+        written, before = self._shown
+        news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints))
+        if news != before or now >= written + WRITE_S:
+            self._shown = now, news
+            status = status_of(seen, waits, tokens_per_s=self._watchdog.rate(seen, now))
+            run, trainer = self._config.run, self._config.trainer
+            status |= {"steps_wanted": run.steps, "batch_groups": trainer.batch_groups}
+            try:
+                self.directory.write_status(status)
+            except OSError as error:  # it only informs
+                log.warning("status.json was not written: %s", error)
+        asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     # -- commands ------------------------------------------------------------------------------------------
 

@@ -14,6 +14,18 @@ class WorkerSnapshot:
     running: int  # trajectories, or groups being scored
     resident_tokens: int
     silent_s: float  # since it was last heard
+    working_on: str  # the oldest command that it has not answered, in words; "" if none
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One group that was begun."""
+
+    id: int
+    state: str
+    policy_version: int
+    response_tokens: int
+    waits_for: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +54,6 @@ class ClusterSnapshot:
     queued: int  # trajectories of started groups that wait for an instance
     waiting_for: str  # what the next train step waits for, in words
     evaluating: str  # the evaluation that goes on, in words; "" if none does
+    oldest_group: GroupSnapshot | None
     tokens: TokenLedger
     workers: tuple[WorkerSnapshot, ...]

@@ -30,7 +30,7 @@ def config(run_dir: Path, **sections) -> Config:
         "logging": {"console": "quiet"},
     }
     for section, keys in sections.items():
-        tree[section] = {**tree[section], **keys}
+        tree[section] = {**tree.get(section, {}), **keys}
     return Config.model_validate(tree)
 
 

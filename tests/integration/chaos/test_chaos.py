@@ -1,0 +1,161 @@
+"""A real run whose processes are killed and stopped at random moments trains each prompt once, and learns."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import psutil
+import pytest
+from test_killed_runs import ROOT, trained
+from test_whole_runs import TASK, config
+
+from controller.recording import Recording
+from controller.replay import replay
+
+STEPS, GROUPS = 20, 8
+STRIKES = {"controller": 3, "rollout": 13, "reward": 9, "trainer": 5, "stop": 5}
+"""30 SIGKILLs, and 5 SIGSTOPs of workers that go on up to twice the lease later."""
+LEASE_S = 3.0
+CHAOS = Path(__file__).parent
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from test_chaos import rows, settings
+from controller import Controller
+
+async def main():
+    async with Controller(settings(Path(sys.argv[1])), prompts=rows()) as controller:
+        print("open", flush=True)
+        async for step in controller.train():
+            print("step", step.policy_version, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def settings(run_dir: Path):
+    return config(
+        run_dir,
+        run={"steps": STEPS},
+        trainer={"batch_groups": GROUPS, "checkpoint_steps": 3},
+        rollout={"instances": 2, "progress_s": 0.05},
+        controller={"respawns": 1000, "lease_s": LEASE_S, "beat_s": 0.5},
+    )
+
+
+def rows() -> Iterator[dict[str, str]]:
+    """As many prompts as are trained, so that a lost one ends the run too early."""
+    sys.path.insert(0, str(TASK.parent))
+    import even_digits
+
+    return islice(even_digits.prompts(seed=0), STEPS * GROUPS)
+
+
+class Chaos:
+    """Strikes the processes of one run, by a plan drawn from the seed."""
+
+    def __init__(self, seed: int, run_dir: Path) -> None:
+        self.dice, self.run_dir = random.Random(seed), run_dir
+        self.plan = [what for what, count in STRIKES.items() for _ in range(count)]
+        self.dice.shuffle(self.plan)
+        self.done: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Start the controller again and again, until it has ended by itself."""
+        while await self._one_life():
+            pass
+
+    async def _one_life(self) -> bool:
+        """Whether the controller was killed."""
+        path = os.pathsep.join(
+            [str(ROOT), *(str(ROOT / "tests" / "integration" / f) for f in (".", "chaos"))]
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, str(self.run_dir),
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        async for line in process.stdout:
+            step = int(line.split()[1]) if line.startswith(b"step") else 0
+            while self.plan and len(self.plan) > len(self._plan_after(step)):
+                await self._a_moment(process)
+                if self._strike(psutil.Process(process.pid)):
+                    await process.wait()
+                    return True
+        assert await process.wait() == 0
+        return False
+
+    def _plan_after(self, step: int) -> list[str]:
+        """What is to be left of the plan after so many steps; nothing two steps before the end."""
+        left = max(0.0, 1 - (step + 1) / (STEPS - 2))
+        return self.plan[: round(left * sum(STRIKES.values()))]
+
+    async def _a_moment(self, process: asyncio.subprocess.Process) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), self.dice.uniform(0.0, 0.6))
+
+    def _strike(self, controller: psutil.Process) -> bool:
+        """The next strike of the plan whose victim is there; whether it was the controller."""
+        workers: dict[str, list[psutil.Process]] = {}
+        for child in controller.children():
+            with suppress(psutil.Error):
+                words = child.cmdline()
+                if "--role" in words:
+                    workers.setdefault(words[words.index("--role") + 1], []).append(child)
+        workers["stop"] = [*workers.get("rollout", []), *workers.get("reward", [])]
+        workers["controller"] = [controller]
+        for i, what in enumerate(self.plan):
+            if not workers.get(what):
+                continue
+            victim = self.dice.choice(workers[what])
+            del self.plan[i]
+            self.done[what] += 1
+            with suppress(psutil.NoSuchProcess):
+                if what != "stop":
+                    victim.kill()
+                    break
+                victim.suspend()
+                pause_s = self.dice.uniform(0.2, 2 * LEASE_S)
+                asyncio.get_running_loop().call_later(pause_s, _go_on, victim)
+                break
+        return _is_dead(controller)
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def _go_on(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):  # its lease had ended, and it was killed
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_path, seed):
+    chaos = Chaos(seed, tmp_path)
+    await chaos.run()
+    assert dict(chaos.done) == STRIKES
+    run = tmp_path / "run"
+    batches = trained(run)
+    assert list(batches) == list(range(STEPS))
+    assert sorted(group for groups in batches.values() for group in groups) == list(range(STEPS * GROUPS))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["is_success"], summary["reason"]
+    assert summary["staleness/violations"] == 0
+    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
+    assert summary["tokens/generated"] == spent
+    with Recording(run) as recording:
+        verdict = replay(recording)
+    assert verdict.is_equal
+    assert 1 < verdict.epochs <= 1 + STRIKES["controller"]  # one killed before its first event leaves none
+    rewards = [json.loads(line)["reward/mean"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(rewards) == STEPS
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.05, rewards

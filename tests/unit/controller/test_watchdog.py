@@ -1,0 +1,99 @@
+"""Every wait has an owner, a length and an end; the stuck one is named, in the log and from elsewhere."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from controller.core import Core
+from controller.run_directory import RunDirectory
+from controller.simulation import Simulation
+from controller.status import in_words
+from controller.watchdog import LEAST_S, Watchdog, status_of
+from protocol.errors import RunError
+from tests.simulation.test_simulated_runs import config
+
+
+def some_core(events: int) -> Core:
+    simulation = Simulation(config(), seed=3)
+    with pytest.raises(RuntimeError):
+        simulation.run(max_events=events)
+    return simulation.core
+
+
+def watchdog() -> Watchdog:
+    return Watchdog(lease_s=10.0, attach_timeout_s=100.0)
+
+
+def test_every_worker_with_an_open_command_and_the_oldest_group_are_waits_with_an_end():
+    core = some_core(150)
+    seen = core.snapshot()
+    waits, complaints = watchdog().look(seen, core.state.now)
+    owners = {wait.owner for wait in waits}
+    assert owners == {w.name for w in seen.workers if w.working_on} | {
+        "the next step", f"group {seen.oldest_group.id}",
+    }  # fmt: skip
+    assert any("generating" in wait.what for wait in waits)
+    assert all(wait.what and wait.then and wait.expected_s >= LEAST_S for wait in waits)
+    assert complaints == []
+
+
+def test_what_does_not_change_is_overdue_and_complained_of_at_each_doubling():
+    dog, core = watchdog(), some_core(150)
+    told = [dog.look(core.snapshot(), float(second))[1] for second in range(0, 200)]
+    times = [second for second, complaints in enumerate(told) if complaints]
+    assert times[0] == LEAST_S + 1
+    assert times[1:] == [62, 124]
+    assert any(line.startswith("the next step has waited 31 s for") for line in told[31])
+
+
+def test_what_progresses_is_not_stuck():
+    dog, simulation = watchdog(), Simulation(config(steps=4), seed=3)
+    told = []
+    deliver = simulation._deliver
+
+    def looking(event):
+        deliver(event)
+        told.extend(dog.look(simulation.core.snapshot(), simulation.core.state.now)[1])
+
+    simulation._deliver = looking
+    simulation.run()
+    assert told == []
+
+
+def test_a_silent_worker_is_said_to_be_lost_at_the_end_of_its_lease():
+    core = some_core(150)
+    core.state.now += 8.0
+    waits, _ = watchdog().look(core.snapshot(), core.state.now)
+    assert any("in 2 s its lease ends and its work moves" in wait.then for wait in waits)
+
+
+def written(tmp_path: Path) -> Path:
+    core = some_core(150)
+    directory = RunDirectory(config().model_copy(update={"run": config().run.model_copy(
+        update={"dir": str(tmp_path)})}))  # fmt: skip
+    waits, _ = watchdog().look(core.snapshot(), core.state.now)
+    status = status_of(core.snapshot(), waits, tokens_per_s=12.0)
+    directory.write_status({**status, "steps_wanted": 12, "batch_groups": 4})
+    directory.close()
+    return directory.path
+
+
+def test_the_status_of_a_run_that_goes_on_hangs_died_or_is_done(tmp_path):
+    run = written(tmp_path)
+    written_at = (run / "status.json").stat().st_mtime
+    lines = in_words(run, now=written_at)
+    assert f"goes on (controller pid {os.getpid()}" in lines[0]
+    assert any(line.startswith("rollout-0") and "generating" in line for line in lines)
+    assert any(line.startswith("waits: ") for line in lines)
+    assert "has said nothing for 60 s" in in_words(run, now=written_at + 60)[0]
+    (tmp_path / ".run.lock").write_text(str(2**22 + 1))  # beyond the largest pid
+    assert "its controller is gone since 60 s" in in_words(run, now=written_at + 60)[0]
+    (run / "summary.json").write_text(json.dumps({"is_success": True, "reason": "All is made."}))
+    assert in_words(run, now=written_at)[0] == f"{run} is done: All is made."
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match=r"no .*status\.json"):
+        in_words(tmp_path, now=0.0)
