@@ -5,6 +5,7 @@ the kinds take turns in one process, so that their ratios are of one machine in 
 """
 
 import argparse
+import gc
 import os
 import platform
 import statistics
@@ -44,6 +45,7 @@ def seconds(
     core = Core(settings(Path("none")))
     store = Store(folder / f"{time.monotonic_ns()}.db", durability=kind)
     digests, first = b"", 0
+    gc.collect()
     began, cpu = time.perf_counter(), time.process_time()
     for begin in range(0, len(told), group):
         batch = told[begin : begin + group]
@@ -72,8 +74,8 @@ def main() -> None:
     for group in (1, 16, 128):
         taken: dict[Durability, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
         with tempfile.TemporaryDirectory() as folder:
-            for _ in range(options.rounds):
-                for kind in KINDS:
+            for turn in range(options.rounds):
+                for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):  # none always comes first
                     taken[kind].append(seconds(told, kind, group=group, folder=Path(folder)))
         middle = {kind: [statistics.median(column) for column in zip(*times, strict=True)]
                   for kind, times in taken.items()}  # fmt: skip

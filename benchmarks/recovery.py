@@ -33,8 +33,8 @@ from controller.shell import Shell
 
 async def main(run):
     config = Config.model_validate_json(open(run + "/config.json").read())
-    shell = Shell(config, prompts=({"prompt": "0"} for _ in iter(int, 1)), on_step=print, on_warning=print,
-                  on_progress=lambda *_: None)
+    shell = Shell(config, prompts=({"prompt": "0"} for _ in iter(int, 1)), on_step=print,
+                  on_evaluation=print, on_warning=print, on_progress=lambda *_: None)
     await shell.open()
     shell._post(shell._first_event)
     shell._turn()
