@@ -126,6 +126,7 @@ def profile(
 app.command()(cli_remote.attach)
 app.command()(cli_remote.keygen)
 app.command()(cli_remote.revoke)
+app.command()(cli_remote.drain)
 app.command()(cli_simulate.simulate)
 app.command()(cli_cluster.render)
 app.command()(cli_history.replay)

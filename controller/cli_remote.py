@@ -1,8 +1,9 @@
-"""The commands of launch.py for work across machines: attach, keygen and revoke.
+"""The commands of launch.py for work across machines: attach, drain, keygen and revoke.
 
 Invariant: no secret is ever an argument or printed: commands name files.
 """
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Annotated
 import typer
 import yaml
 
-from protocol.errors import ConfigError
-from protocol.messages import Role
-from protocol.security import ROLES, make_keys
+from protocol.endpoints import find_endpoint
+from protocol.errors import ConfigError, NoAnswer
+from protocol.messages import Close, DrainWorker, Message, Role
+from protocol.security import ROLES, load_worker_key, make_keys
 from protocol.security import revoke as revoke_key
+from protocol.transport import Connection, Frames
 
 ROOT = Path(__file__).resolve().parents[1]
+ANSWER_S = 10.0
 
 
 def attach(
@@ -59,6 +63,41 @@ def keygen(
         print(f"To end it:\n  launch.py revoke {folder} {path.stem}")
     if not name:
         print("No worker's key was made; to make one, add --role rollout --name node1.")
+
+
+def drain(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run that is alive.")],
+    worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
+) -> None:
+    """Have a rollout or reward worker hand back what it has, and leave."""
+    print(asyncio.run(_ask(run, DrainWorker(worker))))
+
+
+async def _ask(run: str, message: Message) -> str:
+    """The controller's answer. Raises: ConfigError if there is none, or it refuses."""
+    endpoint, key = find_endpoint(run)
+    answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
+
+    def on_message(message: Message, frames: Frames) -> None:
+        if isinstance(message, Close) and not answer.done():
+            answer.set_result(message)
+
+    connection = Connection(
+        endpoint, on_message=on_message, on_fault=lambda text: None,
+        key=load_worker_key(key) if key else None,
+    )  # fmt: skip
+    try:
+        connection.start()
+        connection.send(message)
+        async with asyncio.timeout(ANSWER_S):
+            close = await answer
+    except TimeoutError:
+        raise NoAnswer(f"No controller answered at {endpoint} within {ANSWER_S:g} s.") from None
+    finally:
+        connection.close()
+    if close.is_fault:
+        raise ConfigError(close.reason)
+    return close.reason
 
 
 def revoke(

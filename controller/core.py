@@ -236,6 +236,9 @@ class Core:
         if isinstance(message, Attach):
             self.membership.attach(peer, message)
             return
+        if isinstance(message, messages.DrainWorker):
+            self.membership.drain(peer, message.name)
+            return
         worker = self.state.registry.workers.get(peer)
         if worker is None:
             self.membership.stranger(peer, message)

@@ -17,7 +17,7 @@ from controller.state import RunState
 from controller.training import Training
 from protocol import messages
 from protocol.ids import PeerId
-from protocol.messages import Attach, Close, Generated, Message, Ready, Role, Welcome, WorkerFailed
+from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
 
 RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
 MAX_RESPAWN_DELAY_S = 10.0
@@ -175,6 +175,19 @@ class Membership:
         """The worker leaves in good order."""
         self.state.warn_once(f"detached {worker.peer}", f"{worker.name} left the run: {reason}")
         self._lose(worker.peer)
+
+    def drain(self, operator: PeerId, name: str) -> None:
+        """An operator wants a worker to leave; a local one is not started again."""
+        worker = self.state.registry.named(name)
+        if worker is None or worker.role == "trainer":
+            names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
+            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
+        else:
+            self.state.registry.local.pop(name, None)
+            self.state.send(worker.peer, Drain())
+            answer = Close(f"{name} was told to hand back what it has, and to leave.", False)
+        self.state.send(operator, answer)
+        self.state.emit(Forget(operator, ""))
 
     def exited(self, event: WorkerExited) -> None:
         """A local process ended: start it again, unless it cannot work."""

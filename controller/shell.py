@@ -46,7 +46,8 @@ from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Close, Message, Welcome
+from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
+from protocol.model_files import digest_of, read_model_files
 from protocol.security import Keyring, channel_key
 from protocol.transport import Server
 
@@ -94,6 +95,7 @@ class Shell:
         )
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when status.json was written, and what it said
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
+        self._model_wanted: list[PeerId] | None = []  # who waits for the initial model; None once it is there
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._first_event: Event = events.Started()
@@ -224,7 +226,23 @@ class Shell:
                 self._server.send(peer, Close("The run is over.", is_fault=False), ())
             return
         self._peers[peer] = None
+        if isinstance(message, FetchModel):
+            if self._model_wanted is None:
+                self._send_model_files(peer)
+            else:
+                self._model_wanted.append(peer)
+            return
         self._post(events.Received(peer, message), frames)
+
+    def _send_model_files(self, peer: PeerId) -> None:
+        """For a machine without the model: read here, as no decision hangs on it; a few megabytes, once."""
+        model = self._config.model
+        try:
+            files = read_model_files(self.directory.model if model.factory else Path(model.path))
+        except OSError as error:
+            log.warning("The files of the model cannot be read for a remote worker: %s", error)
+            files = {}
+        self._server.send(peer, ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))
 
     def _on_fault(self, peer: PeerId, reason: str) -> None:
         self._post(events.PeerFaulted(peer, reason))
@@ -373,6 +391,9 @@ class Shell:
                     on_progress=self._on_progress,
                 )
             self._post(self._first_event)
+            waiting, self._model_wanted = self._model_wanted or [], None
+            for peer in waiting:
+                self._send_model_files(peer)
         except Exception as error:  # the factory failed, or the disk
             self._fail(error)
 

@@ -4,12 +4,13 @@ Invariants: nothing that other hosts can reach is bound without keys; no live co
 over.
 """
 
+import errno
 import ipaddress
 import os
 import socket
 from pathlib import Path
 
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, NoAnswer
 
 UNIX_PATH_BYTES = 107
 WITHOUT_KEYS = (
@@ -48,6 +49,24 @@ def is_loopback(host: str) -> bool:
 def local_form(endpoint: str) -> str:
     """The address by which a process on this machine reaches what is bound at `endpoint`."""
     return endpoint.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def find_endpoint(address: str) -> tuple[str, Path | None]:
+    """The endpoint itself, or the one that a run directory names; then also the key file in it, if any.
+
+    Raises: NoAnswer.
+    """
+    if "://" in address:
+        return address, None
+    file, key = Path(address) / "address", Path(address) / "local.key"
+    try:
+        return file.read_text().strip(), key if key.exists() else None
+    except OSError as error:
+        what = "does not exist" if error.errno == errno.ENOENT else f"cannot be read: {error}"
+        raise NoAnswer(
+            f"{address!r} is neither an endpoint nor a run directory: {file} {what}. Give an address such as "
+            "tcp://127.0.0.1:29500, or the directory of a run that is alive."
+        ) from None
 
 
 def _check_unix_path(path: Path) -> None:

@@ -13,6 +13,10 @@ class ConfigError(StaleFlowError):
     """The user's configuration or command line cannot work. Exit code 2."""
 
 
+class NoAnswer(ConfigError):
+    """Nobody answers at an address; a controller that is being started again may do so later."""
+
+
 class RunError(StaleFlowError):
     """The run ended without success; the text names the first cause. Exit code 1."""
 

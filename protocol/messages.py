@@ -275,6 +275,21 @@ class Serving(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchModel(Message):
+    """This machine has no model directory: send the small files of it. The host answers, not the core."""
+
+    tag: ClassVar[int] = 19
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker(Message):
+    """First and only word of an operator, answered by Close: have this worker leave."""
+
+    tag: ClassVar[int] = 20
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
     protocol.settings.WorkerSettings)."""
@@ -450,12 +465,31 @@ class Serve(Message):
     tag: ClassVar[int] = 44
 
 
+@dataclass(frozen=True, slots=True)
+class ModelFiles(Message):
+    """Answer to FetchModel. One frame per file: its content. No files: the controller has none either."""
+
+    tag: ClassVar[int] = 45
+    names: tuple[Name, ...]
+    digest: Name  # of protocol.model_files.digest_of
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return [[] for _ in self.names]  # read from disk, not from the store
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Message):
+    """Hand back what is in hand, detach and end."""
+
+    tag: ClassVar[int] = 46
+
+
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
     GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished,
-    PolicyPublished, CheckpointSaved, Serving,
+    PolicyPublished, CheckpointSaved, Serving, FetchModel, DrainWorker,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,
-    Reattach, Serve,
+    Reattach, Serve, ModelFiles, Drain,
 )  # fmt: skip

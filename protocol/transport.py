@@ -25,7 +25,17 @@ from protocol.codec import Packet, decode, encode
 from protocol.endpoints import check_endpoint, local_form
 from protocol.errors import ConfigError, LocalError, RemoteError
 from protocol.ids import PeerId
-from protocol.messages import FROM_WORKER, TO_WORKER, Attach, Beat, Close, Message, Reattach, Role
+from protocol.messages import (
+    FROM_WORKER,
+    TO_WORKER,
+    Attach,
+    Beat,
+    Close,
+    DrainWorker,
+    Message,
+    Reattach,
+    Role,
+)
 from protocol.security import Door, Grant, Keyring, WorkerKey, secure_client, secure_server
 from protocol.session import Session
 from protocol.sockets import REFUSED, Conversation, DrainedSocket, Frames
@@ -43,12 +53,18 @@ class _Peer(Conversation):
     """One worker process, as the server knows it."""
 
     def __init__(
-        self, id: PeerId, transmit: Callable[[list[bytes]], None], *, resend_s: float, user: str, role: Role
+        self,
+        id: PeerId,
+        transmit: Callable[[list[bytes]], None],
+        *,
+        resend_s: float,
+        user: str,
+        role: Role | None,
     ) -> None:
         super().__init__(transmit, resend_s=resend_s)
         self.id = id
         self.user = user  # public key; "" on a socket without keys
-        self.role = role
+        self.role = role  # None: an operator
         self.farewell: Close | Reattach = Reattach()
 
 
@@ -188,8 +204,12 @@ class Server(DrainedSocket):
             self._watch(peer)
 
     def _admit(self, routing_id: bytes, packet: Packet) -> tuple[_Peer | None, Packet]:
-        """The new peer, if its first word is Attach and its key allows what it says."""
+        """The new peer, if its first word is Attach, or an operator's, and its key allows what it says."""
         attach = packet.message
+        if isinstance(attach, DrainWorker):
+            if self._keys is not None and self._user != self._keys.local.public:
+                raise RemoteError("Only whoever may read the run directory may drain workers; give that one.")
+            return self._make_peer(routing_id, None), packet
         if not isinstance(attach, Attach):  # it belongs to an earlier life of the controller
             self._remember(routing_id, Reattach())
             self._say_goodbye(routing_id)
@@ -205,12 +225,14 @@ class Server(DrainedSocket):
                 self._say_goodbye(routing_id)
                 return None, packet
             packet = packet._replace(message=replace(attach, name=_name_by_key(grant, attach.name)))
-        peer = _Peer(
+        return self._make_peer(routing_id, attach.role), packet
+
+    def _make_peer(self, routing_id: bytes, role: Role | None) -> _Peer:
+        peer = self._peers[routing_id] = _Peer(
             routing_id.hex(), lambda frames: self._transmit([routing_id, *frames]),
-            resend_s=self._resend_s, user=self._user, role=attach.role,
+            resend_s=self._resend_s, user=self._user, role=role,
         )  # fmt: skip
-        self._peers[routing_id] = peer
-        return peer, packet
+        return peer
 
     def _admits(self, public: str) -> bool:
         assert self._keys is not None
@@ -223,7 +245,7 @@ class Server(DrainedSocket):
         if self._keys.refresh():
             for routing_id, peer in list(self._peers.items()):
                 grant = self._keys.grant(peer.user)
-                if grant is None or peer.role not in grant.roles:
+                if grant is None or (peer.role is not None and peer.role not in grant.roles):
                     self._drop(routing_id, "Its key was revoked.")
                     self.kick()
         self._review_timer = self._loop.call_later(REVIEW_S, self._review)

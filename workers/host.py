@@ -21,12 +21,13 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import ValidationError
 
-from protocol.errors import ConfigError, RunError, StaleFlowError
-from protocol.messages import Attach, Detach, Role, WorkerFailed
+from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
+from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
+from protocol.model_files import keep_model_files
 from protocol.security import load_worker_key
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
-from workers.link import Link, LinkClosed, NoAnswer
+from workers.link import Link, LinkClosed
 from workers.parent import die_with_parent
 
 logger = logging.getLogger("workers")
@@ -116,10 +117,12 @@ class _Host:
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
             if self._worker is None or role != "rollout" or settings != self._settings:
                 self._worker = None
-                self._worker, self._settings = _make_worker(role, settings), settings
+                directory = await find_model(settings, link)
+                self._worker, self._settings = _make_worker(role, settings, directory), settings
             self._stop.use(self._worker.drain)
+            link.on_drain = self._stop.on_request
             await self._worker.run(link)
-            link.send(Detach("The worker was told to leave by a signal."))
+            link.send(Detach(f"The worker was told to leave by {self._stop.by}."))
             await link.flush(FLUSH_S)
             return 0
         except Exception as raised:  # the top of the process
@@ -210,9 +213,8 @@ class Overrides:
         return settings
 
 
-def _make_worker(role: Role, settings: WorkerSettings) -> Worker:
+def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> Worker:
     sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
-    directory = model_directory(settings)
     if role == "reward":
         # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need
         sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
@@ -254,6 +256,25 @@ def model_directory(settings: WorkerSettings) -> str:
     return str(base / settings.model.path)
 
 
+async def find_model(settings: WorkerSettings, link: Link) -> str:
+    """Where the model lies here; on a machine without one, its small files, which the controller sends.
+
+    Raises: LinkClosed, RemoteError. Where the controller has none either, an engine may not need one.
+    """
+    directory = model_directory(settings)
+    if (Path(directory) / "config.json").is_file():
+        return directory
+    link.send(FetchModel())
+    message, frames = await link.receive()
+    if not isinstance(message, ModelFiles):
+        raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
+    if not message.names:
+        return directory
+    kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
+    logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)
+    return str(kept)
+
+
 class _Stop:
     """What signals do: the first drains (or cancels what comes before the work), the second ends the
     process."""
@@ -263,11 +284,19 @@ class _Stop:
         assert task is not None
         self._leave: Callable[[], Any] = task.cancel
         self.is_leaving = False
+        self.by = "a signal"
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def use(self, drain: Callable[[], None]) -> None:
         self._leave = drain
+
+    def on_request(self) -> None:
+        """The controller asks, on behalf of an operator."""
+        if not self.is_leaving:
+            self.is_leaving, self.by = True, "the operator"
+            logger.info("The controller asks this worker to hand back what is in hand, and to leave.")
+            self._leave()
 
     def _on_signal(self, number: int) -> None:
         if self.is_leaving:

@@ -7,14 +7,14 @@ outstanding.
 """
 
 import asyncio
-import errno
 from collections import deque
-from pathlib import Path
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
-from protocol.errors import ConfigError, StaleFlowError
-from protocol.messages import Attach, Beat, Close, Message, Reattach, Welcome
+from protocol.endpoints import find_endpoint
+from protocol.errors import ConfigError, NoAnswer, StaleFlowError
+from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Welcome
 from protocol.security import ServerKey, WorkerKey, load_worker_key
 from protocol.settings import WorkerSettings, load_settings
 from protocol.sockets import GARBLED, REFUSED
@@ -34,10 +34,6 @@ class LinkClosed(StaleFlowError):
         self.may_reattach = may_reattach
 
 
-class NoAnswer(ConfigError):
-    """Nobody answered at the address; a controller that is being started again may do so later."""
-
-
 class Link:
     """One attached worker's end. Made by `attach`."""
 
@@ -46,6 +42,8 @@ class Link:
     def __init__(self, endpoint: str, key: WorkerKey | None = None) -> None:
         self.arrived = asyncio.Event()
         """Set while something waits in the inbox, once the link is closed, and by `wake`."""
+        self.on_drain: Callable[[], None] = lambda: None
+        """Called when the controller asks this worker to leave."""
         self._inbox: deque[tuple[Message, Frames]] = deque()
         self._closed: LinkClosed | None = None
         self._connection = Connection(
@@ -71,9 +69,8 @@ class Link:
         Raises: NoAnswer if nobody answers; ConfigError if the controller refuses; LinkClosed if its run is
         over.
         """
-        endpoint = find_endpoint(address)
-        local_key = Path(address) / "local.key"
-        file = key or ("://" not in address and local_key.exists() and local_key) or None
+        endpoint, local_key = find_endpoint(address)
+        file = key or local_key
         link = cls(endpoint, load_worker_key(file) if file else None)
         try:
             link._connection.start()
@@ -178,6 +175,8 @@ class Link:
         elif isinstance(message, Reattach):
             text = "The controller does not know this worker any more: it was started again, or gave it up."
             self._close(LinkClosed(text, False, may_reattach=True))
+        elif isinstance(message, Drain):
+            self.on_drain()
         elif not isinstance(message, Beat):
             self._inbox.append((message, frames))
             self.arrived.set()
@@ -202,8 +201,8 @@ class Link:
             self._broken_handshakes += 1
             if self._broken_handshakes == BROKEN_HANDSHAKES:
                 text = "it closes the connection during the handshake" + (
-                    f"; the server key in that of {self._key.name!r} is not its own, or it does not speak "
-                    "CURVE. Was the key made for this controller?" if self._key else ". Is it a controller?"
+                    f"; the server key in that of {self._key.name!r} is not its own, or it has no keys. Was "
+                    "the key made for this controller?" if self._key else ". Is it a controller?"
                 )  # fmt: skip
                 self._close(LinkClosed(text, True, may_reattach=True))
             return
@@ -213,18 +212,3 @@ class Link:
         if self._closed is None:
             self._closed = closed
         self.arrived.set()
-
-
-def find_endpoint(address: str) -> str:
-    """The endpoint itself, or the one that a run directory names. Raises: NoAnswer."""
-    if "://" in address:
-        return address
-    file = Path(address) / "address"
-    try:
-        return file.read_text().strip()
-    except OSError as error:
-        what = "does not exist" if error.errno == errno.ENOENT else f"cannot be read: {error}"
-        raise NoAnswer(
-            f"{address!r} is neither an endpoint nor a run directory: {file} {what}. Give an address such as "
-            "tcp://127.0.0.1:29500, or the directory of a run that is alive."
-        ) from None

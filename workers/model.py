@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging as transformers_logging
 
 from protocol.errors import ConfigError
+from protocol.model_files import MARK
 
 
 def pick_device(name: str) -> torch.device:
@@ -40,9 +41,11 @@ def load_causal_lm(
     dtype: str | torch.dtype,
     device: str | torch.device,
     attention: str | None = None,
+    needs_weights: bool = True,
 ) -> PreTrainedModel:
     """The model in `directory`, in evaluation mode. `attention` names one of transformers', None its default.
 
+    Without `needs_weights`, one that was sent over the wire is made from its configuration alone.
     Raises: ConfigError if the directory is missing, holds no causal LM, or lacks weights.
     """
     directory = Path(directory)
@@ -56,6 +59,8 @@ def load_causal_lm(
     options = {} if attention is None else {"attn_implementation": attention}
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        if (directory / MARK).exists():
+            return _make_without_weights(directory, config, torch_dtype, needs_weights).to(device).eval()
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
@@ -87,6 +92,20 @@ def stop_tokens(generation_config: GenerationConfig | None, directory: str | Pat
     if found is None and (Path(directory) / "tokenizer_config.json").is_file():
         found = AutoTokenizer.from_pretrained(directory, local_files_only=True).eos_token_id
     return [] if found is None else [found] if isinstance(found, int) else list(found)
+
+
+def _make_without_weights(
+    directory: Path, config: Any, dtype: torch.dtype, needs_weights: bool
+) -> PreTrainedModel:
+    if needs_weights:
+        raise ConfigError(
+            f"{directory} holds what the controller sent of the model, which has no weights; training begins "
+            "from them. Copy the model directory to this machine, and name it: model.path=DIR."
+        )
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    if (directory / "generation_config.json").is_file():
+        model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
+    return model
 
 
 def replace_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:

@@ -20,6 +20,7 @@ from protocol.errors import ConfigError
 from protocol.security import make_keys, revoke
 
 ROOT = Path(__file__).parents[2]
+LIMIT_S = 300
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -55,10 +56,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-async def attach(port: int, key: Path, *words: str) -> Process:
+async def attach(port: int, key: Path, *words: str, **environment: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, str(ROOT / "launch.py"), "attach", f"tcp://127.0.0.1:{port}", "--role", "rollout",
-        "--key", str(key), *words, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=PIPE, stderr=STDOUT,
+        "--key", str(key), *words, stdout=PIPE, stderr=STDOUT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 
 
@@ -78,9 +80,13 @@ async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses
         sys.executable, "-c", PROGRAM, str(tmp_path), str(port), cwd=ROOT, stdout=PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])},
     )  # fmt: skip
-    worker = await attach(port, key, "rollout.max_running=3")
+    cache = tmp_path / "cache"
+    worker = await attach(  # before there is a model
+        port, key, "rollout.max_running=3", "model.path=/not/on/this/machine", XDG_CACHE_HOME=str(cache)
+    )
     assert first.stdout is not None
-    assert (await first.stdout.readline()).decode() == "node1 works\n"
+    async with asyncio.timeout(LIMIT_S):
+        assert (await first.stdout.readline()).decode() == "node1 works\n"
     first.kill()
     await first.wait()
 
@@ -104,6 +110,8 @@ async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses
     assert await worker.wait() == 1
     assert "Looking for it for 300 s" in said
     assert "Its key was revoked" in said
+    assert [path.name for path in cache.rglob("config.json")] == ["config.json"]
+    assert not list(cache.rglob("*.safetensors"))
     assert not (tmp_path / "run" / "local.key").exists()
     assert controller.summary["tokens/lost"] >= 0
     assert controller.summary["staleness/violations"] == 0
@@ -112,15 +120,35 @@ async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses
     assert not left_behind()
 
 
-async def test_a_worker_that_may_not_reattach_ends_with_its_controller(tmp_path):
+async def drain(run: Path, name: str) -> tuple[int | None, str]:
+    words = (sys.executable, str(ROOT / "launch.py"), "drain", str(run), name)
+    process = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=STDOUT)
+    said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+async def test_an_operator_drains_workers_one_of_them_the_runs_own(tmp_path):
     key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
     worker = await attach(port, key)
-    async with Controller(settings(tmp_path, port, reattach_s=0.0)) as controller:
+    async with Controller(settings(tmp_path, port)) as controller:
+        is_drained = False
         async for _ in controller.train():
-            if works(controller, "node1"):
-                controller.stop("seen")
-    assert await words_of(worker)
-    assert await worker.wait() == 0
+            names = {w.name for w in controller.snapshot().workers}
+            if works(controller, "node1") and not is_drained:
+                is_drained = True
+                code, said = await drain(controller.run_dir, "trainer")
+                assert code == 2
+                assert "these workers can: " in said
+                assert (await drain(controller.run_dir, "rollout-0"))[0] == 0
+            elif is_drained and "rollout-0" not in names and "node1" in names:
+                assert (await drain(controller.run_dir, "node1"))[0] == 0
+                assert "asks this worker to hand back" in await words_of(worker)
+                assert await worker.wait() == 0
+                controller.stop("all were drained")
+    assert controller.summary["tokens/lost"] == 0
+    with Recording(tmp_path / "run") as recording:
+        assert replay(recording).is_equal
+    assert not left_behind()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from protocol.codec import Packet, encode
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, NoAnswer
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Close, Message, Ready, Welcome
 from protocol.security import (
@@ -22,10 +22,9 @@ from protocol.security import (
     load_worker_key,
     make_keys,
     revoke,
-    secure_client,
 )
 from protocol.transport import Connection, Server
-from workers.link import Link, LinkClosed, NoAnswer
+from workers.link import Link, LinkClosed
 
 LIMIT_S = 60
 SETTINGS = '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{},"trainer":{}}'
@@ -132,7 +131,7 @@ async def test_a_key_made_for_another_controller_ends_in_words(guarded: Guarded,
 async def test_a_worker_with_a_key_is_not_welcome_where_there_are_none(tmp_path: Path) -> None:
     server = Server("tcp://127.0.0.1:*", on_message=lambda *_: None, on_fault=lambda *_: None)
     server.start()
-    with pytest.raises(ConfigError, match="has no keys"):
+    with pytest.raises(ConfigError, match="it has no keys"):
         await Link.attach(
             server.endpoint,
             Attach("rollout", "x", 1, "here"),
@@ -203,28 +202,18 @@ async def test_a_door_that_breaks_once_answers_the_next(guarded: Guarded) -> Non
 
 
 async def test_words_over_a_connection_with_another_key_change_nothing(guarded: Guarded) -> None:
-    """Another admitted worker takes over the routing id of one whose connection is gone."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-
-    def dial(key: str) -> zmq.Socket[bytes]:
-        dealer = context.socket(zmq.DEALER)
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.ROUTING_ID, b"\x01" * 16)
-        secure_client(dealer, load_worker_key(key))
-        dealer.connect(guarded.server.endpoint)
-        return dealer
-
-    victim = dial(guarded.key())
-    victim.send_multipart(encode(Packet(1, 0, Attach("rollout", "node1", 1, "here"), ())))
-    await guarded.until(lambda: guarded.heard)
-    victim.close()
-    thief = dial(guarded.key("node2", "rollout"))
-    thief.send_multipart(encode(Packet(2, 0, Ready(1, 2, 3), ())))
-    await guarded.until(lambda: guarded.refusals)
+    """As when another admitted worker takes over the routing id of one whose connection is gone."""
+    link = await guarded.attach(guarded.key())
+    thief = load_worker_key(guarded.key("node2", "rollout"))
+    words = [bytes.fromhex(guarded.heard[0][0]), *encode(Packet(2, 0, Ready(1, 2, 3), ()))]
+    guarded.server._user = thief.public
+    guarded.server._take(words, 0.0)
     assert "with another key" in guarded.refusals[0]
     assert len(guarded.heard) == 1
-    thief.close()
-    context.term()
+    guarded.server._user = load_worker_key(guarded.key()).public
+    guarded.server._take(words, 0.0)
+    assert len(guarded.heard) == 2
+    await link.aclose()
 
 
 async def test_noise_on_the_port_is_refused_once_and_disturbs_nobody(guarded: Guarded) -> None:

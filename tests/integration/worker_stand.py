@@ -12,8 +12,10 @@ import numpy as np
 from protocol.ids import PeerId
 from protocol.messages import (
     Beat,
+    FetchModel,
     InstanceStatus,
     Message,
+    ModelFiles,
     Welcome,
     WorkerFailed,
 )
@@ -98,6 +100,9 @@ class Stand:
         if type(message).__name__ == "Attach":
             self.peer = peer
             self.server.send(peer, Welcome(0.05, 30.0, self._settings))
+        elif isinstance(message, FetchModel):
+            self.server.send(peer, ModelFiles((), "none"))  # it has no model either
+            return
         elif not isinstance(message, Beat):
             self._hear(message, frames)
 

@@ -47,8 +47,9 @@ def make_engine(
     Raises: ConfigError if the model cannot be loaded or run.
     """
     model = load_causal_lm(
-        model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device)
-    )
+        model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device),
+        needs_weights=False,
+    )  # fmt: skip
     stops = stop_tokens(model.generation_config, model_directory)
     return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops)
 

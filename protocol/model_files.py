@@ -1,0 +1,68 @@
+"""The small files of a model (configuration, tokenizer) for a machine that has no model directory.
+
+Invariants: weights and code are not among them; what arrives lies in a cache under the checksum of its
+content, complete or not at all; a name that comes over the wire is a plain file name of a known kind.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from protocol.errors import RemoteError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tiktoken)")
+MAX_FILES = 64
+MAX_BYTES = 64 << 20
+MARK = "without_weights"  # beside config.json: engines make the model from it, and pull before they sample
+
+Files = dict[str, bytes]
+
+
+def read_model_files(directory: Path) -> Files:
+    """Name and content of each small file; empty if there is no model, or its files are too large."""
+    names = sorted(path for path in directory.glob("*") if NAME.fullmatch(path.name) and path.is_file())
+    names = [path for path in names if not path.name.endswith(".index.json")]
+    total = sum(path.stat().st_size for path in names)
+    if not (directory / "config.json").is_file() or len(names) > MAX_FILES or total > MAX_BYTES:
+        return {}
+    return {path.name: path.read_bytes() for path in names}
+
+
+def digest_of(files: Files) -> str:
+    """Checksum of names and contents, hexadecimal."""
+    found = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest: str) -> Path:
+    """The directory in the cache that holds these files now.
+
+    Raises: RemoteError if they are not what was sent, or not what such files may be.
+    """
+    files = dict(zip(names, contents, strict=True))
+    if bad := [name for name in names if not NAME.fullmatch(name)]:
+        raise RemoteError(f"The controller sent {bad[0]!r} as a file of the model; that is no such name.")
+    if digest_of(files) != digest or sum(map(len, contents)) > MAX_BYTES or "config.json" not in files:
+        raise RemoteError(f"The model's files do not have the checksum {digest}, or are incomplete.")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    target = Path(base) / "staleflow" / "models" / digest
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".new.", dir=target.parent))
+    try:
+        for name, content in files.items():
+            (aside / name).write_bytes(content)
+        (aside / MARK).touch()
+        aside.rename(target)
+    except OSError:
+        if not target.is_dir():  # else another worker of this machine was faster
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target

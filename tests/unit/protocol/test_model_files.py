@@ -1,0 +1,50 @@
+"""The small files of a model reach another machine whole, and nothing else does."""
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import RemoteError
+from protocol.model_files import MARK, digest_of, keep_model_files, read_model_files
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "modeling.py", "x.index.json"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_configuration_and_tokenizer_arrive_without_weights_and_code(model: Path) -> None:
+    files = read_model_files(model)
+    assert sorted(files) == ["config.json", "tokenizer.json"]
+    kept = keep_model_files(tuple(files), tuple(files.values()), digest_of(files))
+    assert sorted(path.name for path in kept.iterdir()) == ["config.json", "tokenizer.json", MARK]
+    assert keep_model_files(tuple(files), tuple(files.values()), digest_of(files)) == kept
+    assert len(list(kept.parent.iterdir())) == 1
+
+
+def test_a_folder_without_a_model_or_with_one_too_large_gives_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_model_files(tmp_path) == {}
+    assert read_model_files(tmp_path / "none") == {}
+    monkeypatch.setattr("protocol.model_files.MAX_BYTES", 5)
+    assert read_model_files(model) == {}
+
+
+@pytest.mark.parametrize("name", ["../config.json", "/etc/x.json", ".hidden.json", "run.py", "a/b.json"])
+def test_a_name_that_is_no_plain_file_name_is_refused(model: Path, name: str) -> None:
+    files = {"config.json": b"{}", name: b"x"}
+    with pytest.raises(RemoteError, match="no such name"):
+        keep_model_files(tuple(files), tuple(files.values()), digest_of(files))
+
+
+def test_a_changed_byte_is_refused(model: Path) -> None:
+    files = read_model_files(model)
+    with pytest.raises(RemoteError, match="checksum"):
+        keep_model_files(tuple(files), (b"other", files["tokenizer.json"]), digest_of(files))
+    assert not list((model.parent / "cache").rglob("config.json"))
