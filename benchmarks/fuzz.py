@@ -178,7 +178,7 @@ async def _live(count: int, *, seed: int, steps: int) -> None:
             f"live: {sent['frames']} packets from {sent['peers']} peers ({sent['attached']} attached "
             f"first) in a run of {steps} steps: success {summary['is_success']}, bound violations "
             f"{summary['staleness/violations']}, ledger closes {spent == summary['tokens/generated']}, "
-            f"peers closed {summary.get('peers/faulted', 0)}, lines said {len(said)}, memory +{grown:.0f} MiB"
+            f"lines said {len(said)}, memory +{grown:.0f} MiB"
         )
         assert sent["frames"] >= count
         assert summary["is_success"], summary["reason"]
