@@ -202,7 +202,7 @@ class Link:
             if self._broken_handshakes == BROKEN_HANDSHAKES:
                 text = "it closes the connection during the handshake" + (
                     f"; the server key in that of {self._key.name!r} is not its own, or it has no keys. Was "
-                    "the key made for this controller?" if self._key else ": it asks for a key (--key FILE), or is no controller."
+                    "the key made for this controller?" if self._key else ": it asks for a key (--key), or is none of ours."
                 )  # fmt: skip
                 self._close(LinkClosed(text, True, may_reattach=True))
             return
