@@ -200,10 +200,12 @@ class Link:
         else:
             self._broken_handshakes += 1
             if self._broken_handshakes == BROKEN_HANDSHAKES:
-                text = "it closes the connection during the handshake" + (
-                    f"; the server key in that of {self._key.name!r} is not its own, or it has no keys. Was "
-                    "the key made for this controller?" if self._key else ": it asks for a key (--key), or is none of ours."
-                )  # fmt: skip
+                known = (
+                    f"has another key than the one in that of {self._key.name!r}, or none"
+                    if self._key
+                    else ("asks for a key (--key FILE), or is none of ours")
+                )
+                text = f"it closes the connection during the handshake: it {known}."
                 self._close(LinkClosed(text, True, may_reattach=True))
             return
         self._close(LinkClosed(text, True))
