@@ -268,7 +268,7 @@ async def find_model(settings: WorkerSettings, link: Link) -> str:
     message, frames = await link.receive()
     if not isinstance(message, ModelFiles):
         raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
-    if not message.names:
+    if not message.names or (Path(directory) / "config.json").is_file():  # it was made just now
         return directory
     kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
     logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)

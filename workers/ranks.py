@@ -139,3 +139,4 @@ class Ranks:
             if self.rank == 0:
                 self.broadcast(None)
             dist.destroy_process_group()
+            _meet.cache_clear()  # the next group of this process, if there is one, meets elsewhere
