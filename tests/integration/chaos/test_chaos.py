@@ -121,16 +121,12 @@ class Chaos:
             with suppress(psutil.NoSuchProcess):
                 if what != "stop":
                     victim.kill()
-                    break
+                    return what == "controller"
                 victim.suspend()
                 pause_s = self.dice.uniform(0.2, 2 * LEASE_S)
                 asyncio.get_running_loop().call_later(pause_s, _go_on, victim)
-                break
-        return _is_dead(controller)
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+            break
+        return False
 
 
 def _go_on(process: psutil.Process) -> None:
