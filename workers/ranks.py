@@ -43,7 +43,9 @@ def _meet() -> tuple[dist.Store, int, int]:
             "Expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to be set alike for every rank."
         ) from error
     store.set_timeout(PATIENCE)
-    return store, rank, size
+    # torchrun keeps one store over its restarts: what the lost ranks have left there must not be found
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"attempt {attempt}", store), rank, size
 
 
 def share_settings(settings: WorkerSettings) -> None:

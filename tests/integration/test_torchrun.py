@@ -31,7 +31,7 @@ def rank(number: int) -> psutil.Process:
     )
 
 
-@pytest.mark.parametrize("victim", [1])
+@pytest.mark.parametrize("victim", [0, 1])
 async def test_torchrun_begins_a_killed_rank_anew_and_the_run_goes_on_from_a_checkpoint(tmp_path, victim):
     settings = config(tmp_path, local=False, checkpoint_steps=3)
     warnings: list[str] = []
