@@ -121,6 +121,10 @@ def test_another_controller_routes_on_from_the_last_token_and_asks_for_the_same_
         run.do(Received(peer, messages.Ready(0, 4, 1000)))
         if role == "reward":
             assert run.sent(messages.Encode) == [messages.Encode((1,))]
+    assert run.sent(messages.Route) == []  # whether version 0 is still there, the trainer has to say
+    run.say("c", Attach("trainer", "trainer", 1, "here"))
+    run.say("c", messages.Ready(0, 0, 0))
+    run.say("c", messages.PolicyPublished(0, "v", "digest", 1, 0.1))
     routes = {route.member: route for route in run.sent(messages.Route)}
     assert routes[first.member].segments == (messages.Segment(first.attempt, 0, 4),)
     assert routes[first.member].max_new_tokens == first.max_new_tokens - 4
