@@ -59,7 +59,8 @@ class DurableTrainer(SimulatedTrainer):
         super().__init__(times, now=now)
         self.disk, self.version = disk, disk.checkpoint
         self._due.clear()
-        for version in sorted(v for v in disk.files if v > self.version):  # they have outlived its forerunner
+        disk.files = {version for version in disk.files if version >= self.version}
+        for version in sorted(disk.files - {self.version}):  # they have outlived its forerunner
             self._later(now + times.attach_s, self._published(version))
         self._later(now + times.attach_s, messages.Ready(self.version, 0, 0))
         self._later(now + times.attach_s + times.publish_s, self._published(self.version))

@@ -56,10 +56,14 @@ class Publisher:
             log.info("Policy versions are published in %s.", self.directory)
 
     def survivors(self, after: int) -> list[tuple[int, Published]]:
-        """Rank 0: versions above `after` that an earlier trainer made visible, oldest first."""
+        """Rank 0: versions above `after` that an earlier trainer made visible, oldest first.
+
+        Older ones are freed: a controller that was started again does not know of them, so it would never say
+        so; whoever was about to pull one is told that it was retired.
+        """
         found = [(version, self._store.find(version)) for version in self._store.versions()]
         for version, published in found:
-            if published is None:
+            if published is None or version < after:
                 self._store.retire(version)
         return [(version, p) for version, p in found if p is not None and version > after]
 
