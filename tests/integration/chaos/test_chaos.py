@@ -87,9 +87,12 @@ class Chaos:
             step = int(line.split()[1]) if line.startswith(b"step") else 0
             while self.plan and len(self.plan) > len(self._plan_after(step)):
                 await self._a_moment(process)
-                if self._strike(psutil.Process(process.pid)):
+                struck = self._strike(psutil.Process(process.pid), has_stepped=step > 0)
+                if struck == "controller":
                     await process.wait()
                     return True
+                if not struck:
+                    break
         assert await process.wait() == 0
         return False
 
@@ -102,8 +105,8 @@ class Chaos:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), self.dice.uniform(0.0, 0.6))
 
-    def _strike(self, controller: psutil.Process) -> bool:
-        """The next strike of the plan whose victim is there; whether it was the controller."""
+    def _strike(self, controller: psutil.Process, *, has_stepped: bool) -> str:
+        """The next strike of the plan whose victim is there, or ""; controllers that have made a step."""
         workers: dict[str, list[psutil.Process]] = {}
         for child in controller.children():
             with suppress(psutil.Error):
@@ -111,7 +114,7 @@ class Chaos:
                 if "--role" in words:
                     workers.setdefault(words[words.index("--role") + 1], []).append(child)
         workers["stop"] = [*workers.get("rollout", []), *workers.get("reward", [])]
-        workers["controller"] = [controller]
+        workers["controller"] = [controller] if has_stepped else []
         for i, what in enumerate(self.plan):
             if not workers.get(what):
                 continue
@@ -121,12 +124,12 @@ class Chaos:
             with suppress(psutil.NoSuchProcess):
                 if what != "stop":
                     victim.kill()
-                    return what == "controller"
+                    return what
                 victim.suspend()
                 pause_s = self.dice.uniform(0.2, 2 * LEASE_S)
                 asyncio.get_running_loop().call_later(pause_s, _go_on, victim)
-            break
-        return False
+            return what
+        return ""
 
 
 def _go_on(process: psutil.Process) -> None:
@@ -151,7 +154,7 @@ async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_
     with Recording(run) as recording:
         verdict = replay(recording)
     assert verdict.is_equal
-    assert 1 < verdict.epochs <= 1 + STRIKES["controller"]  # one killed before its first event leaves none
+    assert verdict.epochs == 1 + STRIKES["controller"]
     rewards = [json.loads(line)["reward/mean"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(rewards) == STEPS
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.05, rewards
