@@ -5,7 +5,7 @@ import torch
 from subject import STOP, VOCABULARY, Subject, finish, generations, plain_logits, worst_error
 from subject import tokens as tokens_of
 
-TOLERANCE = {"float32": 2e-5, "bfloat16": 0.3}  # of a logprob; measured: 3e-6, and 0.05 to 0.17
+TOLERANCE = {"float32": 2e-5, "bfloat16": 0.15}  # of a logprob; measured: 1e-6 to 4e-6, and 0.02 to 0.06
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -56,8 +56,7 @@ async def test_a_worker_is_served_in_order_while_the_socket_is_flooded_with_nois
     assert told == [Retire(n) for n in range(len(told))]
     assert heard == [Ready(n, 0, 0) for n in range(len(heard))]
     assert good.routing_id.hex() not in faults
-    by_chance = 5  # noise may happen to be an Attach
-    assert len(faults) <= sent["attached"] + by_chance
+    assert len(faults) <= sent["let_in"]  # nobody else gets as far as a session
     assert len(refusals) <= 4  # of hundreds of peers that never attached: the 1st, 10th, 100th
     for each in (good, server):
         each.close()
