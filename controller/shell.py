@@ -19,10 +19,9 @@ import asyncio
 import hashlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -33,6 +32,7 @@ from controller import commands, events
 from controller.commands import Command
 from controller.config import Config
 from controller.core import Core, worker_settings
+from controller.daemon_thread import in_daemon_thread
 from controller.events import Event
 from controller.fingerprint import fingerprint
 from controller.held_out import read_held_out
@@ -402,7 +402,7 @@ class Shell:
         while True:
             count = await self._wanted_prompts.get()
             try:
-                rows = await _in_daemon_thread(lambda count=count: self._prompts.read(count))
+                rows = await in_daemon_thread(lambda count=count: self._prompts.read(count))
             except Exception as error:
                 self._fail(error)
                 return
@@ -470,28 +470,6 @@ class Shell:
         root.addHandler(handler)
         stack.callback(handler.close)
         stack.callback(root.removeHandler, handler)
-
-
-async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
-    """What `call` returns or raises, without the default executor, whose threads are joined at exit."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not answer.cancelled():
-            answer.set_result(result) if error is None else answer.set_exception(error)
-
-    def work() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except Exception as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=work, name="prompts", daemon=True).start()
-    return await answer
 
 
 def _origin(factory: str, seed: int) -> str:

@@ -1,0 +1,34 @@
+"""Calls that may block for ever, beside the event loop.
+
+Invariant: such a call never delays the end of the process.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def in_daemon_thread(call: Callable[[], Result]) -> Result:
+    """What `call` returns or raises, without the default executor, whose threads are joined at exit."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not answer.cancelled():
+            answer.set_result(result) if error is None else answer.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name="prompts", daemon=True).start()
+    return await answer
