@@ -308,6 +308,10 @@ class Core:
             return False
         if self.state.ledger.is_ready():  # it waits for a trainer, or for its time
             return False
+        return self._is_all_occupied
+
+    @property
+    def _is_all_occupied(self) -> bool:
         return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
 
     def groups_with_payload(self) -> list[int]:
@@ -406,6 +410,8 @@ class Core:
             return "a reward worker"
         blockers = state.ledger.blockers()
         missing = state.ledger.batch_groups - state.ledger.occupied
+        if missing > 0 and self.scoring.reading and self._is_all_occupied:
+            return f"the next {self.scoring.reading} rows of the data"
         if missing > 0:
             return f"{missing} more groups"
         return f"groups due now: {', '.join(map(str, blockers[:5]))}"

@@ -68,6 +68,11 @@ class Scoring:
             self.state.emit(ReadPrompts(self._reading))
 
     @property
+    def reading(self) -> int:
+        """Prompts asked for and not read yet."""
+        return self._reading
+
+    @property
     def read_until(self) -> int:
         """Prompts read so far: the number of the next one."""
         return self._read_until

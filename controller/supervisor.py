@@ -191,7 +191,7 @@ class Supervisor:
     def _commands(self, name: str, role: Role) -> list[tuple[_Log, list[str], dict[str, str]]]:
         """For each process of a worker: its log, its arguments and its environment."""
         threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
-        arguments = [self._endpoint, "--role", role, "--name", name, "--die-with-parent"]
+        arguments = [self._endpoint, "--role", role, "--name", name, f"--parent={os.getpid()}"]
         arguments += [f"--key={self._key}"] if self._key else []
         environment = self._environment(threads.get(role, 1))
         ranks = self._settings.trainer.ranks if role == "trainer" else 1

@@ -102,6 +102,8 @@ class Watchdog:
     def _of_step(self, seen: ClusterSnapshot) -> str:
         if seen.oldest_group is not None and "trainer" not in seen.waiting_for:
             return f"group {seen.oldest_group.id} waits for {seen.oldest_group.waits_for}"
+        if seen.waiting_for.endswith("rows of the data"):
+            return "the run goes on when the source of prompts gives them, or says that there are no more"
         return "the trainer is started again if it ends or is silent for longer than its lease"
 
     def _is_news(self, wait: Wait) -> bool:

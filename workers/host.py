@@ -60,13 +60,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", help="shown to people")
     parser.add_argument("overrides", nargs="*", help="of this worker's own section, as rollout.threads=2")
     parser.add_argument("--key", help="key file made by `launch.py keygen`")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the parent process ends")
+    parser.add_argument("--parent", type=int, help="pid of the process that started this one, to end with")
     options = parser.parse_intermixed_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    if options.die_with_parent:
-        die_with_parent()
+    if options.parent is not None:
+        die_with_parent(options.parent)
     if options.role == "trainer" and int(os.environ.get("RANK", "0")):
         sys.exit(_follow(options.overrides))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -138,7 +138,7 @@ class _Host:
             await link.aclose()
 
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
-        is_local = self._options.die_with_parent or self._attach.role == "trainer"
+        is_local = self._options.parent is not None or self._attach.role == "trainer"
         if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
             logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)
             return None

@@ -9,13 +9,12 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent's starting thread ends. Linux only; elsewhere,
-    nothing."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread of `parent` that started it ends, and end at once if
+    that has happened already. Linux only; elsewhere, nothing."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # it ended before the kernel knew; somebody else's child by now
         os._exit(1)

@@ -90,7 +90,7 @@ class RewardPool:
 
     async def _add_child(self) -> None:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "workers.reward_process", self._function,
+            sys.executable, "-P", "-m", "workers.reward_process", self._function, str(os.getpid()),
             stdin=PIPE, stdout=PIPE, env=self._environment, start_new_session=True,
         )  # fmt: skip
         self._children.add(child)

@@ -1,4 +1,4 @@
-"""The process in which the user's reward function runs: `python -m workers.reward_process FUNCTION`.
+"""The process in which the user's reward function runs: `python -m workers.reward_process FUNCTION PARENT`.
 
 Invariants: only this process ever imports or calls the user's code; nothing that the code prints, reads or
 closes can touch the pipe to the worker, because standard output is standard error here; one request, one
@@ -27,7 +27,7 @@ READY, BROKEN, SCORED, FAILED = "ready", "broken", "scored", "failed"
 
 def main() -> None:
     """Serve requests until the worker closes the pipe."""
-    die_with_parent()
+    die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDONLY)

@@ -103,13 +103,23 @@ async def test_a_worker_is_started_like_a_remote_one_in_a_session_of_its_own(tmp
     async with stage(tmp_path) as s:
         s.supervisor.spawn("rollout-0", "rollout")
         hello = await s.hello()
-        expected = ["ipc://nowhere", "--role", "rollout", "--name", "rollout-0", "--die-with-parent"]
+        expected = ["ipc://nowhere", "--role", "rollout", "--name", "rollout-0", f"--parent={os.getpid()}"]
         assert hello["argv"] == expected
         assert os.getsid(hello["pid"]) == hello["pid"] != os.getsid(0)
         environment = hello["env"]
         assert environment["OMP_NUM_THREADS"] == "3"
         assert environment["HF_HUB_OFFLINE"] == "1"
         assert environment["PYTHONPATH"].split(os.pathsep)[1] == "/somewhere"
+
+
+async def test_a_worker_whose_parent_is_gone_before_it_looks_ends_at_once() -> None:
+    somebody_else = os.getppid()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "workers.host", "ipc://nowhere", "--role", "rollout",
+        f"--parent={somebody_else}",
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        assert await process.wait() == 1
 
 
 async def test_a_killed_worker_is_noticed_with_its_signal_and_last_words(tmp_path: Path) -> None:

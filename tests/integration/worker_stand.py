@@ -58,7 +58,8 @@ class Stand:
             }
         ).model_dump_json()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "workers.host", str(self.directory), "--role", role, "--die-with-parent",
+            sys.executable, "-m", "workers.host", str(self.directory), "--role", role,
+            f"--parent={os.getpid()}",
             cwd=ROOT, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._processes.append(process)

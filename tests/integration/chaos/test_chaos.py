@@ -20,7 +20,12 @@ from test_whole_runs import TASK, config
 from controller.recording import Recording
 from controller.replay import replay
 
-STEPS, GROUPS = 20, 8
+STEPS, GROUPS = 20, 16
+STRUCK_STEPS = 13
+"""The plan is to be through after so many steps."""
+AHEAD = 5
+"""Batches whose rows are given out beyond the step that has been dealt with: the run cannot outpace its
+strikes. A read that stops for want of rows holds back at most 4 of them (ENCODE_AT_ONCE)."""
 STRIKES = {"controller": 3, "rollout": 13, "reward": 9, "trainer": 5, "stop": 5}
 """30 SIGKILLs, and 5 SIGSTOPs of workers that go on up to twice the lease later."""
 LEASE_S = 3.0
@@ -52,21 +57,30 @@ def settings(run_dir: Path):
 
 
 def rows() -> Iterator[dict[str, str]]:
-    """As many prompts as are trained, so that a lost one ends the run too early."""
+    """As many prompts as are trained, so that a lost one ends the run too early; stdin says how many may be
+    read."""
     sys.path.insert(0, str(TASK.parent))
     import even_digits
 
-    return islice(even_digits.prompts(seed=0), STEPS * GROUPS)
+    allowed = 0
+    for number, row in enumerate(islice(even_digits.prompts(seed=0), STEPS * GROUPS)):
+        while number >= allowed:
+            allowed = int(sys.stdin.readline())
+        yield row
 
 
 class Chaos:
-    """Strikes the processes of one run, by a plan drawn from the seed."""
+    """Strikes the processes of one run, by a plan drawn from the seed; the controller early in it."""
 
     def __init__(self, seed: int, run_dir: Path) -> None:
         self.dice, self.run_dir = random.Random(seed), run_dir
-        self.plan = [what for what, count in STRIKES.items() for _ in range(count)]
+        self.plan = [what for what, count in STRIKES.items() for _ in range(count) if what != "controller"]
         self.dice.shuffle(self.plan)
+        for place in self.dice.sample(range(len(self.plan) // 3), STRIKES["controller"]):
+            self.plan.insert(place, "controller")
         self.done: Counter[str] = Counter()
+        self.step = 0
+        """The newest step that was made."""
 
     async def run(self) -> None:
         """Start the controller again and again, until it has ended by itself."""
@@ -80,26 +94,40 @@ class Chaos:
         )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PROGRAM, str(self.run_dir),
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.write(self._allowed)
         async for line in process.stdout:
-            step = int(line.split()[1]) if line.startswith(b"step") else 0
-            while self.plan and len(self.plan) > len(self._plan_after(step)):
+            self._hear(line)
+            has_stepped = line.startswith(b"step")
+            while self._is_due and (has_stepped or set(self.plan) != {"controller"}):
                 await self._a_moment(process)
-                struck = self._strike(psutil.Process(process.pid), has_stepped=step > 0)
-                if struck == "controller":
+                if self._strike(psutil.Process(process.pid), has_stepped=has_stepped) == "controller":
+                    for last in (await process.stdout.read()).splitlines():
+                        self._hear(last)
                     await process.wait()
                     return True
-                if not struck:
-                    break
+            process.stdin.write(self._allowed)
         assert await process.wait() == 0
         return False
 
-    def _plan_after(self, step: int) -> list[str]:
-        """What is to be left of the plan after so many steps; nothing two steps before the end."""
-        left = max(0.0, 1 - (step + 1) / (STEPS - 2))
-        return self.plan[: round(left * sum(STRIKES.values()))]
+    def _hear(self, line: bytes) -> None:
+        if line.startswith(b"step"):
+            self.step = int(line.split()[1])
+
+    @property
+    def _allowed(self) -> bytes:
+        """How many rows may be read, as `rows` expects it."""
+        return b"%d\n" % min((self.step + AHEAD) * GROUPS, STEPS * GROUPS - bool(self.plan))
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether less of the plan was done than should be after so many steps."""
+        left = max(0.0, 1 - self.step / STRUCK_STEPS) * sum(STRIKES.values())
+        return len(self.plan) > round(left)
 
     async def _a_moment(self, process: asyncio.subprocess.Process) -> None:
         with suppress(TimeoutError):

@@ -39,6 +39,17 @@ def test_every_worker_with_an_open_command_and_the_oldest_group_are_waits_with_a
     assert complaints == []
 
 
+def test_a_source_of_prompts_that_gives_none_is_named():
+    simulation = Simulation(config(), seed=3)
+    simulation._read_prompts = lambda count: None
+    with pytest.raises(RuntimeError):
+        simulation.run(max_events=50)
+    waits, _ = watchdog().look(simulation.core.snapshot(), simulation.core.state.now)
+    (step,) = [wait for wait in waits if wait.owner == "the next step"]
+    assert step.what == "the next 64 rows of the data"
+    assert "source of prompts" in step.then
+
+
 def test_what_does_not_change_is_overdue_and_complained_of_at_each_doubling():
     dog, core = watchdog(), some_core(150)
     told = [dog.look(core.snapshot(), float(second))[1] for second in range(0, 200)]
