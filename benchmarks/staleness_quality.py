@@ -1,0 +1,94 @@
+"""What stale data costs in quality, and what the correction gives back: the quickstart over bounds and
+seeds.
+
+Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
+near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
+has seen. Invariant: a run that has ended is not made again; delete runs/staleness_quality to begin anew.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+
+ROOT = Path(__file__).parents[1]
+RUNS = ROOT / "runs" / "staleness_quality"
+TASK = ROOT / "examples" / "ledger_task.py"
+KINDS = {
+    "corrected": [],  # the quickstart's own: decoupled PPO with truncated importance weights
+    "uncorrected": ["trainer.importance=none"],  # stale responses taken for the policy's own
+    "behaviour_clip": [
+        "trainer.proximal=rollout",
+        "trainer.importance=none",
+    ],  # PPO's clip around old policies
+}
+HELD_OUT_SEED, HELD_OUT, SAMPLES = 10_007, 128, 4
+
+
+def run(kind: str, bound: int, seed: int, steps: int) -> dict[str, float] | None:
+    """The figures of one run; None if it failed."""
+    name = f"{kind}_{bound}_{seed}_{steps}"
+    folder = RUNS / name
+    if not (folder / "summary.json").exists():
+        held_out = {"path": f"{TASK}:prompts", "max_prompts": HELD_OUT, "seed": HELD_OUT_SEED}
+        settings = [
+            "run.dir=runs/staleness_quality", f"run.name={name}", f"run.seed={seed}", f"run.steps={steps}",
+            f"staleness.max_staleness={bound}", "staleness.in_flight_batches=all",
+            f"evaluation.every_steps={steps}", f"evaluation.samples={SAMPLES}",
+            f"evaluation.data={json.dumps({'held_out': held_out})}", *KINDS[kind],
+        ]  # fmt: skip
+        command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{name} failed: {done.stderr.strip()[-500:]}", flush=True)
+            return None
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    judged = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    return {
+        "before": judged[0]["reward/mean"],
+        "after": judged[-1]["reward/mean"],
+        "staleness": fmean(line["staleness/mean"] for line in lines),
+        "violations": json.loads((folder / "summary.json").read_text())["staleness/violations"],
+    }
+
+
+def spread(values: list[float]) -> str:
+    """Mean and sample standard deviation."""
+    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+
+
+def main() -> int:
+    """The exit code; prints a line for each run and a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--bounds", type=int, nargs="+", default=[0, 1, 2, 4, 8])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=140)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["corrected", "uncorrected"])
+    options = parser.parse_args()
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for seed, bound, kind in product(options.seeds, options.bounds, options.kinds):
+        if (figures := run(kind, bound, seed, options.steps)) is not None:
+            found.setdefault((kind, bound), []).append(figures)
+            print(json.dumps({"kind": kind, "bound": bound, "seed": seed, **figures}), flush=True)
+    held_out = f"{HELD_OUT} held-out prompts x {SAMPLES}"
+    print(f"\n{options.steps} steps, seeds {options.seeds}, {platform.machine()}, {held_out}")
+    print(
+        "| bound | mean staleness | "
+        + " | ".join(options.kinds)
+        + " |\n|---|---|"
+        + "---|" * len(options.kinds)
+    )
+    for bound in options.bounds:
+        here = [found.get((kind, bound), []) for kind in options.kinds]
+        ages = [one["staleness"] for some in here for one in some]
+        cells = [spread([one["after"] for one in some]) if some else "-" for some in here]
+        print(f"| {bound} | {fmean(ages):.2f} | " + " | ".join(cells) + " |" if ages else f"| {bound} | - |")
+    return int(any(one["violations"] for some in found.values() for one in some))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
