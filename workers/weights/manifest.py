@@ -7,6 +7,8 @@ safetensors can open the file.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -37,17 +39,18 @@ class Entry(NamedTuple):
         return ITEM_BYTES[self.dtype] * prod(self.shape)
 
 
-class Layout(NamedTuple):
-    """What lies where, before any checksum is known."""
+@dataclass(frozen=True)
+class Layout:
+    """What lies where, before any checksum is known. Its sizes are asked for with every chunk."""
 
     policy_version: int
     entries: dict[str, Entry]
 
-    @property
+    @cached_property
     def data_bytes(self) -> int:
         return sum(entry.size for entry in self.entries.values())
 
-    @property
+    @cached_property
     def header_bytes(self) -> int:
         """From the begin of the file to its data."""
         return len(header(self, [""] * chunk_count(self.data_bytes)))
@@ -74,6 +77,11 @@ def chunk_count(data_bytes: int) -> int:
 def chunk_digest(chunk: memoryview | bytes) -> str:
     """The checksum of one chunk."""
     return xxhash.xxh3_128_hexdigest(chunk)
+
+
+def chunk_digests(data: memoryview) -> list[str]:
+    """The checksums of whole chunks that lie side by side, the last one perhaps short."""
+    return [chunk_digest(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)]
 
 
 def header(layout: Layout, digests: list[str]) -> bytes:

@@ -25,6 +25,11 @@ COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
 ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = "192.0.2.1"  # of no host; the way to it is the way out
 LIMIT = 1 << 20  # bytes of one line
+ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it anew cost as much as the rest
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
 
 
 def own_address(endpoint: str, *, is_private: bool) -> str:
@@ -88,7 +93,11 @@ class Neighbour:
             self._endpoint = asyncio.get_running_loop().create_future()
             path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
             self._process = await asyncio.create_subprocess_exec(
-                *COMMAND, stdin=PIPE, stdout=PIPE, env=os.environ | {"PYTHONPATH": path}, limit=LIMIT
+                *COMMAND,
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=LIMIT,
+                env=os.environ | ALLOCATOR | {"PYTHONPATH": path},
             )
             self._write(self._orders.model_dump(mode="json"))
             self._listener = asyncio.create_task(self._listen(self._process), name="weights agent")

@@ -28,6 +28,9 @@ PARTIAL = ".partial"  # suffix of a version that is being written
 SPARE = "spare-"  # prefix of storage that nobody needs now
 MAX_SPARES = 2  # one to write into while another is sealed
 THREADS = min(4, os.cpu_count() or 1)  # for checksums: 28 GB/s each, so few are enough
+# A thread's task: handing over one chunk at a time took as long as its checksum.
+WRITTEN_RUN = 4 * CHUNK_BYTES  # behind a copy, while it is in the cache
+READ_RUN = 32 * CHUNK_BYTES
 
 
 class Published(NamedTuple):
@@ -48,7 +51,7 @@ class Segment:
         self.map = mmap.mmap(file, size)
         self.layout: Layout
         self._done = 0  # bytes of data whose checksum is being made
-        self._digests: list[Future[str]] = []
+        self._digests: list[Future[list[str]]] = []  # of runs of chunks
 
     def begin(self, layout: Layout) -> None:
         """Write this layout from now on."""
@@ -56,12 +59,17 @@ class Segment:
         self._data = memoryview(self.map)[layout.header_bytes :]
 
     def written(self, end: int, pool: ThreadPoolExecutor) -> None:
-        """The data is complete up to this byte: whole chunks get their checksum, while it is in the cache."""
+        """The data is complete up to this byte: whole runs get checksums while they are in the cache."""
         is_end = end == self.layout.data_bytes
-        while self._done + CHUNK_BYTES <= end or (is_end and self._done < end):
-            chunk = self._data[self._done : min(end, self._done + CHUNK_BYTES)]
-            self._digests.append(pool.submit(manifest.chunk_digest, chunk))
-            self._done += len(chunk)
+        while self._done + WRITTEN_RUN <= end or (is_end and self._done < end):
+            run = self._data[self._done : min(end, self._done + WRITTEN_RUN)]
+            if self.layout.data_bytes <= READ_RUN:  # done before another thread would have woken up
+                made = Future[list[str]]()
+                made.set_result(manifest.chunk_digests(run))
+            else:
+                made = pool.submit(manifest.chunk_digests, run)
+            self._digests.append(made)
+            self._done += len(run)
 
     def chunk(self, index: int) -> memoryview:
         """The place of one chunk."""
@@ -71,7 +79,7 @@ class Segment:
     def finish(self, header: bytes | None = None) -> bytes:
         """Write the header (made of the checksums, if none is given), and return it."""
         if header is None:
-            header = manifest.header(self.layout, [digest.result() for digest in self._digests])
+            header = manifest.header(self.layout, [one for run in self._digests for one in run.result()])
         self.map[: len(header)] = header
         return header
 
@@ -273,10 +281,11 @@ def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
     begin = layout.header_bytes
     with memoryview(mapped) as whole, ThreadPoolExecutor(THREADS) as pool:
         is_whole = len(whole) == layout.file_bytes
-        chunks = [whole[at : at + CHUNK_BYTES] for at in range(begin, len(whole), CHUNK_BYTES)]
-        found = list(pool.map(manifest.chunk_digest, chunks))
-        for chunk in chunks:
-            chunk.release()
+        runs = [whole[at : at + READ_RUN] for at in range(begin, len(whole), READ_RUN)]
+        each = pool.map if len(runs) > 1 else map
+        found = [one for run in each(manifest.chunk_digests, runs) for one in run]
+        for run in runs:
+            run.release()
     if not is_whole or found != digests:
         differing = sum(a != b for a, b in zip(found, digests, strict=False))
         raise WeightsError(

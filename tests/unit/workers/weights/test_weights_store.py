@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from protocol.errors import RunError, WeightsError
+from workers.weights import store as store_module
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import Store
 from workers.weights.tensors import layout_of, publish, read
@@ -57,6 +58,16 @@ def test_equal_weights_have_equal_digests_and_others_do_not(store, tensors):
     store.retire(0)
     tensors["wide"][-1, -1] += 1
     assert publish(store, 0, tensors).digest != first.digest
+
+
+@pytest.mark.parametrize("run", [CHUNK_BYTES, 2 * CHUNK_BYTES])
+def test_checksums_are_the_same_however_they_are_shared_among_threads(store, tensors, monkeypatch, run):
+    alone = publish(store, 0, tensors)
+    store.retire(0)
+    monkeypatch.setattr(store_module, "WRITTEN_RUN", run)
+    monkeypatch.setattr(store_module, "READ_RUN", run)
+    assert publish(store, 0, tensors).digest == alone.digest
+    assert torch.equal(read(alone.location, alone.digest)["wide"], tensors["wide"])
 
 
 def test_a_version_that_is_being_written_cannot_be_seen(store, tensors):
