@@ -1,13 +1,15 @@
 """How fast a version gets from the trainer to its readers: `python -m benchmarks.weights [--mb 10 100]`.
 
-Every figure stands beside memcpy of the same bytes and, between hosts, raw ZeroMQ (one DEALER, one ROUTER,
-the same chunks and window, no checksum, no file), measured in turn with it in the same run; medians of the
-rounds. "Hosts" are folders and processes of this machine, over tcp loopback: they share its cores, so what
-several of them reach together is bounded by those, not by a network.
+Every figure stands beside memcpy of the same tensors, or between hosts beside raw ZeroMQ from one sender to
+as many readers (benchmarks/raw_zeromq.py), measured in turn with it in the same run; medians of the rounds.
+"Hosts" are folders and processes of this machine, over tcp loopback: a version for N readers is N times its
+bytes through the same few cores, for raw ZeroMQ as for us, with relays or without. So "GB/s" is of all
+readers together, and processor time, which other jobs disturb least, is compared too.
 """
 
 import argparse
 import asyncio
+import os
 import platform
 import shutil
 import tempfile
@@ -16,19 +18,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+import psutil
 import torch
-import zmq
 
+from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
-from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.neighbour import Neighbour
 from workers.weights.store import Published, Store
 from workers.weights.tensors import publish, read
 
-WINDOW = 16  # chunks
 TENSOR_BYTES = 8 << 20
 FAN_OUT = 2
+COUNTS = (1, 4, 16)  # readers
+ROOM = 0.6  # of the memory that is free, for what one row holds
 
 
 def weights_of(mb: int) -> dict[str, torch.Tensor]:
@@ -43,51 +47,26 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def memcpy_s(mb: int) -> float:
-    """One thread, from touched pages to touched pages."""
-    source, target = torch.ones(mb << 20, dtype=torch.uint8), torch.zeros(mb << 20, dtype=torch.uint8)
-    target.copy_(source)
-    return min(seconds(lambda: target.copy_(source)) for _ in range(2))
-
-
-def raw_zeromq_s(mb: int) -> float:
-    """The same bytes through ZeroMQ alone."""
-    context, chunk = zmq.Context(), bytes(CHUNK_BYTES)
-    server, client = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    for socket in (server, client):
-        socket.setsockopt(zmq.SNDHWM, 2 * WINDOW)
-    client.connect(f"tcp://127.0.0.1:{server.bind_to_random_port('tcp://127.0.0.1')}")
-
-    def serve() -> None:
-        for _ in range(mb):
-            name, word = server.recv_multipart()
-            server.send_multipart([name, word, chunk], copy=False)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    target = memoryview(bytearray(mb << 20))
-    began = time.perf_counter()
-    for _ in range(min(WINDOW, mb)):
-        client.send(b"x")
-    for index in range(mb):
-        _, data = client.recv_multipart(copy=False)
-        target[index << 20 : (index + 1) << 20] = data.buffer
-        if index + WINDOW < mb:
-            client.send(b"x")
-    took = time.perf_counter() - began
-    thread.join()
-    context.destroy(0)
-    return took
+# -- one host -----------------------------------------------------------------------------------------------
 
 
 def local(store: Store, mb: int, rounds: int) -> None:
     """Publish, and readers of the same host."""
-    tensors, copies, publishes, reads = weights_of(mb), [], [], {1: [], 4: [], 16: []}
+    tensors = weights_of(mb)
+    copied = {name: tensor.clone() for name, tensor in tensors.items()}
+    copies, publishes, reads = [], [], {count: [] for count in COUNTS}
+
+    def memcpy() -> None:
+        for name, tensor in tensors.items():
+            copied[name].copy_(tensor)
+
     for version in range(rounds + 2):
-        copy_s = memcpy_s(mb)
+        # in turn first: who comes second finds the tensors in the cache, if they fit
+        before = seconds(memcpy) if version % 2 else None
         began = time.perf_counter()
         published = publish(store, version, tensors)
         publish_s = time.perf_counter() - began
+        copy_s = before or seconds(memcpy)
         readings = {count: read_side_by_side(published, count) for count in reads}
         store.retire(version)
         if version >= 2:  # the first ones touch their pages for the first time
@@ -95,14 +74,15 @@ def local(store: Store, mb: int, rounds: int) -> None:
             publishes.append(publish_s)
             for count, took in readings.items():
                 reads[count].append(took)
-    copy_s, publish_s = median(copies), median(publishes)
-    ratio = median([a / b for a, b in zip(copies, publishes, strict=True)])
-    print(f"{mb:5} MB  publish to visible {publish_s * 1e3:8.1f} ms  {mb / 1024 / publish_s:6.2f} GB/s"
-          f"  {ratio:5.2f} of memcpy ({mb / 1024 / copy_s:.2f} GB/s)")  # fmt: skip
-    for count, took in reads.items():
-        each = count * mb / 1024 / median(took)
-        print(f"{'':9} {count:2} local readers, mapped and verified {median(took) * 1e3:8.1f} ms"
-              f"  {each:6.2f} GB/s together  {median(took) / copy_s:5.2f} times memcpy's time")  # fmt: skip
+    copy_s = median(copies)
+    print(f"{mb:5} MB  memcpy {copy_s * 1e3:8.1f} ms  {mb / 1024 / copy_s:6.2f} GB/s")
+    for what, count, took in (
+        ("publish to visible", 1, publishes),
+        *((f"{count:2} local readers, mapped and verified", count, took) for count, took in reads.items()),
+    ):
+        ratio = median([count * a / b for a, b in zip(copies, took, strict=True)])
+        print(f"{what:>45} {median(took) * 1e3:8.1f} ms"
+              f"  {count * mb / 1024 / median(took):6.2f} GB/s  {ratio:5.2f} of memcpy")  # fmt: skip
 
 
 def read_side_by_side(published: Published, count: int) -> float:
@@ -115,70 +95,133 @@ def read_side_by_side(published: Published, count: int) -> float:
     return time.perf_counter() - began
 
 
-async def remote(store: Store, folder: Path, mb: int, rounds: int) -> None:
-    """Readers of other hosts, with the trainer as the only source and through each other."""
-    tensors = weights_of(mb)
-    trainer = Neighbour(store.directory, host="127.0.0.1", window_bytes=WINDOW << 20, is_writers=True)
-    readers = [Neighbour(folder / f"r{n}", host="127.0.0.1", window_bytes=WINDOW << 20) for n in range(16)]
-    source, *endpoints = [await agent.start() for agent in (trainer, *readers)]
-    version = 1000
-    for count, is_relayed in ((1, False), (4, False), (4, True), (16, False), (16, True)):
-        took, raw, served = [], [], []
-        for _ in range(rounds + 1):
-            version += 1
-            published, before = publish(store, version, tensors), trainer.served_bytes
-            raw.append(raw_zeromq_s(mb))
-            sources = [path(place, endpoints, source) if is_relayed else [source] for place in range(count)]
-            began = time.perf_counter()
-            await asyncio.gather(
-                *(
-                    agent.fetch(version, published.digest, s)
-                    for agent, s in zip(readers, sources, strict=False)
-                )
+# -- between hosts ------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """One size, number of readers, and way to them."""
+
+    mb: int
+    count: int
+    is_relayed: bool
+
+    def tell(self, rounds: list["Round"]) -> None:
+        """Print what was measured."""
+        took = median(round.took_s for round in rounds)
+        wall = median(round.raw_s / round.took_s for round in rounds)
+        cpu = sum(round.raw_cpu_s for round in rounds) / sum(round.cpu_s for round in rounds)
+        sent = median(round.sent for round in rounds)
+        print(f"{self.mb:5} MB  {self.count:2} remote {'with relays' if self.is_relayed else 'from one   '}"
+              f" {took * 1e3:9.1f} ms  {self.count * self.mb / 1024 / took:6.2f} GB/s"
+              f"  {wall:5.2f} of raw ZeroMQ, {cpu:5.2f} by processor time"
+              f"  trainer sent {sent:4.1f} versions", flush=True)  # fmt: skip
+
+
+class Round(NamedTuple):
+    """One measurement of a row, and of raw ZeroMQ just before."""
+
+    took_s: float
+    cpu_s: float
+    raw_s: float
+    raw_cpu_s: float
+    sent: float  # by the trainer, in versions
+
+
+class Hosts:
+    """A trainer's agent and those of its readers."""
+
+    def __init__(self, folder: Path, mb: int, count: int) -> None:
+        self.store = Store(folder / "remote")
+        self._tensors = weights_of(mb)
+        window = {"host": "127.0.0.1", "window_bytes": WINDOW << 20}
+        self._trainer = Neighbour(self.store.directory, is_writers=True, **window)
+        self._readers = [Neighbour(folder / f"reader{n}", **window) for n in range(count)]
+        self._version = 0
+        self.first = publish(self.store, 0, self._tensors)
+
+    async def start(self) -> None:
+        self._source, *self._endpoints = [await agent.start() for agent in (self._trainer, *self._readers)]
+        self._processes = [p for p in psutil.Process().children() if "workers.weights.agent" in p.cmdline()]
+
+    async def fetch(self, count: int, is_relayed: bool) -> tuple[float, float, float]:
+        """Have so many readers pull a version: seconds, processor seconds, versions that the trainer sent."""
+        self._version += 1
+        published, sent = publish(self.store, self._version, self._tensors), self._trainer.served_bytes
+        cpu = cpu_s(self._processes)
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(
+                reader.fetch(self._version, published.digest, self._sources(place if is_relayed else 0))
+                for place, reader in enumerate(self._readers[:count])
             )
-            took.append(time.perf_counter() - began)
-            for agent in (trainer, *readers):
-                await agent.retire(version)
-            store.retire(version)
-            served.append((trainer.served_bytes - before) / published.size_bytes)
-        seen, alone = median(took[1:]), median(raw[1:])
-        print(f"{mb:5} MB  {count:2} remote {'with relays' if is_relayed else 'from one   '}"
-              f" {seen * 1e3:9.1f} ms  {count * mb / 1024 / seen:6.2f} GB/s together"
-              f"  {count * alone / seen:5.2f} of raw ZeroMQ ({mb / 1024 / alone:.2f} GB/s)"
-              f"  trainer sent {median(served[1:]):4.1f} versions")  # fmt: skip
-    for agent in (*readers, trainer):
-        await agent.close()
+        )
+        took, cpu = time.perf_counter() - began, cpu_s(self._processes) - cpu
+        for agent in (self._trainer, *self._readers):
+            await agent.retire(self._version)
+        self.store.retire(self._version)
+        return took, cpu, (self._trainer.served_bytes - sent) / published.size_bytes
+
+    async def close(self) -> None:
+        for agent in (*self._readers, self._trainer):
+            await agent.close()
+        self.store.close()
+
+    def _sources(self, place: int) -> list[str]:
+        """Of a reader in a tree of FAN_OUT, nearest first."""
+        above = []
+        while place >= FAN_OUT:
+            place = place // FAN_OUT - 1
+            above.append(self._endpoints[place])
+        return [*above, self._source]
 
 
-def path(place: int, endpoints: list[str], source: str) -> list[str]:
-    """The sources of a reader in a tree of FAN_OUT, nearest first."""
-    above = []
-    while place >= FAN_OUT:
-        place = place // FAN_OUT - 1
-        above.append(endpoints[place])
-    return [*above, source]
+async def remote(folder: Path, mb: int, rounds: int) -> None:
+    """Readers of other hosts, with the trainer as the only source and through each other."""
+    free_mb = psutil.virtual_memory().available >> 20
+    counts = [count for count in COUNTS if (count + 4) * mb < ROOM * free_mb]
+    for count in sorted({*COUNTS} - {*counts}):
+        print(
+            f"{mb:5} MB  {count:2} remote: not run, it would hold {(count + 4) * mb:,} of {free_mb:,} MB free"
+        )
+    hosts = Hosts(folder, mb, max(counts))
+    await hosts.start()
+    raw = RawZeroMQ(hosts.first.location, max(counts))
+    rows: dict[Row, list[Round]] = {}
+    await hosts.fetch(max(counts), is_relayed=True)  # touches pages for the first time, and imports
+    for count in (*counts, *counts * rounds):
+        for is_relayed in (False, True) if count > 1 else (False,):
+            raw_cpu_s = raw.cpu_s()
+            raw_s = seconds(lambda count=count: raw.send(mb, count))
+            raw_cpu_s = raw.cpu_s() - raw_cpu_s
+            took_s, spent_s, sent = await hosts.fetch(count, is_relayed)
+            row = Round(took_s, spent_s, raw_s, raw_cpu_s, sent)
+            rows.setdefault(Row(mb, count, is_relayed), []).append(row)
+    for row, measured in rows.items():
+        row.tell(measured[1:])
+    raw.close()
+    await hosts.close()
 
 
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mb", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--remote-mb", type=int, nargs="+", default=[10, 100])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mb", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--remote-mb", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--rounds", type=int, default=7, help="at 10 MB; fewer for more")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    load = Path("/proc/loadavg").read_text().split()[0]
-    print(f"{platform.machine()}, {torch.get_num_threads()} thread, {platform.system()}, load {load}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, load {os.getloadavg()[0]:.1f}")
     base = SHARED_MEMORY if SHARED_MEMORY.exists() else None
     folder = Path(tempfile.mkdtemp(prefix="staleflow-benchmark-", dir=base))
     store = Store(folder / "trainer")
     try:
         for mb in options.mb:
             local(store, mb, options.rounds)
-        for mb in options.remote_mb:
-            asyncio.run(remote(store, folder, mb, max(2, options.rounds - 2)))
-    finally:
         store.close()
+        for mb in options.remote_mb:
+            asyncio.run(remote(folder / str(mb), mb, max(1, options.rounds * 10 // max(mb, 20))))
+            shutil.rmtree(folder / str(mb))
+    finally:
         shutil.rmtree(folder)
 
 
