@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,14 @@ def test_importing_the_controller_pulls_in_nothing_heavy():
         "importing controller pulled these in: find who imports them with python -X importtime, and move "
         "that import into workers"
     )
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_every_package_is_installed(package):
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    for folder in {file.parent for file in sources(package)}:
+        name = ".".join(folder.relative_to(ROOT).parts)
+        assert any(fnmatchcase(name, pattern) for pattern in found["include"]), (
+            f"{name} is not installed by pip: let a pattern of [tool.setuptools.packages.find] include it"
+        )
+        assert (folder / "__init__.py").exists(), f"{name} is not a package: give it an __init__.py"
