@@ -11,9 +11,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import venv
 from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -34,6 +36,10 @@ NEEDED = {
 LAST_LINES = 15
 FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")
 REENTERED = "STALEFLOW_REENTERED"
+
+
+class InstallFailed(Exception):
+    """An environment could not be made; the text is for the user."""
 
 
 def ensure(arguments: list[str]) -> None:
@@ -58,15 +64,24 @@ def ensure(arguments: list[str]) -> None:
             )
         )
     environment = ROOT / ".venv"
-    if not _is_complete(environment, extras):
-        install(environment, extras)
+    if not is_complete(environment, extras):
+        try:
+            install(environment, extras)
+        except InstallFailed as error:
+            sys.exit(str(error))
     os.environ[REENTERED] = "1"
-    python = str(_python(environment))
+    python = str(python_of(environment))
     os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
 
 
-def install(environment: Path, extras: list[str]) -> None:
-    """Make the environment and stamp it, with a line about every step from the first second on."""
+def install(
+    environment: Path, extras: list[str], *, unwanted: Sequence[str] = (), limit_s: float | None = None
+) -> None:
+    """Make the environment and stamp it, with a line about every step from the first second on.
+
+    `unwanted`: packages that the extras bring, and that are taken out again.
+    Raises: InstallFailed, with the end of pip's output; also if pip takes longer than `limit_s`.
+    """
     start = time.monotonic()
 
     def say(text: str) -> None:
@@ -83,45 +98,60 @@ def install(environment: Path, extras: list[str]) -> None:
             "downloaded"
         )
     _stamp(environment).unlink(missing_ok=True)
-    if not _python(environment).exists():
+    if not python_of(environment).exists():
         say("step 1/2: creating the environment")
         try:
             venv.create(environment, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            sys.exit(
+            raise InstallFailed(
                 f"Creating {environment} failed: {error}. Expected a writable folder and Python's venv "
                 "module (on Debian: apt install python3-venv); mend that, or install into an environment "
                 "of yours and set STALEFLOW_NO_INSTALL=1."
-            )
+            ) from error
     say(f"step 2/2: pip install -e .[{','.join(extras)}]")
     command = [
-        str(_python(environment)),
+        str(python_of(environment)),
         "-m",
         "pip",
         "install",
         "--progress-bar",
         "off",
+        "--no-compile",  # most of it is never imported
         "-e",
         f"{ROOT}[{','.join(extras)}]",
     ]
+    code, last = _run_pip(command, say, limit_s)
+    if code:
+        raise InstallFailed(
+            "\n".join(last)
+            + f"\npip ended with code {code}; the lines above say why. Expected a network or a "
+            "local index, and a few GB of free disk. Mend that and start again; what was downloaded is "
+            f"kept. By hand: {' '.join(command)}"
+        )
+    if unwanted:
+        remove = [str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted]
+        subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
+    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
+    say("installed")
+
+
+def _run_pip(command: list[str], say: Callable[[str], None], limit_s: float | None) -> tuple[int, deque[str]]:
+    """Exit code and last lines."""
     pip = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     last: deque[str] = deque(maxlen=LAST_LINES)
     assert pip.stdout is not None
+    limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, pip.kill)
+    limit.daemon = True
+    limit.start()
     for line in pip.stdout:
         last.append(line.rstrip())
         if line.lstrip().startswith(FIRST_WORDS):
             say(f"  {line.strip().partition(' (from')[0][:110]}")
-    if pip.wait():
-        sys.exit(
-            "\n".join(last)
-            + f"\npip ended with code {pip.returncode}; the lines above say why. Expected a network or a "
-            "local index, and a few GB of free disk. Mend that and start again; what was downloaded is "
-            f"kept. By hand: {' '.join(command)}"
-        )
-    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
-    say("installed")
+    code = pip.wait()
+    limit.cancel()
+    return code, last
 
 
 def _missing(extras: list[str]) -> list[str]:
@@ -129,7 +159,8 @@ def _missing(extras: list[str]) -> list[str]:
     return [module for module in modules if importlib.util.find_spec(module) is None]
 
 
-def _is_complete(environment: Path, extras: list[str]) -> bool:
+def is_complete(environment: Path, extras: list[str]) -> bool:
+    """Whether these extras, of this pyproject.toml, were installed to the end."""
     try:
         stamp = json.loads(_stamp(environment).read_text())
     except (OSError, ValueError):
@@ -145,5 +176,6 @@ def _project_hash() -> str:
     return hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
 
 
-def _python(environment: Path) -> Path:
+def python_of(environment: Path) -> Path:
+    """Its interpreter."""
     return environment / ("Scripts" if os.name == "nt" else "bin") / "python"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_cluster, cli_history, cli_remote, cli_simulate, status
+from controller import cli_cluster, cli_history, cli_remote, cli_simulate, cli_testing, status
 from controller.check import check as find_problems
 from controller.config import Config, load_config
 from controller.console import Console, make_console
@@ -79,16 +79,11 @@ def check(config: ConfigPath, overrides: Overrides = None) -> None:
     raise typer.Exit(2 if errors else 0)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-def test(context: typer.Context) -> None:
-    """Run the project's tests; arguments go to pytest."""
-    import pytest
-
-    os.chdir(ROOT)
-    raise typer.Exit(int(pytest.main(context.args or ["tests"])))
+FOR_PYTEST = {"ignore_unknown_options": True, "allow_extra_args": True}
+app.command(context_settings=FOR_PYTEST)(cli_testing.test)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@app.command(context_settings=FOR_PYTEST)
 def conformance(
     context: typer.Context,
     engine: Annotated[str, typer.Argument(help="torch, vllm, or file.py:make or module:make of your own")],

