@@ -80,7 +80,7 @@ def check(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 FOR_PYTEST = {"ignore_unknown_options": True, "allow_extra_args": True}
-app.command(context_settings=FOR_PYTEST)(cli_testing.test)
+app.command("test", context_settings=FOR_PYTEST)(cli_testing.run_tests)
 
 
 @app.command(context_settings=FOR_PYTEST)

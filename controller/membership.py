@@ -155,7 +155,8 @@ class Membership:
         worker = self.state.registry.workers.get(event.peer)
         name = worker.name if worker else "a peer that never attached"
         self.state.accounts.counts["peers/faulted"] += 1
-        self.state.warn_once(f"fault {event.peer}", f"{name} was closed: {event.reason}")
+        who = _without_claims(worker.name) if worker else ""
+        self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
         self._lose(event.peer)
 
@@ -165,7 +166,7 @@ class Membership:
         if local is not None:
             local.last_reason = message.reason
         else:
-            self.state.warn_once(f"failed {worker.peer}", f"{worker.name} gave up: {message.reason}")
+            self._tell(worker, "failed", f"{worker.name} gave up: {message.reason}")
         never_ready = not worker.ready
         self._lose(worker.peer)
         if local is not None and never_ready:
@@ -173,7 +174,7 @@ class Membership:
 
     def detach(self, worker: Worker, reason: str) -> None:
         """The worker leaves in good order."""
-        self.state.warn_once(f"detached {worker.peer}", f"{worker.name} left the run: {reason}")
+        self._tell(worker, "detached", f"{worker.name} left the run: {reason}")
         self._lose(worker.peer)
 
     def drain(self, operator: PeerId, name: str) -> None:
@@ -231,7 +232,7 @@ class Membership:
     def _expire_worker(self, worker: Worker) -> None:
         silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)
         text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
-        self.state.warn_once(f"lease {worker.peer}", text)
+        self._tell(worker, "lease", text)
         self.state.accounts.counts["workers/lost"] += 1
         self._lose(worker.peer)
 
@@ -248,6 +249,14 @@ class Membership:
     def _watch(self, worker: Worker) -> None:
         worker.lease_s = self._lease_s(worker)
         self.state.registry.leases.watch(worker)
+
+    def _tell(self, worker: Worker, what: str, text: str) -> None:
+        """Say how a worker went; of those that never did anything only now and then, as noise may make any
+        number of them."""
+        if worker.ready:
+            self.state.warn_once(f"{what} {worker.peer}", text)
+        else:
+            self.state.warn_counted(f"{what} {_without_claims(worker.name)}", text)
 
     def _report_progress(self, name: str) -> None:
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
@@ -294,3 +303,8 @@ class Membership:
             self.training.on_lost()
         self.state.emit(Forget(peer, worker.name if worker else ""))
         return worker
+
+
+def _without_claims(name: str) -> str:
+    """The name that a worker's key has; without keys, what it calls itself less its number."""
+    return name.partition("#")[0].partition("/")[0]

@@ -5,6 +5,7 @@ each is read by several parts of the core.
 """
 
 import random
+from collections import Counter
 
 from controller.commands import Command, DropPayload, Send, Warn
 from controller.config import Config
@@ -22,6 +23,7 @@ from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.lengths import LengthModel
 from strategies.views import Settings
 
+MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
 FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
 
 
@@ -79,6 +81,7 @@ class RunState:
         self.finished = False
         self._out: list[Command] = []
         self._warned: set[str] = set()
+        self._counted: Counter[str] = Counter()
 
     def emit(self, command: Command) -> None:
         """Add to the commands of this step."""
@@ -93,6 +96,18 @@ class RunState:
         if kind not in self._warned:
             self._warned.add(kind)
             self._out.append(Warn(text))
+
+    def warn_counted(self, kind: str, text: str) -> None:
+        """Say it the 1st, 10th, 100th... time that this kind of thing happens, for what may come at any rate.
+
+        Beyond MAX_COUNTED kinds, new ones are counted as one.
+        """
+        if kind not in self._counted and len(self._counted) >= MAX_COUNTED:
+            kind = ""
+        self._counted[kind] += 1
+        count = self._counted[kind]
+        if count == 10 ** (len(str(count)) - 1):
+            self._out.append(Warn(f"{text} (time {count} of its kind)" if count > 1 else text))
 
     def take_commands(self) -> list[Command]:
         """The commands of this step, which is over."""

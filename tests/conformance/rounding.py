@@ -1,4 +1,4 @@
-"""How far an engine in half precision may be from the exact logprobs: no farther than anybody's arithmetic is.
+"""How far an engine in half precision may be from the exact logprobs: about as far as a plain forward pass.
 
 A flat tolerance says nothing, since the step of bfloat16 grows with the logits. What is compared is the error
 of the engine and the error of transformers' own forward pass in the same precision, both against a float32

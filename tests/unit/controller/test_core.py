@@ -6,6 +6,7 @@ from controller.commands import Finish, Forget, Progress, Send, Spawn, Warn
 from controller.config import Config
 from controller.core import Core
 from controller.events import PeerFaulted, PromptsRead, Received, Started, StopRequested, Tick, WorkerExited
+from controller.state import MAX_COUNTED
 from protocol import messages
 from protocol.messages import Attach, Beat, Delta, Generated
 
@@ -199,6 +200,32 @@ def test_a_peer_that_breaks_the_protocol_is_closed_and_its_work_is_queued_again(
     run.start_groups()
     run.do(PeerFaulted("rollout-0", "garbage"))
     assert len(run.core.state.queue) == 4
+
+
+def test_who_breaks_the_protocol_again_and_again_is_counted_and_not_said_each_time():
+    run, said = Run(), []
+    for i in range(30):
+        run.say(f"peer-{i}", Attach("rollout", f"node1/{i % 7}", 1, "there"))
+        run.do(PeerFaulted(f"peer-{i}", f"garbage {i}"))
+        said += [c.text for c in run.commands if isinstance(c, Warn)]
+    assert said == [
+        "node1/0 was closed: garbage 0",
+        "node1/2 was closed: garbage 9 (time 10 of its kind)",
+    ]
+    assert run.core.state.accounts.counts["peers/faulted"] == 30
+    run.say("other", Attach("rollout", "node2", 1, "there"))
+    run.do(PeerFaulted("other", "garbage"))
+    assert [c.text for c in run.commands if isinstance(c, Warn)] == ["node2 was closed: garbage"]
+
+
+def test_names_that_a_stranger_makes_up_do_not_fill_the_log_or_the_memory():
+    run, said = Run(), []
+    for i in range(1000):
+        run.say(f"peer-{i}", Attach("reward", f"made-up-{i}", 1, "there"))
+        run.do(PeerFaulted(f"peer-{i}", "garbage"))
+        said += [c.text for c in run.commands if isinstance(c, Warn) and "garbage" in c.text]
+    assert len(said) <= MAX_COUNTED + 3  # of what is beyond: the 1st, 10th and 100th
+    assert len(run.core.state._counted) <= MAX_COUNTED + 1
 
 
 def test_the_wait_for_workers_is_told_worker_by_worker():
