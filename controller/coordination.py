@@ -8,6 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pul
 
 from collections.abc import Iterable, Sequence
 
+from controller.commands import Warn
 from controller.evaluation import Evaluation
 from controller.groups import Group, Trajectory
 from controller.registry import Instance
@@ -190,11 +191,14 @@ class Coordination:
         self.state.remove_group(group, end)
 
     def give_up(self, group: Group, reason: str) -> None:
-        """A prompt keeps failing: set it aside, and name it if it is a held-out one."""
+        """A prompt keeps failing: set it aside by name; if it is no held-out one, a fresh one takes its
+        place."""
         if group.is_evaluation:
             self._abort_running(group.members)
             self.evaluation.on_failed(group, reason)
         else:
+            self.state.accounts.counts["prompts/set_aside"] += 1
+            self.state.emit(Warn(f"Prompt {group.id} is set aside, and replaced by a fresh one: {reason}"))
             self.abort(group, "aborted")
 
     def begin_anew(self, group: Group) -> None:

@@ -184,7 +184,7 @@ class Scoring:
         if group is None:
             return
         if group.is_evaluation:
-            self._retry_or_give_up(group, message.reason)
+            self._retry_or_give_up(group, message)
             return
         text = f"The reward failed on prompt {group.id}: {message.reason}\nThe row was: {message.row}"
         self.state.accounts.counts["reward_failures"] += 1
@@ -195,12 +195,13 @@ class Scoring:
             count = f"{self._failures_in_a_row} calls of the reward failed in a row"
             self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
             return
-        self._retry_or_give_up(group, message.reason)
+        self._retry_or_give_up(group, message)
 
-    def _retry_or_give_up(self, group: Group, reason: str) -> None:
+    def _retry_or_give_up(self, group: Group, message: ScoreFailed) -> None:
         group.score_failures += 1
         if group.score_failures > self.state.config.reward.retries:
-            self.coordination.give_up(group, f"the reward failed: {reason}")
+            tries = f"It was tried {group.score_failures} times. The row was: {message.row}"
+            self.coordination.give_up(group, f"the reward failed: {message.reason}\n{tries}")
         else:
             self._to_score.append(group.id)
 

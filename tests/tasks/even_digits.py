@@ -4,6 +4,7 @@ Given to workers by import path, as a user would.
 """
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def hanging_reward(completion):
     """Never returns."""
     while True:
         time.sleep(3600)
+
+
+def poisonable_reward(prompt, completion, answer):
+    """`reward`, but for rows that kill the process it runs in, or never let it return."""
+    if answer == "kills":
+        os._exit(9)
+    if answer == "hangs":
+        hanging_reward(completion)
+    return reward(prompt, completion, answer)
 
 
 def make_model(directory, *, seed, progress):
