@@ -137,21 +137,20 @@ def install(
 
 def _run_pip(command: list[str], say: Callable[[str], None], limit_s: float | None) -> tuple[int, deque[str]]:
     """Exit code and last lines."""
-    pip = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    )
     last: deque[str] = deque(maxlen=LAST_LINES)
-    assert pip.stdout is not None
-    limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, pip.kill)
-    limit.daemon = True
-    limit.start()
-    for line in pip.stdout:
-        last.append(line.rstrip())
-        if line.lstrip().startswith(FIRST_WORDS):
-            say(f"  {line.strip().partition(' (from')[0][:110]}")
-    code = pip.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as pip:
+        assert pip.stdout is not None
+        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, pip.kill)
+        limit.daemon = True
+        limit.start()
+        for line in pip.stdout:
+            last.append(line.rstrip())
+            if line.lstrip().startswith(FIRST_WORDS):
+                say(f"  {line.strip().partition(' (from')[0][:110]}")
     limit.cancel()
-    return code, last
+    return pip.returncode, last
 
 
 def _missing(extras: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 Every engine gets the same prompts and budgets: lengths are mixed, so a batch thins out as responses end, and
 what is measured is new tokens divided by the time until the last response is whole. `generate` pads the
 prompts and runs one batch to its longest response. A stop token is never drawn. `--parity` prints instead how
-far logprobs are from plain forward passes, before and after updates.
+far logprobs are from exact ones, before and after updates, and how far those of a plain forward pass are.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from protocol.settings import (
     ModelSettings,
@@ -26,7 +26,7 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.engines.interface import Engine, Generation
+from workers.engines.interface import Engine, Generation, Key
 from workers.model import load_causal_lm
 from workers.rollout import make_engine
 
@@ -121,42 +121,56 @@ def measure(engines: list[str], folder: str, counts: list[int], turns: int) -> I
 
 
 def parity(name: str, dtype: str, folder: str) -> dict[str, object]:
-    """Largest difference of a logprob to a plain pass under the weights of each update, and wrong tensors."""
+    """Errors of logprobs, largest and root mean square, under the weights of each update; and wrong tensors.
+
+    Against a float32 pass of the very weights, for the engine and for a plain pass in the same precision.
+    """
     engine = make_engine(settings(name, running=8, dtype=dtype), folder)
-    worst, wrong = [], 0
+    errors: dict[str, list[float]] = {}
+    wrong = 0
     for version in range(UPDATES + 1):
         model = load_causal_lm(folder, dtype=dtype, device="cpu")
         noise = torch.Generator().manual_seed(version)
         with torch.no_grad():
             for parameter in model.parameters() if version else ():
                 parameter += 0.02 * torch.randn(parameter.shape, generator=noise).to(parameter.dtype)
-        published = {key: value.detach() for key, value in model.named_parameters()}
+        published = {key: value.detach().clone() for key, value in model.named_parameters()}
         if version:
             engine.load_weights(version, published)
         load = load_of(8, model.config.vocab_size, 1)
-        worst.append(_worst(engine, model, load))
+        sampled = _sample(engine, load)
+        reported = torch.tensor([logprob for g in load for _, logprob in sampled[g.key]])
+        plain, exact = _plain(model, load, sampled), _plain(model.float(), load, sampled)
+        for what, error in (("engine", reported - exact), ("plain", plain - exact)):
+            errors.setdefault(f"{what}_largest", []).append(error.abs().max().item())
+            errors.setdefault(f"{what}_rms", []).append(error.square().mean().sqrt().item())
         held = engine.read_weights()
         wrong += sum(not torch.equal(held[key], value) for key, value in published.items())
-    return {"engine": name, "dtype": dtype, "largest_difference": worst, "tensors_that_differ": wrong}
+    return {"engine": name, "dtype": dtype, **errors, "tensors_that_differ": wrong}
 
 
-def _worst(engine: Engine, model: Qwen3ForCausalLM, load: list[Generation]) -> float:
-    sampled: dict[tuple[int, int, int], list[tuple[int, float]]] = {g.key: [] for g in load}
+def _sample(engine: Engine, load: list[Generation]) -> dict[Key, list[tuple[int, float]]]:
+    sampled: dict[Key, list[tuple[int, float]]] = {g.key: [] for g in load}
     for generation in load:
         engine.add(generation)
     while engine.is_busy():
         for item in engine.step():
             sampled[item.key].append((item.token, item.logprob))
-    worst = 0.0
+    return sampled
+
+
+def _plain(
+    model: PreTrainedModel, load: list[Generation], sampled: dict[Key, list[tuple[int, float]]]
+) -> torch.Tensor:
+    """Logprobs of the sampled tokens by one forward pass each, end to end."""
+    found = []
     for generation in load:
         new = torch.tensor([token for token, _ in sampled[generation.key]])
         whole = torch.tensor([[*generation.prompt_tokens, *new.tolist()]])
         with torch.no_grad():
             logits = model(input_ids=whole, use_cache=False).logits[0, PROMPT_TOKENS - 1 : -1].float()
-        expected = logits.log_softmax(-1).gather(-1, new[:, None])[:, 0]
-        found = torch.tensor([logprob for _, logprob in sampled[generation.key]])
-        worst = max(worst, (expected - found).abs().max().item())
-    return worst
+        found.append(logits.log_softmax(-1).gather(-1, new[:, None])[:, 0])
+    return torch.cat(found)
 
 
 def main() -> None:

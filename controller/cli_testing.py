@@ -43,7 +43,7 @@ def run_tests(
     os.chdir(ROOT)
     code = int(pytest.main(context.args or ["tests"]))
     if not code and not context.args:
-        code = _test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
+        code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
     raise typer.Exit(code)
 
 
@@ -65,7 +65,7 @@ def why_no_vllm() -> str:
     return ""
 
 
-def _test_vllm(obstacle: str) -> int:
+def test_vllm(obstacle: str) -> int:
     """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
     if not obstacle and not install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
         try:

@@ -159,7 +159,9 @@ def import_path(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _own_import_paths() -> list[str]:
-    """The folders on this process's sys.path that are not of the Python installation."""
+    """The folders on this process's sys.path that are not of the Python installation, nor of a package in it:
+    setuptools, once imported, puts old releases of other packages there."""
     installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
     folders = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
-    return [f for f in folders if f not in installed and Path(f).name not in ("lib-dynload", "site-packages")]
+    ours = {"lib-dynload", "site-packages", "dist-packages"}
+    return [f for f in folders if f not in installed and not ours & {*Path(f).parts}]

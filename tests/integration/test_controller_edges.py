@@ -11,7 +11,7 @@ import pytest
 
 from controller import Controller
 from controller.config import Config
-from controller.controller import import_path
+from controller.controller import _own_import_paths, import_path
 from controller.core import Core
 from controller.events import Event
 from protocol.errors import ConfigError, RunError
@@ -32,6 +32,16 @@ def config(folder: Path) -> Config:
 def module_level(completion: str) -> float:
     """A reward as it should be."""
     return float(len(completion))
+
+
+def test_what_a_package_put_on_the_path_is_not_handed_to_workers(monkeypatch, tmp_path):
+    mine, vendored = tmp_path / "mine", tmp_path / "site-packages" / "setuptools" / "_vendor"
+    for folder in (mine, vendored):
+        folder.mkdir(parents=True)
+        monkeypatch.syspath_prepend(folder)
+    paths = _own_import_paths()
+    assert str(mine) in paths
+    assert str(vendored) not in paths
 
 
 async def train(config: Config, prompts: Iterable[dict[str, str]]) -> None:
