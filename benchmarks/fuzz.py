@@ -1,17 +1,19 @@
-"""Malformed frames against the codec and a live run: `python -m benchmarks.fuzz [--frames N] [--live N]`.
+"""Malformed frames against the codec and live runs: `python -m benchmarks.fuzz [--frames N] [--live N]`.
 
 Every frame is a real message with something wrong with it (bits, lengths, types, counts, order), or noise.
-The codec must answer RemoteError or a valid packet, nothing else. The live run must end like an undisturbed
-one: same number of steps, no failure, the token ledger closed.
+The codec must answer RemoteError or a valid packet, nothing else. Live runs, one without keys and one under
+CURVE, must end like undisturbed ones: every step made, no failure, the token ledger closed. Under CURVE the
+noise comes first from holders of a valid key, then from those that have none, a wrong one, or no ZeroMQ.
 """
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
+import socket
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from dataclasses import fields
@@ -28,6 +30,8 @@ from protocol import messages
 from protocol.codec import ITEM_BYTES, Packet, decode, encode, unpack
 from protocol.errors import RemoteError
 from protocol.messages import Attach, DrainWorker, Generated, Message, PromptsEncoded
+from protocol.security import ROLES, WorkerKey, load_worker_key, make_keys, secure_client
+from protocol.sockets import BROKEN, GARBLED, REFUSED
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
@@ -35,6 +39,7 @@ HOSTILE: tuple[Any, ...] = (
     None, True, -1, 2**31, 2**53, 2**63, 1.5, float("nan"), float("inf"), "", "x" * 70_000, b"", b"\0" * 64,
     [], [[]] * 40, {}, {"a": 1}, msgpack.ExtType(5, b"x"), [None] * 1000,
 )  # fmt: skip
+PATIENCE_MS = 5000  # that a server gets to refuse somebody
 Frames = list[bytes]
 
 
@@ -90,31 +95,86 @@ def fuzz_codec(count: int, *, seed: int) -> Counter[str]:
     return outcomes
 
 
-def fuzz_socket(endpoint: str, count: int, *, seed: int) -> Counter[str]:
+def fuzz_socket(endpoint: str, count: int, *, seed: int, key: WorkerKey | None = None) -> Counter[str]:
     """Send at least `count` malformed packets from many peers; `let_in`: of those, the admitted; blocking."""
     rng, sent = random.Random(seed), Counter[str]()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context:
         while sent["frames"] < count:
-            dealer = context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.LINGER, 2000)
-            dealer.setsockopt(zmq.SNDTIMEO, 20_000)
-            dealer.setsockopt(zmq.ROUTING_ID, b"\x02" + rng.randbytes(15))
+            dealer = _dealer(context, rng)
+            if key is not None:
+                secure_client(dealer, key)
             dealer.connect(endpoint)
             is_in = rng.random() < 0.5
             if is_in:
                 hello = Attach(rng.choice(["rollout", "reward", "trainer"]), "noise", 1, "here")
                 dealer.send_multipart(encode(Packet(1, 0, hello, ())))
-            for number in range(rng.randrange(1, 8)):
-                packet = packet_of(rng.choice(KINDS), rng)._replace(sequence=number + 2)
-                noise = mutate(encode(packet), rng)
-                is_in = is_in or _is_order(noise)
-                dealer.send_multipart(noise)
+            for packet in _noise(rng):
+                is_in = is_in or (key is None and _is_order(packet))
+                dealer.send_multipart(packet)
                 sent["frames"] += 1
             sent["let_in"] += is_in
             dealer.close()
             sent["peers"] += 1
     return sent
+
+
+def fuzz_door(endpoint: str, count: int, *, seed: int, server: str) -> Counter[str]:
+    """Send at least `count` packets to a server with keys from peers without a valid one; blocking.
+
+    In turn: a key that nobody has admitted, no key, and a bare TCP connection that speaks ZeroMQ's greeting
+    for CURVE, or half of it, and then noise. `server`: its public key, as an outsider may know it.
+    """
+    rng, sent = random.Random(seed), Counter[str]()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context:
+        while sent["frames"] < count:
+            packets = _noise(rng)
+            sent["frames"] += len(packets)
+            sent["peers"] += 1
+            if sent["peers"] % 3 == 0:
+                _knock(endpoint, packets, rng)
+                continue
+            dealer = _dealer(context, rng)
+            if sent["peers"] % 3 == 1:
+                public, secret = (half.decode() for half in zmq.curve_keypair())
+                forged = WorkerKey(name="x", roles=ROLES, public=public, secret=secret, server=server)
+                secure_client(dealer, forged)
+            refused = dealer.get_monitor_socket(REFUSED | GARBLED | BROKEN)
+            dealer.connect(endpoint)
+            for packet in packets:
+                dealer.send_multipart(packet)
+            sent["refused"] += refused.poll(PATIENCE_MS) > 0
+            dealer.disable_monitor()
+            refused.close(0)
+            dealer.close(0)
+    return sent
+
+
+def _dealer(context: "zmq.Context[zmq.Socket[bytes]]", rng: random.Random) -> "zmq.Socket[bytes]":
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 2000)
+    dealer.setsockopt(zmq.SNDTIMEO, 20_000)
+    dealer.setsockopt(zmq.ROUTING_ID, b"\x02" + rng.randbytes(15))
+    return dealer
+
+
+def _noise(rng: random.Random) -> list[Frames]:
+    """What one peer says."""
+    said = [packet_of(rng.choice(KINDS), rng)._replace(sequence=n + 2) for n in range(rng.randrange(1, 8))]
+    return [mutate(encode(packet), rng) for packet in said]
+
+
+def _knock(endpoint: str, packets: list[Frames], rng: random.Random) -> None:
+    """The noise over bare TCP, after as much of a greeting (ZMTP 3.1, CURVE, client) as chance has it."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    words = greeting[: rng.choice((0, 11, 12, 64, 64, 64))] + b"".join(bytes(f) for p in packets for f in p)
+    with (
+        socket.create_connection((host, int(port)), timeout=PATIENCE_MS / 1000) as peer,
+        contextlib.suppress(OSError),  # it may hang up in the middle
+    ):
+        peer.sendall(words)
 
 
 def _is_order(frames: Frames) -> bool:
@@ -159,49 +219,69 @@ def _with_a_hostile_value(header: bytes, rng: random.Random) -> bytes:
         return msgpack.packb(tree, use_bin_type=True)
 
 
-async def _live(count: int, *, seed: int, steps: int) -> None:
+async def _live(count: int, *, seed: int, steps: int, is_secure: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        key = load_worker_key(make_keys(keys, "noise") or "") if is_secure else None
         config = load_config(
             str(ROOT / "examples" / "quickstart.yaml"),
             [
-                f"run.dir={folder}", f"run.steps={steps}", "controller.bind=tcp://127.0.0.1:*",
+                f"run.dir={folder}", "run.steps=1000000", "controller.bind=tcp://127.0.0.1:*",
                 "controller.lease_s=5", "controller.respawns=100", "logging.console=quiet",
+                *([f"controller.keys={keys}"] if is_secure else []),
             ],
         )  # fmt: skip
         said: list[str] = []
         async with Controller(config, on_warning=said.append) as controller:
-            endpoint = (controller.run_dir / "address").read_text().strip()
-            noise, sent = None, Counter[str]()
+            noise: asyncio.Task[None] | None = None
             before = psutil.Process().memory_info().rss
             async for step in controller.train():
                 if noise is None:  # workers are up, and the run has made a step
-                    noise = threading.Thread(
-                        target=lambda: sent.update(fuzz_socket(endpoint, count, seed=seed)), daemon=True
-                    )
-                    noise.start()
-                print(f"  step {step.policy_version}: {sent['frames'] or 'noise goes on'}", flush=True)
+                    endpoint = (controller.run_dir / "address").read_text().strip()
+                    noise = asyncio.create_task(_disturb(endpoint, count, seed=seed, key=key, said=said))
+                if noise.done() and step.policy_version >= steps:
+                    controller.stop("the noise is over")
             assert noise is not None
-            await asyncio.to_thread(noise.join)
+            await noise
         summary = controller.summary
         grown = (psutil.Process().memory_info().rss - before) / 2**20
         spent = sum(summary[f"tokens/{e}"] for e in ("trained", "aborted", "filtered", "lost", "in_flight"))
         print(
-            f"live: {sent['frames']} packets from {sent['peers']} peers ({sent['let_in']} let in)"
-            f" in a run of {steps} steps: success {summary['is_success']}, bound violations "
+            f"  the run, {summary['steps']} steps: success {summary['is_success']}, bound violations "
             f"{summary['staleness/violations']}, ledger closes {spent == summary['tokens/generated']}, "
-            f"lines said {len(said)}, memory +{grown:.0f} MiB"
+            f"memory +{grown:.0f} MiB"
         )
-        assert sent["frames"] >= count
         assert summary["is_success"], summary["reason"]
         assert spent == summary["tokens/generated"]
+
+
+async def _disturb(endpoint: str, count: int, *, seed: int, key: WorkerKey | None, said: list[str]) -> None:
+    """Send the noise, and print how much of it there was and what the run said of it."""
+    lines = len(said)
+    sent = await asyncio.to_thread(fuzz_socket, endpoint, count, seed=seed, key=key)
+    whose = "without keys" if key is None else "under CURVE, with a valid key"
+    print(
+        f"live, {whose}: {sent['frames']} packets from {sent['peers']} peers ({sent['let_in']} let in), "
+        f"{len(said) - lines} lines said",
+        flush=True,
+    )
+    if key is not None:
+        lines = len(said)
+        sent = await asyncio.to_thread(fuzz_door, endpoint, count, seed=seed, server=key.server)
+        print(
+            f"live, under CURVE, with none: {sent['frames']} packets from {sent['peers']} peers "
+            f"(a third over bare TCP; {sent['refused']} of the others told that they are refused), "
+            f"{len(said) - lines} lines said",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Print what was sent and what became of it; fails on the first thing that is not as it must be."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=1_000_000, help="against the codec")
-    parser.add_argument("--live", type=int, default=10_000, help="against a run")
-    parser.add_argument("--steps", type=int, default=30, help="of that run")
+    parser.add_argument("--live", type=int, default=10_000, help="against a run, of each kind")
+    parser.add_argument("--steps", type=int, default=30, help="of each run, at least")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(f"{os.cpu_count()} CPUs, Python {sys.version.split()[0]}, libzmq {zmq.zmq_version()}")
@@ -212,7 +292,8 @@ def main() -> None:
         f"{outcomes['accepted']} valid after all, nothing else ({time.monotonic() - started:.0f} s)"
     )
     if options.live:
-        asyncio.run(_live(options.live, seed=options.seed, steps=options.steps))
+        for is_secure in (False, True):
+            asyncio.run(_live(options.live, seed=options.seed, steps=options.steps, is_secure=is_secure))
 
 
 if __name__ == "__main__":
