@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+from controller.check_adapter import Shapes, adapter_parameters, adapter_problems
 from controller.check_engine import vllm_problems
 from controller.config import Config, DataSettings
 from controller.config_rules import cross_field_problems
@@ -167,12 +169,16 @@ def _check_model(config: Config) -> Findings:
         return
     try:
         shape = json.loads((directory / "config.json").read_text())
-        weights = sum(_parameter_count(file) for file in directory.glob("*.safetensors"))
+        weights = {
+            name: shape for file in directory.glob("*.safetensors") for name, shape in _shapes(file).items()
+        }
     except (OSError, ValueError) as error:
         yield Finding(
             "error", "model.path", f"{directory} cannot be read: {error}. Save or download the model again."
         )
         return
+    for field, text in adapter_problems(config, shape, weights):
+        yield Finding("error", field, text)
     rollout = config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     context = shape.get("max_position_embeddings")
@@ -186,20 +192,17 @@ def _check_model(config: Config) -> Findings:
         yield _memory_finding(config, shape, weights, longest)
 
 
-def _parameter_count(file: Path) -> int:
-    """Elements of all tensors in a safetensors file, from its header."""
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Those of all tensors in a safetensors file, from its header."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         header: dict[str, Any] = json.loads(stream.read(size))
-    count = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            begin, end = tensor["data_offsets"]
-            count += (end - begin) // {"F64": 8, "F32": 4}.get(tensor["dtype"], 2)
-    return count
+    header.pop("__metadata__", None)
+    return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
 
 
-def _memory_finding(config: Config, shape: dict[str, Any], parameters: int, longest: int) -> Finding:
+def _memory_finding(config: Config, shape: dict[str, Any], weights: Shapes, longest: int) -> Finding:
+    parameters = sum(map(prod, weights.values()))
     heads = shape.get("num_key_value_heads") or shape.get("num_attention_heads", 0)
     head_dim = shape.get("head_dim") or shape.get("hidden_size", 0) // max(
         shape.get("num_attention_heads", 1), 1
@@ -214,9 +217,15 @@ def _memory_finding(config: Config, shape: dict[str, Any], parameters: int, long
         * longest
         * config.rollout.max_running
     )
-    per_parameter = TRAINER_BYTES_PER_PARAMETER * (2 if config.trainer.baseline == "value" else 1)
-    per_parameter += BYTES["float32"] if config.trainer.kl_coefficient > 0 else 0  # the reference model
-    instance, trainer = parameters * width + kv, parameters * per_parameter
+    instance, trainer = parameters * width + kv, parameters * TRAINER_BYTES_PER_PARAMETER
+    if config.trainer.lora.rank:
+        trained = adapter_parameters(config, weights)
+        trainer = parameters * width + trained * TRAINER_BYTES_PER_PARAMETER
+        instance += parameters * width * (config.rollout.engine == "torch")  # what an adapter is merged into
+    elif config.trainer.kl_coefficient > 0:
+        trainer += parameters * BYTES["float32"]  # the reference model
+    if config.trainer.baseline == "value":
+        trainer += parameters * TRAINER_BYTES_PER_PARAMETER
     total = config.rollout.instances * instance + trainer
     text = (
         f"about {_in_words(total)} for weights, optimizer and KV cache: {config.rollout.instances} "

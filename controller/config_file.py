@@ -76,9 +76,16 @@ def _resolved(config: Config, folder: Path) -> Config:
 def _from_checkpoint(config: Config) -> Config:
     """With the checkpoint that `run.resume` may name as the model of a run of its own.
 
-    The same command goes on with that run afterwards. Raises: ConfigError if it would lie in its own origin.
+    The same command goes on with that run afterwards. Raises: ConfigError if it would lie in its own
+    origin, or the checkpoint is an adapter.
     """
     checkpoint = Path(config.run.resume).absolute()
+    if (checkpoint / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which holds a LoRA adapter and no model. Expected a "
+            "model to begin from: merge the adapter into its own (docs/trainer.md says how) and name the "
+            "result as model.path; to go on with the adapter's run, name the directory of that run."
+        )
     if not (checkpoint / "trainer").is_dir() or not (checkpoint / "config.json").is_file():
         return config
     if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:

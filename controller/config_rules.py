@@ -23,6 +23,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_batch_problems(config),
         *_algorithm_problems(config),
         *_supervised_problems(config),
+        *_adapter_problems(config),
         *_staleness_problems(config),
         *_controller_problems(config),
         *_evaluation_problems(config),
@@ -114,6 +115,22 @@ def _supervised_problems(config: Config) -> Iterator[Problem]:
             ("trainer.algorithm", "trainer.kl_coefficient", "trainer.rejection"),
             "is sft, which has no policy that sampled the responses, so nothing can be said of how far it is "
             "away; leave kl_coefficient 0 and rejection none.",
+        )
+
+
+def _adapter_problems(config: Config) -> Iterator[Problem]:
+    trainer, lora = config.trainer, config.trainer.lora
+    if not lora.rank and lora != type(lora)():
+        yield (
+            ("trainer.lora.rank", "trainer.lora.alpha", "trainer.lora.target_modules"),
+            "is 0, so there is no adapter that the other keys of trainer.lora could be of; give a rank, such "
+            "as 16, or leave them out.",
+        )
+    if lora.rank and trainer.engine != "fsdp":
+        yield (
+            ("trainer.lora.rank", "trainer.engine"),
+            f"is {lora.rank}, but trainer.engine is `{trainer.engine}`, which would publish whole models to "
+            "rollout workers that expect adapters; leave trainer.engine `fsdp`, or the rank 0.",
         )
 
 

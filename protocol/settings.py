@@ -120,6 +120,21 @@ class RewardSettings(Section):
     """Failures in a row, with no success between, that end the run: the function is broken, not unlucky."""
 
 
+class LoraSettings(Section):
+    """Low-rank adapters that are trained, published and saved instead of the model's own weights."""
+
+    rank: int = Field(default=0, ge=0, le=512)
+    """Width of the adapters; 0 is none: the whole model is trained. 8 to 32 are usual for RL, which needs
+    little room; memory and versions grow with it. Learning rates are about ten times those of the whole
+    model."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapter counts alpha / rank times. Kept fixed when `rank` changes, so does the best learning
+    rate, nearly."""
+    target_modules: tuple[str, ...] = Field(default=(), strict=False)
+    """Linear layers that get an adapter, by the ends of their names, e.g. `[q_proj, v_proj]`. Empty, which
+    learns best: all but the output layer."""
+
+
 class TrainerSettings(Section):
     """Optimization."""
 
@@ -165,6 +180,8 @@ class TrainerSettings(Section):
     """Added to the root of AdamW's second moment: larger damps weights whose gradients are tiny."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
+    lora: LoraSettings = LoraSettings()
+    """Train an adapter instead of the model; see docs/trainer.md."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient of one optimizer step."""
     loss: str = "ppo"

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -23,6 +23,8 @@ from protocol.errors import RunError
 log = logging.getLogger("workers")
 
 COMPLETE = ".complete"
+ADAPTER_CONFIG = "adapter_config.json"
+MODEL_CONFIGS = ("config.json", "generation_config.json")  # an adapter's model has its own
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
 
 
@@ -34,20 +36,26 @@ def write_checkpoint(
     published: Mapping[str, torch.Tensor],
     state: Mapping[str, torch.Tensor],
     keep: int,
+    adapter: Mapping[str, object] | None = None,
 ) -> Path:
     """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
 
     `published` becomes model.safetensors next to the config and tokenizer of `model_directory`; `state` is
-    what `read_state` gives back. Raises: RunError if the file system refuses.
+    what `read_state` gives back. With `adapter`, the content of adapter_config.json, the files are those of
+    an adapter in peft's format. Raises: RunError if the file system refuses.
     """
     path, aside = directory / f"step_{policy_version}", directory / f".step_{policy_version}.partial"
     try:
         for leftover in directory.glob(".step_*.partial"):
             shutil.rmtree(leftover)
         (aside / "trainer").mkdir(parents=True)
-        _copy_model_files(model_directory, aside, dtype=next(iter(published.values())).dtype)
+        if adapter is None:
+            _copy_model_files(model_directory, aside, dtype=next(iter(published.values())).dtype)
+        else:
+            _copy_small_files(model_directory, aside, without=MODEL_CONFIGS)
+            (aside / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2) + "\n")
         metadata = {"policy_version": str(policy_version)}
-        save_file(dict(published), aside / "model.safetensors", metadata={"format": "pt", **metadata})
+        save_file(dict(published), aside / _weights_name(aside), metadata={"format": "pt", **metadata})
         save_file(dict(state), aside / "trainer" / "state.safetensors", metadata=metadata)
         (aside / COMPLETE).touch()  # under this name nobody looks for it yet
         for file in [*aside.rglob("*"), aside]:
@@ -97,7 +105,7 @@ def _damage(path: Path) -> str | None:
     """What keeps a checkpoint from being used; None if nothing does."""
     if not (path / COMPLETE).exists():
         return f"it has no {COMPLETE}, which is written last, so it was cut off"
-    for file in (path / "trainer" / "state.safetensors", path / "model.safetensors"):
+    for file in (path / "trainer" / "state.safetensors", path / _weights_name(path)):
         try:
             with safe_open(file, framework="pt"):
                 pass
@@ -106,10 +114,19 @@ def _damage(path: Path) -> str | None:
     return None
 
 
-def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:
+def _weights_name(path: Path) -> str:
+    return "adapter_model.safetensors" if (path / ADAPTER_CONFIG).exists() else "model.safetensors"
+
+
+def _copy_small_files(source: Path, target: Path, *, without: Collection[str] = ()) -> None:
     for file in source.iterdir():
-        if file.is_file() and not file.name.startswith(".") and not WEIGHT_FILES.match(file.name):
+        is_weights = file.name.startswith(".") or WEIGHT_FILES.match(file.name)
+        if file.is_file() and not is_weights and file.name not in without:
             shutil.copyfile(file, target / file.name)
+
+
+def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None:
+    _copy_small_files(source, target)
     config = json.loads((target / "config.json").read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")

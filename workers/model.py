@@ -99,8 +99,9 @@ def _make_without_weights(
 ) -> PreTrainedModel:
     if needs_weights:
         raise ConfigError(
-            f"{directory} holds what the controller sent of the model, which has no weights; training begins "
-            "from them. Copy the model directory to this machine, and name it: model.path=DIR."
+            f"{directory} holds what the controller sent of the model, which has no weights; training, and "
+            "an adapter, begin from them. Copy the model directory to this machine, and name it: "
+            "model.path=DIR."
         )
     model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
     if (directory / "generation_config.json").is_file():

@@ -80,8 +80,9 @@ def reshard(model: PreTrainedModel) -> None:
 
 def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.optim.AdamW:
     """AdamW over this rank's shards; norms and biases are not decayed."""
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim > 1]
+    others = [parameter for parameter in trained if parameter.ndim <= 1]
     return torch.optim.AdamW(
         [
             {"params": matrices, "weight_decay": options.weight_decay},

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 import torch
 from transformers import PreTrainedModel
 
+from workers.adapter_layers import adapter_tensors
 from workers.ranks import Ranks
 from workers.sharding import gather, like
 
 
 def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers, tied ones under their first name only."""
+    """Parameters and persistent buffers, tied ones under their first name only; of a model with an adapter
+    that alone."""
+    if adapter := adapter_tensors(model):
+        return adapter
     named: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         named.setdefault(id(tensor), (name, tensor))

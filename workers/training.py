@@ -24,6 +24,8 @@ from protocol.importing import load_object
 from protocol.messages import Train
 from protocol.settings import WorkerSettings
 from workers import losses
+from workers.adapter import DIGEST, adapter_config, model_digest
+from workers.adapter_layers import add_adapter, without_adapter
 from workers.batch import Batch, read_batch
 from workers.checkpoints import read_state, write_checkpoint
 from workers.critic import Critic
@@ -73,7 +75,8 @@ class Trainer:
         self.ranks = Ranks(pick_device(settings.trainer.device))
         torch.manual_seed(settings.seed + self.ranks.rank)
         self._forward_dtype = forward_dtype(settings, self.ranks.device)
-        self.model = self._load_model()
+        self._adapter: dict[str, object] | None = None  # adapter_config.json
+        self.model = self._make_policy()
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
         check_no_leak(self.model, self.ranks.device)
         reshard(self.model)
@@ -84,16 +87,30 @@ class Trainer:
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
         self._skipped: list[dict[str, object]] = []  # optimizer steps in a row, up to now
 
-    def _load_model(self) -> PreTrainedModel:
+    def _make_policy(self) -> PreTrainedModel:
+        """The model that is trained. Frozen weights need no more precision than the forward pass has."""
+        lora = self._settings.trainer.lora
+        if not lora.rank:
+            return self._load_model()
+        model = self._load_model(self._forward_dtype)
+        layers = add_adapter(model, lora, seed=self._settings.seed)
+        self._adapter = adapter_config(lora, layers, self._model_directory)
+        self._digest = model_digest(self._model_directory)
+        return model
+
+    def _load_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         return load_causal_lm(
             self._model_directory,
-            dtype=torch.float32,
+            dtype=dtype,
             device=self.ranks.device,
             attention=choose_attention(self.ranks.device, self._forward_dtype),
         )
 
     def _make_reference(self) -> PreTrainedModel:
-        """The initial model, frozen; sharded, so that it costs each rank its share only."""
+        """The initial model, frozen; sharded, so that it costs each rank its share only. With an adapter
+        it is the model below it."""
+        if self._adapter:
+            return self.model
         model = self._load_model().requires_grad_(False)
         shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
         return model
@@ -142,7 +159,8 @@ class Trainer:
 
     def tensors_for_publish(self) -> dict[str, torch.Tensor]:
         """What a policy version consists of, as this rank holds it; the next step changes it."""
-        return {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
+        named = {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
+        return named | {DIGEST: self._digest} if self._adapter else named
 
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
@@ -161,6 +179,7 @@ class Trainer:
             )
         directory = Path(self._settings.run_dir).absolute() / "checkpoints"
         published = self.state_for_publish()
+        published.pop(DIGEST, None)  # of versions only
         state = gather_state(self.model, self._optimizer, self.ranks)
         if self._critic:
             critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
@@ -174,6 +193,7 @@ class Trainer:
             published=published,
             state=state,
             keep=self._settings.trainer.keep_checkpoints,
+            adapter=self._adapter,
         )
 
     def load_checkpoint(self, path: str | Path) -> None:
@@ -216,7 +236,8 @@ class Trainer:
         if needs_own_pass(self._settings.trainer):
             logprobs = self._proximal_logprobs(rows, count)
         if (model := self._reference) is not None:
-            reference = self._fill(model, rows, lambda row: self._forward(row, model)[0], count=count)
+            with without_adapter(model):
+                reference = self._fill(model, rows, lambda row: self._forward(row, model)[0], count=count)
         if (critic := self._critic) is not None:
             values = self._fill(critic.model, rows, critic.values, count=count)
         self.seconds = {"proximal": time.perf_counter() - began}

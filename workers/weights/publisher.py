@@ -41,7 +41,7 @@ class Publisher:
         base = settings.weights.directory
         shared = segment_directory(settings.run_dir, host=this_host(), base=base)
         own = Path(settings.run_dir).absolute() / "weights"
-        is_shared = False
+        is_shared, size = False, 0
         if ranks.rank == 0:
             size = layout_of(0, tensors, dtype=self._dtype).file_bytes
             sweep(base, keep=shared)
@@ -53,7 +53,7 @@ class Publisher:
         if ranks.rank == 0:
             self._store = Store(self.directory)
             self._store.clean()
-            log.info("Policy versions are published in %s.", self.directory)
+            log.info("Policy versions, of %d bytes each, are published in %s.", size, self.directory)
 
     def survivors(self, after: int) -> list[tuple[int, Published]]:
         """Rank 0: versions above `after` that an earlier trainer made visible, oldest first.

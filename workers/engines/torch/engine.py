@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.settings import RolloutSettings, SamplingSettings, WorkerSettings
+from workers.adapter import MergedAdapter
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward
@@ -46,12 +47,14 @@ def make_engine(
 
     Raises: ConfigError if the model cannot be loaded or run.
     """
+    lora = settings.trainer.lora
     model = load_causal_lm(
         model_directory, dtype=settings.model.dtype, device=pick_device(settings.rollout.device),
-        needs_weights=False,
+        needs_weights=bool(lora.rank),
     )  # fmt: skip
     stops = stop_tokens(model.generation_config, model_directory)
-    return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops)
+    adapter = MergedAdapter(model, lora, model_directory) if lora.rank else None
+    return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops, adapter=adapter)
 
 
 class TorchEngine:
@@ -64,8 +67,9 @@ class TorchEngine:
     continues_noise = True
 
     def __init__(
-        self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int]
-    ) -> None:
+        self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int],
+        adapter: MergedAdapter | None = None,
+    ) -> None:  # fmt: skip
         config = model.config.get_text_config(decoder=True)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         self._context: int = getattr(config, "max_position_embeddings", None) or longest
@@ -73,7 +77,7 @@ class TorchEngine:
         self.kv_tokens = self.capacity * min(longest, self._context)
         self.policy_version = 0
         self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
-        self._model = model
+        self._model, self._adapter = model, adapter
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
         self._is_stop_V = np.zeros(config.vocab_size, dtype=bool)
@@ -119,12 +123,15 @@ class TorchEngine:
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Swap the weights in place. Raises: ValueError on a wrong tensor; then nothing has changed."""
-        replace_weights(self._model, tensors)
+        if self._adapter:
+            self._adapter.load(tensors)
+        else:
+            replace_weights(self._model, tensors)
         self._prefixes.clear()
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """The weights that it computes with; of tied ones the first name alone."""
+        """The weights that it computes with, an adapter merged; of tied ones the first name alone."""
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     def load(self) -> EngineLoad:

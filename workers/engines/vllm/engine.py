@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from workers.engines.vllm.adapter import LoadedAdapter
+
 ENDINGS: dict[str | None, Literal["", "stop", "length"]] = {None: "", "stop": "stop", "length": "length"}
 
 
@@ -49,7 +51,7 @@ class VllmEngine:
 
     def __init__(
         self, llm: "LLMEngine", rollout: RolloutSettings, *, statistics: Statistics,
-        stop_tokens: Sequence[int], shapes: weights.Shapes,
+        stop_tokens: Sequence[int], shapes: weights.Shapes, adapter: "LoadedAdapter | None" = None,
     ) -> None:  # fmt: skip
         config = llm.vllm_config
         self.capacity = config.scheduler_config.max_num_seqs
@@ -62,7 +64,7 @@ class VllmEngine:
         self._sampling, self._is_seeded = rollout.sampling, rollout.vllm.is_seeded
         self._stop_tokens, self._shapes, self._statistics = list(stop_tokens), shapes, statistics
         self._live: dict[str, _Live] = {}  # by request id, in the order in which they came
-        self._updates = 0
+        self._adapter, self._updates = adapter, 0
         self._decode_steps = self._decode_tokens = self._decode_context = 0
         self._decode_s = self._prefill_s = 0.0
         self._pace_s = 0.0  # of the newest step without prefill
@@ -82,7 +84,9 @@ class VllmEngine:
             raise ValueError(f"Generation {generation.key} is here already; a key names one generation.")
         tokens = [*generation.prompt_tokens, *generation.response_tokens]
         prompt = {"prompt_token_ids": tokens, "cache_salt": str(self._updates)}
-        self.llm.add_request(name, prompt, self._parameters(generation))  # pyright: ignore[reportArgumentType]
+        request = self._adapter.request if self._adapter else None
+        parameters = self._parameters(generation)
+        self.llm.add_request(name, prompt, parameters, lora_request=request)  # pyright: ignore[reportArgumentType]
         self._live[name] = _Live(generation.key, len(tokens))
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -108,14 +112,18 @@ class VllmEngine:
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Swap the weights in place. Raises: ValueError on a wrong tensor; then nothing has changed."""
-        weights.reload(self.llm, weights.fitting(tensors, self._shapes), is_remote=self._is_remote)
+        if self._adapter:
+            self._adapter.load(tensors)
+        else:
+            weights.reload(self.llm, weights.fitting(tensors, self._shapes), is_remote=self._is_remote)
         self._updates += 1
         if not self._live:
             self.llm.reset_prefix_cache()  # nothing would hit it again: room for what does
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """The weights that it computes with, exactly. Raises: RunError with tensor parallelism."""
+        """The weights that it computes with, exactly; with an adapter, the sum. Raises: RunError with tensor
+        parallelism."""
         if self._is_remote:
             raise RunError(
                 "Weights are read back from one device only; rollout.vllm.tensor_parallel_size is more."

@@ -3,13 +3,14 @@
 Invariants: after `replace_weights` every layer computes with the new weights, also a tied output layer, which
 vLLM's own reload leaves as it was where it keeps a packed copy (on a CPU); `read_weights` trusts nothing but
 what the layers do: a linear layer's weight is its answer to the identity matrix, exact in every precision,
-since vLLM packs some weights and drops the original.
+since vLLM packs some weights and drops the original. An adapter's part is added from the layer's own buffers.
 """
 
 from typing import Any
 
 import torch
 from torch import nn
+from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -34,7 +35,8 @@ class WorkerExtension:
         unless they differ. With tensor parallelism this worker's shards."""
         model: nn.Module = self.model_runner.get_model()
         found: dict[str, torch.Tensor] = {}
-        for name, layer in model.named_modules():
+        for full_name, layer in model.named_modules():
+            name = full_name.removesuffix(".base_layer")  # below a layer with an adapter
             if isinstance(layer, LinearBase):
                 _read_linear(name, layer, found)
             elif isinstance(layer, ParallelLMHead):
@@ -44,6 +46,9 @@ class WorkerExtension:
                 rows = getattr(layer, "org_vocab_size", None)  # vLLM pads embeddings
                 for leaf, parameter in layer.named_parameters(recurse=False):
                     found[f"{name}.{leaf}"] = parameter.detach()[:rows]
+        for name, layer in model.named_modules():
+            if isinstance(layer, BaseLinearLayerWithLoRA):
+                _add_adapter(name, layer, found)
         embeddings = next(tensor for name, tensor in found.items() if "embed_tokens" in name)
         head = found.get("lm_head.weight")
         if head is not None and head.equal(embeddings):
@@ -52,8 +57,7 @@ class WorkerExtension:
 
 
 def _read_linear(name: str, layer: LinearBase, found: dict[str, torch.Tensor]) -> None:
-    prefix, _, leaf = name.rpartition(".")
-    parts = PARTS.get(leaf, (leaf,))
+    prefix, parts = _parts(name)
     sizes = getattr(layer, "output_sizes", None) or [layer.output_size]
     weight = _answer(layer, layer.input_size, layer.params_dtype)
     for part, rows in zip(parts, weight.split(sizes), strict=True):
@@ -61,6 +65,20 @@ def _read_linear(name: str, layer: LinearBase, found: dict[str, torch.Tensor]) -
     if layer.bias is not None:
         for part, rows in zip(parts, layer.bias.detach().split(sizes), strict=True):
             found[f"{prefix}.{part}.bias"] = rows
+
+
+def _add_adapter(name: str, layer: BaseLinearLayerWithLoRA, found: dict[str, torch.Tensor]) -> None:
+    prefix, parts = _parts(name)
+    for part, a, b in zip(parts, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
+        weight = found[f"{prefix}.{part}.weight"]  # B has the scale in it
+        merged = torch.addmm(weight.float(), b[0, 0].float(), a[0, 0].float())
+        found[f"{prefix}.{part}.weight"] = merged.to(weight.dtype)
+
+
+def _parts(name: str) -> tuple[str, tuple[str, ...]]:
+    """What a layer lies in, and the layers that vLLM has fused into it."""
+    prefix, _, leaf = name.rpartition(".")
+    return prefix, PARTS.get(leaf, (leaf,))
 
 
 def _answer(layer: Any, width: int, dtype: torch.dtype) -> torch.Tensor:

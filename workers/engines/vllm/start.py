@@ -36,6 +36,7 @@ OURS = {
     "data_parallel_size", "pipeline_parallel_size", "async_scheduling", "enable_prefix_caching",
     "logprobs_mode", "disable_log_stats", "kv_cache_memory_bytes", "speculative_config",
     "distributed_executor_backend", "skip_tokenizer_init", "worker_extension_cls", "enable_chunked_prefill",
+    "enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank", "lora_dtype",
 }  # fmt: skip
 
 
@@ -47,6 +48,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        from workers.engines.vllm.adapter import LoadedAdapter, lora_arguments
         from workers.engines.vllm.engine import VllmEngine
         from workers.engines.vllm.statistics import Statistics
     except ImportError as error:
@@ -56,6 +58,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
         ) from error
     config, shapes = _read_config(model_directory), checkpoint_shapes(model_directory)
     arguments = engine_arguments(settings, model_directory, config, device.type)
+    arguments |= lora_arguments(lora := settings.trainer.lora)
     made: list[Statistics] = []
 
     def record(_: object, index: int) -> Statistics:
@@ -65,7 +68,10 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
     try:
         llm = LLMEngine.from_engine_args(EngineArgs(**arguments), stat_loggers=[record])
         stops = stop_tokens(_generation_config(config, model_directory), model_directory)
-        engine = VllmEngine(llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes)
+        adapter = LoadedAdapter(llm, lora, directory=model_directory, config=config) if lora.rank else None
+        engine = VllmEngine(
+            llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes, adapter=adapter
+        )
         engine.warm_up()
     except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError) as error:
         logger.exception("vLLM did not start.")

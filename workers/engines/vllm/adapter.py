@@ -1,0 +1,85 @@
+"""A LoRA adapter in a running vLLM, by its own LoRA layers: an update is the adapter alone.
+
+Invariants: vLLM holds one adapter, from before the first request on, and an update takes its place between
+two scheduler steps, so what runs goes on under the new one; names and shapes are compared before anything is
+touched; its workers read it from shared memory, which is freed when they have.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from vllm.lora.request import LoRARequest
+
+from protocol.settings import LoraSettings
+from workers.adapter import (
+    DIGEST,
+    adapter_config,
+    check_adapter,
+    model_digest,
+    shapes_of,
+    target_layers,
+    tensor_names,
+)
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for; others are padded
+SHARED_MEMORY = Path("/dev/shm")
+NUMBER = 1  # vLLM's name of the only adapter
+
+
+def lora_arguments(lora: LoraSettings) -> dict[str, object]:
+    """Arguments of vLLM's EngineArgs; none without an adapter."""
+    if not lora.rank:
+        return {}
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_cpu_loras": 1,
+        "max_lora_rank": next(rank for rank in RANKS if rank >= lora.rank),
+    }
+
+
+class LoadedAdapter:
+    """The adapter that every request runs under."""
+
+    request = LoRARequest("policy", NUMBER, "loaded at the start")
+    """What a request names it by; vLLM reads no file for one that it has."""
+
+    def __init__(
+        self, llm: "LLMEngine", lora: LoraSettings, *, directory: str, config: PretrainedConfig
+    ) -> None:
+        """Load one that changes nothing. Raises: ConfigError; ValueError if vLLM cannot have such a one."""
+        with torch.device("meta"):
+            layers = target_layers(AutoModelForCausalLM.from_config(config), lora)
+        self._llm, self._lora, self._shapes = llm, lora, shapes_of(layers)
+        self._digest = model_digest(directory)
+        self._config = json.dumps(adapter_config(lora, layers, directory))
+        nothing = {DIGEST: self._digest}
+        for name, (rows, columns) in self._shapes.items():
+            a, b = tensor_names(name)
+            nothing |= {a: torch.zeros(lora.rank, columns), b: torch.zeros(rows, lora.rank)}
+        self.load(nothing)
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put this one in its place. Raises: ValueError if it does not fit; then nothing has changed."""
+        check_adapter(tensors, self._shapes, rank=self._lora.rank, digest=self._digest)
+        with self._files(tensors) as folder:
+            self._llm.add_lora(LoRARequest("policy", NUMBER, folder, load_inplace=True))
+
+    @contextmanager
+    def _files(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
+        place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+        with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items() if name != DIGEST}
+            save_file(whole, Path(folder) / "adapter_model.safetensors")
+            (Path(folder) / "adapter_config.json").write_text(self._config)
+            yield folder
