@@ -33,6 +33,7 @@ from controller.metrics import without_rollout
 from controller.moves import Moves
 from controller.pulls import Pulls
 from controller.registry import Instance, TextWorker, Worker
+from controller.returns import Returns
 from controller.scoring import Scoring
 from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.state import RunState
@@ -62,6 +63,7 @@ class Core:
             self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
         )
         self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
+        self.returns = Returns(self.state, self.coordination, self.dispatch, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -70,6 +72,7 @@ class Core:
             self.dispatch,
             self.scoring,
             self.training,
+            self.returns,
             settings.model_dump_json(),
         )
 
@@ -190,7 +193,9 @@ class Core:
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
         self.fan_out.check()
-        assert state.registry.busy_instances == sum(bool(i.running) for i in state.registry.instances())
+        assert state.registry.busy_instances == sum(
+            i.ready and bool(i.running) for i in state.registry.instances()
+        )
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -286,6 +291,8 @@ class Core:
             case messages.PullFailed():
                 self.coordination.on_pull_failed(instance, message)
                 self.fan_out.on_answer(instance)
+            case messages.Holding():
+                self.returns.on_holding(instance, message)
             case messages.GenerationFailed():
                 self.coordination.on_failed(instance, message)
 

@@ -40,6 +40,7 @@ from controller import (
     policy_versions,
     pulls,
     registry,
+    returns,
     scoring,
     shortlist,
     state,
@@ -54,7 +55,7 @@ from strategies import cost_model, fitting, lengths, views
 MODULES = (
     config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
     evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, loose_ledger, membership,
-    metrics, moves, policy_versions, pulls, registry, scoring, shortlist, state, training,
+    metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist, state, training,
     ids, messages, settings, cost_model, fitting, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

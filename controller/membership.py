@@ -12,6 +12,7 @@ from controller.coordination import Coordination
 from controller.dispatch import Dispatch
 from controller.events import PeerFaulted, WorkerExited
 from controller.registry import Instance, LocalWorker, TextWorker, Worker
+from controller.returns import Returns
 from controller.scoring import Scoring
 from controller.state import RunState
 from controller.training import Training
@@ -32,6 +33,7 @@ MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
         messages.Pulled,
         messages.PullFailed,
         messages.Serving,
+        messages.Holding,
     ),
     "reward": (
         *COMMON,
@@ -55,11 +57,11 @@ class Membership:
 
     def __init__(
         self, state: RunState, coordination: Coordination, dispatch: Dispatch, scoring: Scoring,
-        training: Training, settings: str,
+        training: Training, returns: Returns, settings: str,
     ) -> None:  # fmt: skip
         self.state = state
         self.coordination, self.dispatch = coordination, dispatch
-        self.scoring, self.training = scoring, training
+        self.scoring, self.training, self.returns = scoring, training, returns
         self.evaluation = training.evaluation
         self.settings = settings
 
@@ -81,9 +83,12 @@ class Membership:
             self.state.warn_once("no rollout", text)
 
     def restart(self) -> None:
-        """The controller was started again: no process of its former life is there any more."""
-        for peer in list(self.state.registry.workers):
-            self._remove(peer)
+        """The controller was started again: of the processes of its former life, some may come back."""
+        for worker in list(self.state.registry.workers.values()):
+            if self.returns.may_come(worker):
+                self.returns.expect(worker)
+            else:
+                self._remove(worker.peer)
         for local in self.state.registry.local.values():
             local.deadline = None
         self.state.registry.local.clear()
@@ -108,7 +113,8 @@ class Membership:
             return
         worker = registry.attach(peer, message, self.state.now)
         self._watch(worker)
-        if sum(other.name == worker.name for other in registry.workers.values()) > 1:
+        there = (other for other in registry.workers.values() if not other.is_absent)
+        if sum(other.name == worker.name for other in there) > 1:
             worker.name = f"{worker.name}#{registry.attached_ever}"
         controller = self.state.config.controller
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings))
@@ -180,7 +186,7 @@ class Membership:
     def drain(self, operator: PeerId, name: str) -> None:
         """An operator wants a worker to leave; a local one is not started again."""
         worker = self.state.registry.named(name)
-        if worker is None or worker.role == "trainer":
+        if worker is None or worker.role == "trainer" or worker.is_absent:
             names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
             answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
         else:
@@ -232,6 +238,8 @@ class Membership:
     def _expire_worker(self, worker: Worker) -> None:
         silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)
         text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
+        if worker.is_absent:
+            text = f"{worker.name} did not come back within {lease_s:g} s of the restart: its work moves."
         self._tell(worker, "lease", text)
         self.state.accounts.counts["workers/lost"] += 1
         self._lose(worker.peer)
@@ -267,7 +275,7 @@ class Membership:
         """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with
         Ready."""
         controller = self.state.config.controller
-        return controller.lease_s if worker.ready else controller.attach_timeout_s
+        return controller.lease_s if worker.ready or worker.is_absent else controller.attach_timeout_s
 
     def _spawn(self, name: str, delay_s: float) -> None:
         local = self.state.registry.local[name]
@@ -301,7 +309,7 @@ class Membership:
             self.scoring.on_lost(worker)
         elif worker is not None:
             self.training.on_lost()
-        self.state.emit(Forget(peer, worker.name if worker else ""))
+        self.state.emit(Forget(peer, worker.name if worker and not worker.is_absent else ""))
         return worker
 
 

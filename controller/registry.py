@@ -1,8 +1,9 @@
 """Workers that the controller knows: who is attached, who is expected, who has fallen silent.
 
 Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
-between Ready and Detach, loss or closure; an instance's load counts every route and return that the core has
-decided, acknowledged or not (StaleFlow's speculative state), and changes only by `place`, `take` and `grow`;
+between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
+every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
+changes only by `place`, `take`, `grow` and `hand_over`;
 nothing here costs more than the logarithm of the number of workers per event.
 """
 
@@ -29,6 +30,7 @@ class Worker:
     host: str = ""
     endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
     is_asked: bool = False  # to do so
+    is_absent: bool = False  # it was attached to the controller before this one, and may come back
 
     @property
     def deadline(self) -> float | None:
@@ -129,6 +131,7 @@ class Registry:
         """The worker may be given work from now on."""
         if not worker.ready and isinstance(worker, Instance):
             self.ready_instances += 1
+            self.busy_instances += bool(worker.running)
             self.changed[worker.peer] = None
         worker.ready = True
 
@@ -141,14 +144,30 @@ class Registry:
             del self._instances[peer], self._by_number[worker.number]
             self.changed.pop(peer, None)
             self.ready_instances -= worker.ready
-            self.busy_instances -= bool(worker.running)
+            self.busy_instances -= worker.ready and bool(worker.running)
         self._text_workers.pop(peer, None)
         self._trainers.pop(peer, None)
         return worker
 
+    def make_absent(self, instance: Instance, now: float, lease_s: float) -> None:
+        """It is gone, and keeps what it has until it is back, or its lease ends."""
+        self.ready_instances -= instance.ready
+        self.busy_instances -= instance.ready and bool(instance.running)
+        instance.ready, instance.is_absent, instance.pulling = False, True, None
+        instance.promised.clear()
+        instance.last_heard, instance.lease_s = now, lease_s
+        self.leases.watch(instance)
+
+    def hand_over(self, former: Instance, instance: Instance, trajectory: Trajectory) -> None:
+        """What ran on one goes on on the other, in the middle of its attempt."""
+        reported = trajectory.reported
+        self.take(former, trajectory)
+        self.place(instance, trajectory)
+        trajectory.reported, trajectory.left = reported, None
+
     def place(self, instance: Instance, trajectory: Trajectory) -> None:
         """A trajectory runs on the instance from now on."""
-        self.busy_instances += not instance.running
+        self.busy_instances += instance.ready and not instance.running
         trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
         instance.running[trajectory.id] = trajectory.attempt
         instance.evaluating += trajectory.is_evaluation
@@ -169,7 +188,7 @@ class Registry:
         trajectory.is_urgent = False
         trajectory.state, trajectory.peer = "queued", None
         if instance.peer in self._instances:  # else it was lost, and is counted no more
-            self.busy_instances -= not instance.running
+            self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None
 
     def grow(

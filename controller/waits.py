@@ -15,6 +15,8 @@ BEGUN = ("generating", "scoring", "occupied", "training")
 
 def working_on(state: RunState, training: Training, worker: Worker) -> str:
     """The oldest thing that a worker was asked for and has not answered; "" if there is none."""
+    if worker.is_absent:
+        return "coming back, or not"
     if not worker.ready:
         return "getting ready"
     if isinstance(worker, Instance):

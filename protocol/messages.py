@@ -290,6 +290,17 @@ class DrainWorker(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Holding(Message):
+    """Before Ready, of a worker that was attached before and has gone on without a controller: what it has,
+    and from which token of each attempt on it can still tell. It says nothing else of that before Keep."""
+
+    tag: ClassVar[int] = 21
+    formers: tuple[Name, ...]  # who it was to the controllers since the last one that answered
+    policy_version: Version  # that it samples from
+    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
     protocol.settings.WorkerSettings)."""
@@ -484,12 +495,20 @@ class Drain(Message):
     tag: ClassVar[int] = 46
 
 
+@dataclass(frozen=True, slots=True)
+class Keep(Message):
+    """Answer to Holding: go on with these attempts, and tell of each from this token on; drop the others."""
+
+    tag: ClassVar[int] = 47
+    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+
+
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
     GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished,
-    PolicyPublished, CheckpointSaved, Serving, FetchModel, DrainWorker,
+    PolicyPublished, CheckpointSaved, Serving, FetchModel, DrainWorker, Holding,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,
-    Reattach, Serve, ModelFiles, Drain,
+    Reattach, Serve, ModelFiles, Drain, Keep,
 )  # fmt: skip

@@ -368,6 +368,10 @@ class Connection(DrainedSocket):
         self._watch(self._conversation)
         self.kick()
 
+    def unacknowledged(self) -> list[tuple[Message, Frames]]:
+        """What was sent, in order, that the controller has not acknowledged."""
+        return [(packet.message, packet.frames) for packet in self._conversation.session.resend()]
+
     def _sessions(self) -> list[Session]:
         return [self._conversation.session]
 

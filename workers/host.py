@@ -4,7 +4,7 @@ Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its
 it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
 at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
 controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
-there as a new worker with empty hands.
+there anew; a rollout worker goes on generating meanwhile and hands over what it has.
 """
 
 import argparse
@@ -150,6 +150,15 @@ class _Host:
         task = asyncio.current_task()
         assert task is not None
         self._stop.use(task.cancel)
+        looking = asyncio.create_task(self._look(limit_s), name="look for a controller")
+        try:
+            if self._attach.role == "rollout" and self._worker is not None:
+                await self._worker.go_on(looking)  # type: ignore[attr-defined]
+            return await looking
+        finally:
+            looking.cancel()
+
+    async def _look(self, limit_s: float) -> Link:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s
         while True:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from protocol.endpoints import find_endpoint
 from protocol.errors import ConfigError, NoAnswer, StaleFlowError
+from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Welcome
 from protocol.security import ServerKey, WorkerKey, load_worker_key
 from protocol.settings import WorkerSettings, load_settings
@@ -114,6 +115,15 @@ class Link:
             raise self._closed
         self.arrived.clear()
         return None
+
+    @property
+    def peer(self) -> PeerId:
+        """Who this worker is to the controller."""
+        return self._connection.routing_id.hex()
+
+    def unacknowledged(self) -> list[tuple[Message, Frames]]:
+        """What was sent, in order, that the controller may not have kept."""
+        return self._connection.unacknowledged()
 
     def wake(self) -> None:
         """Let whoever waits for `arrived` look around."""

@@ -5,6 +5,8 @@ Invariants:
   engine step leave in one message at the end of that step.
 - A delta never mixes policy versions: everything is reported before weights are swapped.
 - An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
+- What no controller has acknowledged is kept until one says that it has it, or does not want it; while a
+  controller is looked for, generation goes on.
 - The engine is driven from the event loop's own thread: a hung engine stops the beats.
 """
 
@@ -27,6 +29,7 @@ from protocol.messages import (
     GenerationFailed,
     InstanceStatus,
     Interrupt,
+    Keep,
     Message,
     Pull,
     Pulled,
@@ -40,6 +43,7 @@ from protocol.messages import (
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
+from workers.hands import Hands
 from workers.link import Link, LinkClosed
 from workers.weights.neighbour import Neighbour, make_neighbour
 
@@ -70,6 +74,8 @@ class RolloutWorker:
         self._reported_at = self._status_at = 0.0
         self._is_known_idle = True
         self._is_draining = False
+        self._has_pulled = False
+        self._hands = Hands()
         self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
 
     def drain(self) -> None:
@@ -79,7 +85,7 @@ class RolloutWorker:
             self._link.wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained; over another link, with the same engine and empty hands.
+        """Serve until drained; over another link, with the same engine and what is in hand.
 
         Raises: LinkClosed, ConfigError if the engine cannot be made.
         """
@@ -87,16 +93,28 @@ class RolloutWorker:
         if not hasattr(self, "_engine"):
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
         engine = self._engine
-        engine.abort(list(self._attempts))
-        self._attempts.clear()
+        if self._hands.are_full:
+            reported = {key: attempt.reported for key, attempt in self._attempts.items()}
+            link.send(self._hands.holding(engine.policy_version, reported))
         link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
         try:
             await self._serve()
         except LinkClosed as closed:
             if not closed.may_reattach:
                 await self._leave_exchange()
+            elif self._has_pulled:  # else it has no weights, hence nothing in hand
+                self._hands.cut(link.peer, link.unacknowledged())
             raise
         await self._leave_exchange()
+
+    async def go_on(self, found: "asyncio.Task[Link]") -> None:
+        """Generate what is in hand, though nobody listens, until a controller is found."""
+        while not found.done():
+            if self._engine.is_busy():
+                self._step()
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([found])
 
     async def _serve(self) -> None:
         link, engine = self._link, self._engine
@@ -125,6 +143,8 @@ class RolloutWorker:
                     self._attempts.pop(key, None)
             case Pull():
                 await self._pull(message)
+            case Keep():
+                self._hand_over(message)
             case Serve():
                 self._link.send(Serving(await self._exchange().start()))
             case Retire(policy_version):
@@ -139,7 +159,7 @@ class RolloutWorker:
             sampling = self._settings.evaluation_sampling if route.is_evaluation else None
             self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed, sampling))
         except ValueError as error:
-            self._link.send(GenerationFailed(*key, str(error)))
+            self._say(GenerationFailed(*key, str(error)))
             return
         self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
         self._is_known_idle = False
@@ -172,6 +192,29 @@ class RolloutWorker:
         self._engine.abort(keys)
         self._report([(key, "interrupt") for key in keys])
 
+    def _hand_over(self, keep: Keep) -> None:
+        """Drop what the run does not want any more, and tell of the rest from where it stands."""
+        wanted = {tuple(attempt[:3]) for attempt in keep.attempts}
+        dropped = [key for key in self._attempts if key not in wanted]
+        self._engine.abort(dropped)
+        for key in dropped:
+            del self._attempts[key]
+        kept, tokens = len(self._attempts), 0
+        for message, frames in self._hands.release(keep):
+            self._link.send(message, *frames)
+            tokens += sum(delta.count for delta in message.deltas) if isinstance(message, Generated) else 0
+        logger.info(
+            "Handed over %d tokens of %d responses; %d of them go on, %d others were dropped.",
+            tokens, len(wanted), kept, len(dropped),
+        )  # fmt: skip
+
+    def _say(self, message: Message, *frames: bytes) -> None:
+        """Tell the controller, or keep it for the next one."""
+        if self._hands.are_full:
+            self._hands.add(message, frames)
+        else:
+            self._link.send(message, *frames)
+
     def _report_progress(self) -> None:
         self._report([(key, "") for key, attempt in self._attempts.items() if attempt.tokens])
 
@@ -191,7 +234,7 @@ class RolloutWorker:
             else:
                 self._attempts[key] = _Attempt(attempt.reported + count, attempt.policy_version)
         if deltas:
-            self._link.send(
+            self._say(
                 Generated(tuple(deltas)),
                 np.asarray(tokens, dtype="<i4").tobytes(),
                 np.asarray(logprobs, dtype="<f4").tobytes(),
@@ -206,7 +249,7 @@ class RolloutWorker:
     def _report_status(self) -> None:
         load = self._engine.load()
         self._status_sequence += 1
-        self._link.send(
+        self._say(
             InstanceStatus(
                 self._status_sequence,
                 self._engine.policy_version,
@@ -238,6 +281,7 @@ class RolloutWorker:
             tensors, refused = fetching.result()
             self._report_progress()  # under the version that sampled it
             self._engine.load_weights(pull.policy_version, tensors)
+            self._has_pulled = True
         except (WeightsError, ValueError) as error:
             self._link.send(PullFailed(pull.policy_version, str(error)))
             return
