@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.coordination.strict import random_rules
 from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
+from benchmarks.survivors import SurvivingSimulation
 from controller.config import Config
 from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
@@ -71,7 +72,7 @@ def one(seed: int, *, crash_at: int | None = None) -> Verdict:
     settings = settings_of(seed)
     prompts = STEPS * GROUPS * (4 if may_drop(settings) else 1)
     is_single = crash_at is not None
-    simulation = FaultySimulation(
+    simulation = SurvivingSimulation(
         settings, seed=seed, prompts=prompts, check_every=3, crash_at=crash_at,
         plagues=Plagues(snapshots=0.05) if is_single else PLAGUES, faults=None if is_single else FAULTS,
     )  # fmt: skip
@@ -81,13 +82,15 @@ def one(seed: int, *, crash_at: int | None = None) -> Verdict:
     except (AssertionError, RuntimeError, KeyError, ValueError, IndexError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         failure = f"seed {seed}: {type(error).__name__} at {place.name}:{place.lineno}: {error}"
-    return Verdict(failure, Counter(simulation.counts), simulation.outcome.events)
+    counts = Counter(simulation.counts)
+    counts["trajectories_kept"] = simulation.core.state.accounts.counts["trajectories/kept"]
+    return Verdict(failure, counts, simulation.outcome.events)
 
 
 def every_boundary(seed: int, *, stride: int = 1) -> tuple[int, list[str]]:
     """Crashes of the controller at every `stride`th event, each in a run of its own; and what failed."""
     settings = settings_of(seed)
-    whole = FaultySimulation(settings, seed=seed, prompts=STEPS * GROUPS * 4, plagues=Plagues())
+    whole = SurvivingSimulation(settings, seed=seed, prompts=STEPS * GROUPS * 4, plagues=Plagues())
     events = whole.run_through().events
     verdicts = [one(seed, crash_at=event) for event in range(1, events, stride)]
     return len(verdicts), [verdict.failure for verdict in verdicts if verdict.failure]

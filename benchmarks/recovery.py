@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from controller.commands import ReportStep
 from controller.config import Config
 from controller.events import Event
 from controller.fingerprint import fingerprint
+from controller.picture import Picture
 from controller.release import release
 from controller.simulation import Simulation
 from controller.snapshots import Snapshots
@@ -52,7 +54,7 @@ class Journaled(Simulation):
         super().__init__(config, seed=0, with_digest=False)
         self.store, self.most = store, most
         self.snapshots = Snapshots(store, is_compact=False)
-        self.images: list[tuple[float, int]] = []
+        self.images: list[tuple[float, float, int]] = []
         self._step = self.core.step
         self.core.step = self._recorded  # type: ignore[method-assign]
 
@@ -67,9 +69,16 @@ class Journaled(Simulation):
         size = self.store.journal_bytes - size
         if self.snapshots.is_due(events=1, journal_bytes=size, now=now):
             del self.core.step  # an image is of the core, not of who watches it
+            begin = time.perf_counter()
+            picture = Picture(self.core)
+            fork_s = time.perf_counter() - begin
+            image = picture.wait()
+            begin = time.perf_counter()
+            self.store.put_snapshot(number, now, "", image)
+            beside_s = fork_s + time.perf_counter() - begin
             self.snapshots.take(self.core, number=number, now=now)
             self.core.step = self._recorded  # type: ignore[method-assign]
-            self.images.append((self.snapshots.pause_s, number))
+            self.images.append((self.snapshots.pause_s, beside_s, number))
         if number >= self.most:
             raise TimeoutError
         return wanted
@@ -85,8 +94,9 @@ def settings(folder: Path) -> Config:
     })  # fmt: skip
 
 
-def make(folder: Path, events: int) -> list[tuple[float, int]]:
-    """Write a run of so many events; returns the pause of each snapshot, in seconds, and its event."""
+def make(folder: Path, events: int) -> list[tuple[float, float, int]]:
+    """Write a run of so many events; returns the pause of each snapshot in seconds, taken by the loop and
+    beside it, and its event."""
     config, run = settings(folder), folder / "run"
     run.mkdir(parents=True)
     (run / "config.json").write_text(config.model_dump_json())
@@ -128,11 +138,11 @@ def main() -> None:
             size_mb = (run / "run.db").stat().st_size / 1e6
             row = f"{events:,} events, {size_mb:.0f} MB, {len(images)} snapshots"
             if images:
-                pauses = sorted(pause for pause, _ in images)
-                row += (
-                    f" (pause median {1e3 * pauses[len(pauses) // 2]:.0f} ms, most {1e3 * pauses[-1]:.0f} ms)"
-                )
-                row += f", {events - images[-1][1]:,} events after the newest"
+                for where, column in (("by the loop", 0), ("beside it", 1)):
+                    pauses = sorted(image[column] for image in images)
+                    middle = pauses[len(pauses) // 2]
+                    row += f", pause {where} median {1e3 * middle:.1f} ms, most {1e3 * pauses[-1]:.1f} ms"
+                row += f", {events - images[-1][2]:,} events after the newest"
             print(f"{row}: first new event after {start(run):.2f} s", flush=True)
             if images and events <= options.without:
                 with sqlite3.connect(run / "run.db") as db:

@@ -40,7 +40,7 @@ from controller.prompts import PromptSource
 from controller.release import release
 from controller.resume import Past, advance, finished_steps, read_past
 from controller.run_directory import RunDirectory
-from controller.snapshots import Snapshots
+from controller.snapshots import CAN_BEGIN, Snapshots
 from controller.store import Store
 from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
@@ -118,6 +118,7 @@ class Shell:
                 is_compact=self._config.run.journal == "compact",
                 unsaved_events=past.replayed if past else 0,
             )
+            stack.callback(self._snapshots.close)
             controller = self._config.controller
             keys = Keyring(controller.keys) if controller.keys else None
             self._server = Server(
@@ -281,10 +282,26 @@ class Shell:
             self._set_timer(now)
             size = self._store.journal_bytes - size
             if self._snapshots.is_due(events=len(batch), journal_bytes=size, now=now):
-                with self._store.transaction():
-                    self._write_rest()
-                    self._snapshots.take(self.core, number=last, now=now)
+                self._take_snapshot(last, now)
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
+            self._fail(error)
+
+    def _take_snapshot(self, number: int, now: float) -> None:
+        if CAN_BEGIN:
+            self._snapshots.begin(self.core, number=number, now=now, on_image=self._finish_snapshot)
+            return
+        with self._store.transaction():
+            self._write_rest()
+            self._snapshots.take(self.core, number=number, now=now)
+
+    def _finish_snapshot(self, image: bytes) -> None:
+        if self._over.is_set():
+            return
+        try:
+            with self._store.transaction():
+                self._write_rest()
+                self._snapshots.finish(image)
+        except Exception as error:  # the disk
             self._fail(error)
 
     def _write_rest(self) -> None:

@@ -76,7 +76,7 @@ class SimulatedRollout:
         out = self._advance(now)
         if self._ready_s is not None and self._ready_s <= now:
             self._ready_s = None
-            out.append(messages.Ready(0, self.engine.rows, self.engine.kv_blocks * 16))
+            out.append(self.ready())
         if self._pull is not None and self._pull[0] <= now:
             _, pull = self._pull
             self._pull, self.policy_version = None, pull.policy_version
@@ -87,6 +87,14 @@ class SimulatedRollout:
             self._progress_due_s = now + self.times.progress_s
             self._status_due_s = now + self.times.status_s
         return out
+
+    def ready(self) -> messages.Ready:
+        """What it says once its engine is there, and again to each controller."""
+        return messages.Ready(0, self.engine.rows, self.engine.kv_blocks * 16)
+
+    def in_hand(self) -> dict[Tag, int]:
+        """What runs, with the tokens that it has told of each."""
+        return {tag: request.reported for tag, (request, _) in self._routes.items()}
 
     def set_speed(self, now: float, speed: float) -> list[Message]:
         """Run at another speed from now on; returns what was due."""

@@ -1,0 +1,194 @@
+"""A faulty simulation whose controllers leave remote rollout workers alive, with what they have in hand.
+
+Invariants: a remote worker goes on generating while no controller is there, comes back at a time drawn from
+the seed, or never, and hands over by the production code; of every token it is known how often it was
+sampled.
+"""
+
+from benchmarks.fault_host import RESTART_S, FaultySimulation, Plagues
+from controller.commands import Command, Forget
+from controller.config import Config
+from controller.simulation import Faults
+from controller.simulation.host import _Process
+from protocol import messages
+from protocol.messages import Abort, Attach, Beat, Holding, Keep, Message, Ready, Role, Route, Welcome
+from workers.hands import Hands
+from workers.simulated import SimulatedRollout
+
+RETURN_S = 2.0  # mean time between the start of a controller and the return of a worker
+REPLACED_S = 2.0  # until another process takes the place of a remote one that is gone
+SAID_AT_ONCE = (Attach, Beat, Holding, Ready)
+Sampled = dict[tuple[int, int], list[tuple[SimulatedRollout, "Attempt"]]]
+
+
+class Attempt:
+    """One attempt at a response: where in it the attempt began, and the engine's own count of its tokens."""
+
+    def __init__(self, begin: int, request) -> None:
+        self.begin, self.request = begin, request
+
+
+class CountedRollout(SimulatedRollout):
+    """Knows which of the tokens that it is asked for were sampled before, by whomever."""
+
+    sampled: Sampled
+    again: list[int]
+
+    def _add(self, now: float, route: Route) -> None:
+        super()._add(now, route)
+        begin = sum(segment.count for segment in route.segments)
+        before = self.sampled.setdefault((route.group, route.member), [])
+        furthest = max((a.begin + worker.engine.tokens(a.request) for worker, a in before), default=0)
+        self.again.append(max(0, furthest - begin))
+        tag = (route.group, route.member, route.attempt)
+        before.append((self, Attempt(begin, self._routes[tag][0])))
+
+
+class SurvivingSimulation(FaultySimulation):
+    """Beside the local instances, `remote` ones that no controller has started."""
+
+    def __init__(
+        self, settings: Config, *, seed: int, prompts: int, plagues: Plagues, remote: int = 1,
+        gone_share: float = 0.1, faults: Faults | None = None, check_every: int = 1,
+        crash_at: int | None = None,
+    ) -> None:  # fmt: skip
+        """`gone_share`: of the workers that outlive a controller, those that never come back."""
+        super().__init__(
+            settings, seed=seed, prompts=prompts, plagues=plagues, faults=faults, check_every=check_every,
+            crash_at=crash_at,
+        )  # fmt: skip
+        self.again: list[int] = []
+        """For each route, the tokens behind its beginning that had been sampled before."""
+        self._sampled: Sampled = {}
+        self._hands = {f"node-{i}": Hands() for i in range(remote)}
+        self._adrift: dict[str, _Process] = {}  # without a controller; by name
+        self._gone_share = gone_share
+        make = self.cluster.make
+
+        def counted(name: str, role: Role, now: float):
+            made = make(name, role, now)
+            if isinstance(made, SimulatedRollout):
+                made.__class__ = CountedRollout
+                made.sampled, made.again = self._sampled, self.again  # type: ignore[attr-defined]
+            return made
+
+        self.cluster.make = counted  # type: ignore[method-assign]
+        for name in self._hands:
+            self._at(0.0, self._begin, name)
+
+    def _begin(self, name: str) -> None:
+        self._hands[name] = Hands()
+        self._spawn(name, "rollout")
+
+    # -- the controller is gone -------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        survivors, self._adrift = self._adrift, {}
+        for process in self._processes.values():
+            if isinstance(process.worker, SimulatedRollout):
+                _catch_up(process.worker, self._now)  # what it has sampled by now, it has sampled
+                if process.name in self._hands and process.is_alive and process.worker.policy_version >= 0:
+                    survivors[process.name] = process
+                    self._cut(process)
+        super()._crash()
+        for name in self._hands:
+            late_s = RESTART_S + self._dice.expovariate(1 / RETURN_S)
+            if name in survivors and self._dice.random() >= self._gone_share:
+                self._drift(survivors[name], late_s)
+            else:
+                self._at(late_s + REPLACED_S, self._begin, name)
+
+    def _cut(self, process: _Process) -> None:
+        unacknowledged = [(packet.message, packet.frames) for packet in self._link(process).up.resend()]
+        self._hands[process.name].cut(process.peer, unacknowledged)
+
+    def _drift(self, process: _Process, until_s: float) -> None:
+        self._adrift[process.name] = process
+        self._at(until_s, self._return, process)
+
+    def _return(self, former: _Process) -> None:
+        """Attach as another peer, with the same engine and all that was said to nobody."""
+        worker, name = former.worker, former.name
+        del self._adrift[name]
+        assert isinstance(worker, SimulatedRollout)
+        for message in _catch_up(worker, self._now):
+            self._hands[name].add(message, ())
+        self._rollouts.remove(worker)
+        self._spawned += 1
+        peer = f"{self._spawned:032x}"
+        self.adopt(peer, name, "rollout", worker)
+        self._say(self._processes[peer], [Attach("rollout", name, self._spawned, "simulated")])
+
+    # -- a remote worker --------------------------------------------------------------------------------
+
+    def _say(self, process: _Process, messages: list[Message]) -> None:
+        hands = self._hands.get(process.name)
+        if hands is not None and hands.are_full:
+            for message in messages:
+                hands.add(message, ())
+            messages = [message for message in messages if isinstance(message, SAID_AT_ONCE)]
+        super()._say(process, messages)
+
+    def _hear(self, process: _Process, messages: list[Message]) -> None:
+        hands, worker = self._hands.get(process.name), process.worker
+        if hands is None or not hands.are_full or not process.is_alive:
+            super()._hear(process, messages)
+            return
+        assert isinstance(worker, SimulatedRollout)
+        for message in messages:
+            if isinstance(message, Welcome):
+                self._say(process, [hands.holding(worker.policy_version, worker.in_hand()), worker.ready()])
+            elif isinstance(message, Keep):
+                self._hand_over(process, message)
+            else:
+                super()._hear(process, [message])
+
+    def _hand_over(self, process: _Process, keep: Keep) -> None:
+        worker = process.worker
+        assert isinstance(worker, SimulatedRollout)
+        self._say(process, worker.wake(self._now))  # to its hands, still
+        wanted = {attempt[:3] for attempt in keep.attempts}
+        worker.handle(self._now, Abort(tuple(tag for tag in worker.in_hand() if tag not in wanted)))
+        self._say(process, [message for message, _ in self._hands[process.name].release(keep)])
+        self._wake_later(process)
+
+    # -- what happens to it -----------------------------------------------------------------------------
+
+    def _execute(self, command: Command) -> None:
+        """One that was given up hears of it when it speaks again, and attaches anew."""
+        if not isinstance(command, Forget) or command.name not in self._hands:
+            super()._execute(command)
+            return
+        process = self._processes.pop(command.peer, None)
+        if process is None:
+            return
+        assert isinstance(process.worker, SimulatedRollout)
+        was_alive, process.is_alive = process.is_alive, False
+        if was_alive and process.worker.policy_version >= 0:
+            self._cut(process)
+            self._drift(process, self._dice.uniform(0.1, RETURN_S))
+        else:
+            self._at(REPLACED_S, self._begin, process.name)
+
+    def _kill(self, process: _Process) -> None:
+        if isinstance(process.worker, SimulatedRollout) and process.is_alive:
+            _catch_up(process.worker, self._now)
+        if process.name not in self._hands:
+            super()._kill(process)
+        elif self._processes.pop(process.peer, None) is not None:  # nobody here sees that it ended
+            process.is_alive = False
+            self._at(REPLACED_S, self._begin, process.name)
+
+    def _continue(self, link) -> None:
+        if link.process.name in self._hands and not link.process.is_alive:
+            link.is_paused, link.held = False, []  # it has another link
+        else:
+            super()._continue(link)
+
+
+def _catch_up(worker: SimulatedRollout, now: float) -> list[messages.Message]:
+    """What a worker that nobody has woken would have said by now."""
+    said: list[Message] = []
+    while (at := worker.next_wake_s()) is not None and at <= now:
+        said += worker.wake(at)
+    return said + worker.wake(now)
