@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from controller import snapshots
 from controller.commands import ReportStep
 from controller.config import Config
 from controller.events import Event
@@ -129,7 +130,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--events", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     arguments.add_argument("--without", type=int, default=100_000, help="longest without snapshots")
+    arguments.add_argument("--every", type=int, default=snapshots.EVENTS, help="events between snapshots")
     options = arguments.parse_args()
+    snapshots.EVENTS = options.every
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     for events in options.events:
         with tempfile.TemporaryDirectory() as name:

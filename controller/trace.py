@@ -103,6 +103,8 @@ def _asked(message: Message) -> list[Key]:
     match message:
         case messages.Route(group, member, attempt):
             return [("route", group, member, attempt)]
+        case messages.Keep(attempts):
+            return [("route", group, member, attempt) for group, member, attempt, _ in attempts]
         case messages.Score(group, attempt):
             return [("score", group, attempt)]
         case messages.Pull(policy_version):
