@@ -15,6 +15,7 @@ from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
 
 STEPS, BATCH = 12, 4
+NO_PLAGUES, NO_FAULTS = Plagues(), Faults()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Kind:
     """One kind of fault, and on what instances."""
 
     name: str
-    plagues: Plagues = Plagues()
-    faults: Faults = Faults()
+    plagues: Plagues = NO_PLAGUES
+    faults: Faults = NO_FAULTS
     remote: int = 3  # instances that no controller has started; else as many local ones
     gone_share: float = 0.0
 
