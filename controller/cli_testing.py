@@ -23,6 +23,7 @@ UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
 """For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_TESTS = [
     "tests/conformance", "tests/unit/workers/test_vllm_engine.py", "tests/integration/test_vllm_runs.py",
+    "tests/integration/test_vllm_adapter.py",
     "--engine", "vllm",
 ]  # fmt: skip
 VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay

@@ -75,7 +75,9 @@ class Feed:
         if policy_version:  # it came out of a complete checkpoint, of which we may not have heard
             self.cover(policy_version)
         for version in self._retired:
-            self.state.send(peer, Retire(version))
+            # what it holds it publishes first, and where nothing newer is visible everybody pulls that
+            if version != policy_version or self.state.versions.newest is not None:
+                self.state.send(peer, Retire(version))
         self.go_on(peer)
 
     def lose(self) -> None:

@@ -81,32 +81,52 @@ def run(engine, added):
 
 
 @torch.no_grad()
-def worst(model, items, *, tokens=PROMPT, kv=None):
-    """Largest difference to a plain pass over the items behind `tokens`, the last of which `kv` has not."""
+def plain_logprobs(model, items, *, tokens=PROMPT, kv=None):
+    """By a plain pass over the items behind `tokens`, the last of which `kv` has not."""
     new = [item.token for item in items]
     logits = model(torch.tensor([tokens + new]), past_key_values=kv).logits[0, len(tokens) - 1 : -1].float()
-    expected = logits.log_softmax(-1)[range(len(new)), new]
-    return (expected - torch.tensor([item.logprob for item in items])).abs().max().item()
+    return logits.log_softmax(-1)[range(len(new)), new]
 
 
-@pytest.mark.parametrize(("name", "bound"), [("float32", 1e-4), ("bfloat16", 0.5)])
-def test_logprobs_and_weights_are_those_of_the_merged_model_after_every_update(directory, name, bound):
+def errors(model, items, **behind):
+    """What was reported, less what a plain pass gives."""
+    return torch.tensor([item.logprob for item in items]) - plain_logprobs(model, items, **behind)
+
+
+def worst(model, items, **behind):
+    return errors(model, items, **behind).abs().max().item()
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_logprobs_and_weights_are_those_of_the_merged_model_after_every_update(directory, name):
+    """In bfloat16 by the custom of tests/conformance/rounding.py: at most 1.5 times the error of transformers'
+    own pass in bfloat16, both against a float32 pass of the same rounded weights."""
     dtype = getattr(torch, name)
     engine = make(directory, name)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
-    merged = MergedAdapter(model, LORA, directory)
+    exact = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).float()
+    merged = [MergedAdapter(one, LORA, directory) for one in (model, exact)]
+    ours, theirs = [], []
     for version in range(6):
         if version:
             tensors = version_of(model, directory, version, dtype)
             engine.load_weights(version, tensors)
-            merged.load(tensors)
+            for one in merged:
+                one.load(tensors)
         found = run(engine, [Generation((version, i, 0), PROMPT, [], 12, i) for i in range(4)])
-        gap = max(worst(model, items) for items in found.values())
-        print(f"{name}, version {version}: largest difference of a logprob {gap:.2g}")
-        assert gap < bound
+        for items in found.values():
+            ours.append(errors(exact, items))
+            theirs.append(plain_logprobs(model, items) - plain_logprobs(exact, items))
+        print(f"{name}, version {version}: largest error of a logprob {torch.cat(ours[-4:]).abs().max():.2g}")
         held = engine.read_weights()
         for key, parameter in model.named_parameters():
             assert torch.allclose(held[key], parameter, atol=1e-6 if name == "float32" else 0.02), key
+    if name == "float32":
+        assert torch.cat(ours).abs().max() < 1e-4
+        return
+    ours_rms, theirs_rms = (torch.cat(one).square().mean().sqrt().item() for one in (ours, theirs))
+    print(f"root mean square of the error: vLLM {ours_rms:.3f}, plain pass {theirs_rms:.3f}")
+    assert ours_rms < 1.5 * theirs_rms
 
 
 def test_what_runs_over_an_update_goes_on_under_the_new_adapter_and_a_wrong_one_changes_nothing(directory):

@@ -129,3 +129,17 @@ def test_another_controller_routes_on_from_the_last_token_and_asks_for_the_same_
     assert routes[first.member].segments == (messages.Segment(first.attempt, 0, 4),)
     assert routes[first.member].max_new_tokens == first.max_new_tokens - 4
     assert routes[other.member].segments == ()
+
+
+def test_the_version_that_the_next_trainer_begins_with_is_not_freed_while_there_is_no_newer_one():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest", 1, 0.1))
+    retired = run.sent(messages.Retire)
+    run.do(Restarted(run.config.model_dump_json(), "elsewhere", ()))
+    run.say("c", Attach("trainer", "trainer", 1, "here"))
+    run.say("c", messages.Ready(0, 0, 0))  # it has no checkpoint, and makes version 0 visible again
+    assert retired == [messages.Retire(0)]
+    assert run.sent(messages.Retire) == []
+    assert [train.train_version for train in run.sent(messages.Train)] == [0]
