@@ -99,8 +99,8 @@ def worst(model, items, **behind):
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_logprobs_and_weights_are_those_of_the_merged_model_after_every_update(directory, name):
-    """In bfloat16 by the custom of tests/conformance/rounding.py: at most 1.5 times the error of transformers'
-    own pass in bfloat16, both against a float32 pass of the same rounded weights."""
+    """In bfloat16 at most 1.5 times the error of a plain pass, as tests/conformance/rounding.py has it: both
+    against a float32 pass of the same rounded weights."""
     dtype = getattr(torch, name)
     engine = make(directory, name)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)

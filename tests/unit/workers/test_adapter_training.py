@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -270,3 +271,9 @@ def test_a_machine_without_the_models_weights_is_refused_in_words(model_director
     with pytest.raises(ConfigError, match="an adapter, begin from them"):
         make_engine(settings(), str(tmp_path))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
+
+
+def test_a_trainer_without_peft_says_what_to_install(model_directory, settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ConfigError, match=r"peft cannot be imported here.*pip install -e"):
+        Trainer(settings(), model_directory)
