@@ -7,6 +7,8 @@ Invariants:
   `incoming_payload()` lists, for each frame, where the receiver keeps it.
 - Tokens are int32, logprobs float32, both little-endian; a row is one JSON object in UTF-8.
 - Tags are never reused; a change of fields raises `PROTOCOL_VERSION`.
+
+One file, though a long one: a protocol is read as a whole.
 """
 
 from dataclasses import dataclass
