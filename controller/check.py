@@ -166,6 +166,7 @@ def _check_model(config: Config) -> Findings:
                 f"there is no model at {directory}: no config.json. Download one (`hf download NAME "
                 "--local-dir DIR`) and name its folder, or set model.factory.",
             )  # fmt: skip
+        yield from _adapter_findings(config, {}, {})
         return
     try:
         shape = json.loads((directory / "config.json").read_text())
@@ -177,8 +178,7 @@ def _check_model(config: Config) -> Findings:
             "error", "model.path", f"{directory} cannot be read: {error}. Save or download the model again."
         )
         return
-    for field, text in adapter_problems(config, shape, weights):
-        yield Finding("error", field, text)
+    yield from _adapter_findings(config, shape, weights)
     rollout = config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     context = shape.get("max_position_embeddings")
@@ -190,6 +190,11 @@ def _check_model(config: Config) -> Findings:
         )  # fmt: skip
     if weights:
         yield _memory_finding(config, shape, weights, longest)
+
+
+def _adapter_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
+    for field, text in adapter_problems(config, shape, weights):
+        yield Finding("error", field, text)
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:

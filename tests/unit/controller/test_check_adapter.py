@@ -3,6 +3,7 @@
 import pytest
 
 from controller import check_adapter
+from controller.check import check
 from controller.check_adapter import adapter_parameters, adapter_problems
 from controller.config import Config
 from controller.config_rules import cross_field_problems
@@ -77,3 +78,11 @@ def test_the_numbers_that_are_trained_are_counted():
 def test_an_adapter_that_nobody_would_train_is_refused(trainer, lora, field):
     found = [fields[0] for fields, _ in cross_field_problems(config(trainer, **lora))]
     assert found == ([field] if field else [])
+
+
+def test_peft_is_missed_before_the_model_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check_adapter.PathFinder, "find_spec", lambda name: None)
+    tree = {"model": {"factory": "task.py:make"}, "trainer": {"lora": {"rank": 2}}}
+    found = [one.field for one in check(Config.model_validate(tree)) if "needs peft" in one.text]
+    assert found == ["trainer.lora.rank"]
