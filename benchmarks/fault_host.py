@@ -58,6 +58,7 @@ class DurableTrainer(SimulatedTrainer):
     def __init__(self, times, *, now: float, disk: Disk) -> None:
         super().__init__(times, now=now)
         self.disk, self.version = disk, disk.checkpoint
+        self.ahead: list[int] = []  # groups of the next batch
         self._due.clear()
         disk.files = {version for version in disk.files if version >= self.version}
         for version in sorted(disk.files - {self.version}):  # they have outlived its forerunner
@@ -68,7 +69,14 @@ class DurableTrainer(SimulatedTrainer):
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; nothing is said at once. Raises: AssertionError if it is not the next one."""
         match command:
-            case Train(train_version, items, is_published):
+            case messages.TrainAhead(train_version, items):
+                assert train_version == self.version, f"ahead of {train_version}, trainer at {self.version}"
+                self.ahead += [item.group for item in items]
+                assert not self.disk.dropped & set(self.ahead)
+                super().handle(now, command)
+            case Train(train_version, items, is_published, ahead):
+                assert self.ahead == [item.group for item in items[:ahead]], "other groups came ahead"
+                self.ahead = []
                 assert train_version == self.version, f"batch {train_version} to a trainer at {self.version}"
                 groups = sorted({item.group for item in items})
                 assert self.disk.batches.setdefault(train_version, groups) == groups

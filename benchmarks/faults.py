@@ -43,9 +43,13 @@ def settings_of(seed: int) -> Config:
     """A small run under rules drawn from the seed."""
     rng = random.Random(f"rules/{seed}")
     made = config(steps=STEPS, batch_groups=GROUPS, group_size=3, instances=2, **random_rules(rng))
-    trainer = made.trainer.model_copy(update={"checkpoint_steps": rng.choice([0, 1, 2, 3])})
+    staleness, checkpoint_steps = made.staleness, rng.choice([0, 1, 2, 3])
+    streams = rng.random() < 0.5 and staleness.ledger == "deadlines" and not staleness.spare_groups
+    trainer = made.trainer.model_copy(update={"checkpoint_steps": checkpoint_steps, "streaming": streams})
+    slow = made.simulation.model_copy(update={"train_base_s": 0.5, "train_token_s": 0.01})
     patient = made.controller.model_copy(update={"respawns": 500})
-    return made.model_copy(update={"trainer": trainer, "controller": patient})
+    sections = {"trainer": trainer, "controller": patient}
+    return made.model_copy(update=sections | ({"simulation": slow} if streams else {}))
 
 
 def may_drop(settings: Config) -> bool:

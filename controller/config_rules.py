@@ -22,6 +22,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_run_problems(config),
         *_batch_problems(config),
         *_algorithm_problems(config),
+        *_streaming_problems(config),
         *_supervised_problems(config),
         *_adapter_problems(config),
         *_staleness_problems(config),
@@ -101,6 +102,48 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
         )
     yield from _kl_problems(config)
     yield from _rejection_problems(config)
+
+
+def _streaming_problems(config: Config) -> Iterator[Problem]:
+    """Why a batch cannot be trained in parts: what needs all of it, and what never waits for it."""
+    trainer, staleness = config.trainer, config.staleness
+    if not trainer.streaming:
+        return
+    reasons = {
+        "trainer.baseline": {
+            "batch_mean": "compares rewards with their mean over the batch, which nobody knows before it is "
+            "complete; give group_mean, leave_one_out or none",
+            "value": "trains a critic, whose own step and values are made of the whole batch; give "
+            "group_mean, leave_one_out or none",
+        }.get(trainer.baseline),
+        "trainer.advantage_scale": "divides advantages by their deviation over the batch, which nobody knows "
+        "before it is complete; give group_std or none"
+        if trainer.advantage_scale == "batch_std"
+        else None,
+        "trainer.minibatches": "makes the gradients of all minibatches but the first with weights that the "
+        "one before has changed, which it does once its last group is there; give 1"
+        if trainer.minibatches > 1
+        else None,
+        "staleness.spare_groups": "starts more groups than a batch takes, and gives up those that come last, "
+        "so that no batch waits for a straggler and none of its groups is certain before; give 0"
+        if staleness.spare_groups
+        else None,
+        "staleness.ledger": "is not `deadlines`: its batches are whichever groups are there, so they wait "
+        "for no straggler and none of their groups is certain before; leave it out"
+        if staleness.ledger != "deadlines"
+        else None,
+        "trainer.algorithm": "is sft, whose responses are all there from the start, so no batch waits; "
+        "nothing but trainer.streaming has to be changed"
+        if trainer.is_supervised
+        else None,
+    }
+    for field, reason in reasons.items():
+        if reason is not None:
+            yield (
+                ("trainer.streaming", field),
+                f"is on, which trains groups before their batch is complete, but {field} {reason}, or leave "
+                "trainer.streaming out.",
+            )
 
 
 def _supervised_problems(config: Config) -> Iterator[Problem]:

@@ -2,9 +2,9 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, see which
-evaluation is due, pull (changes who may be routed to), migrate, dispatch, hand out text work, read ahead,
-retire, see whether it is over.
+is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, train ahead,
+see which evaluation is due, pull (changes who may be routed to), migrate, dispatch, hand out text work, read
+ahead, retire, see whether it is over.
 """
 
 from controller.commands import Command, Finish
@@ -102,6 +102,7 @@ class Core:
             self.examples.fill()
             if self.training.consume():
                 self.scoring.give_up_useless()
+            self.training.run_ahead()
             if not self.training.is_busy:
                 self.moves.give_up_stragglers()
             self.evaluation.schedule()
@@ -166,6 +167,8 @@ class Core:
         """Every invariant that spans modules, as assertions; the ledger checks its own."""
         state = self.state
         state.ledger.check()
+        due = [state.ledger.deadline(id) for id in self.training.feed.ahead]
+        assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
         self.evaluation.check()
         tokens = state.accounts.tokens()
         in_flight = sum(group.response_tokens for group in state.groups.values())
@@ -272,6 +275,8 @@ class Core:
             case messages.TrainStepFinished():
                 if self.training.on_finished(worker, message):
                     self.membership.useful(worker)
+            case messages.TrainedAhead(train_version):
+                self.training.feed.on_ahead(train_version)
             case messages.PolicyPublished():
                 self.training.on_published(worker, message)
             case messages.CheckpointSaved():

@@ -2,16 +2,18 @@
 
 Invariants: a batch is kept, items and payload, until a complete checkpoint covers the version that it made;
 the trainer gets batches in the order of versions, one at a time, each the next one from where it stands; a
-version that the run has made before is made again only by a trainer that stands behind it.
+version that the run has made before is made again only by a trainer that stands behind it. What was sent
+ahead of a batch counts for the trainer that got it alone: its successor gets the whole.
 """
 
 from collections import deque
 from typing import NamedTuple
 
 from controller.commands import DropPayload
+from controller.groups import Group
 from controller.state import RunState
 from protocol.ids import PeerId
-from protocol.messages import Retire, Train, TrainItem
+from protocol.messages import Retire, Train, TrainAhead, TrainItem
 
 MAX_KEPT = 200  # batches; then a checkpoint is due whatever `trainer.checkpoint_steps` says
 UNSURE_RETIRED = 16  # a trainer that died may not have freed the last of the versions that it was told to
@@ -35,16 +37,22 @@ class Feed:
         self.kept: dict[int, Batch] = {}  # train_version -> batch, oldest first
         self._held: int | None = None  # version that the trainer holds; None without a trainer
         self._fed: int | None = None  # train_version of the batch that it works on
+        self.ahead: list[int] = []
+        """Groups of the next batch that the trainer has been sent."""
+        self.is_ahead = False
+        """Whether it works on some of them, with none of the batch's other work in hand."""
         self._retired: deque[int] = deque(maxlen=UNSURE_RETIRED)
 
     @property
     def is_working(self) -> bool:
-        """Whether the trainer has a batch in hand."""
-        return self._fed is not None
+        """Whether the trainer has a batch in hand, or groups ahead of one."""
+        return self.making is not None
 
     @property
     def making(self) -> int | None:
         """The version that the trainer makes now."""
+        if self.is_ahead and self._held is not None:
+            return self._held + 1
         return None if self._fed is None else self._fed + 1
 
     @property
@@ -71,7 +79,8 @@ class Feed:
                 is_success=False,
             )
             return
-        self._held, self._fed = policy_version, None
+        self.lose()
+        self._held = policy_version
         if policy_version:  # it came out of a complete checkpoint, of which we may not have heard
             self.cover(policy_version)
         for version in self._retired:
@@ -83,6 +92,21 @@ class Feed:
     def lose(self) -> None:
         """There is no trainer any more."""
         self._held = self._fed = None
+        self.ahead, self.is_ahead = [], False
+
+    def send_ahead(self, groups: list[Group], peer: PeerId) -> None:
+        """Let the trainer begin on these, which are sure to be in the next batch. One such order at a time:
+        those that come meanwhile are packed together."""
+        assert self._held is not None, "nobody is there to begin"
+        assert not self.is_ahead, "it has begun on others"
+        self.ahead += [group.id for group in groups]
+        self.is_ahead = True
+        items = tuple(item for group in groups for item in group.train_items())
+        self.state.send(peer, TrainAhead(self._held, items))
+
+    def on_ahead(self, train_version: int) -> None:
+        """The trainer has done what it was sent ahead of this batch."""
+        self.is_ahead = self.is_ahead and train_version != self._held
 
     def add(self, batch: Batch, peer: PeerId) -> None:
         """The next batch was consumed, and goes to the trainer."""
@@ -99,7 +123,9 @@ class Feed:
         is_published = newest is not None and newest.policy_version > batch.train_version
         is_published |= self.state.config.trainer.is_supervised  # nobody would read it
         self._fed = batch.train_version
-        self.state.send(peer, Train(batch.train_version, batch.items, is_published))
+        ahead = sum(item.group in self.ahead for item in batch.items)
+        self.state.send(peer, Train(batch.train_version, batch.items, is_published, ahead))
+        self.ahead, self.is_ahead = [], False
 
     def finish(self, policy_version: int) -> bool:
         """Whether the trainer was asked to make this version; it holds it from now on."""

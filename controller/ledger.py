@@ -182,11 +182,26 @@ class Ledger(Books):
         idle = [g for g, due in self._reserved.items() if self.train_version <= due <= full_until]
         return sorted({*past, *idle})
 
-    def final(self) -> list[int]:
-        """Occupied groups that the next batch takes whatever else is completed before it: a trainer may start
-        on them."""
-        rivals = sorted((due, group) for group, due in {**self._reserved, **self._occupied}.items())
-        return [group for _, group in rivals[: self.batch_groups] if group in self._occupied]
+    def settle(self) -> list[int]:
+        """Occupied groups that are in the next batch whatever comes, earliest deadline first: a trainer may
+        begin on them. They are due now from here on, so that no later start displaces them.
+
+        Only groups are taken that the earliest deadlines would give the batch anyway; among equal deadlines
+        those that are complete first. So L2 holds afterwards: of a group's forerunners and itself, no more
+        than `batch_groups` are due by any date before its own. Without redundancy only.
+        """
+        assert not self.spare_groups, "with redundancy no group is certain before its batch"
+        settled, before = [], 0
+        for due in self._window():
+            there = [group for group, deadline in self._occupied.items() if deadline == due]
+            settled += there[: max(0, self.batch_groups - before)]
+            before += self._due.get(due, 0)
+        for group in settled:
+            for counts in (self._due, self._due_occupied):
+                self._count(counts, self._occupied[group], -1)
+                self._count(counts, self.train_version, 1)
+            self._occupied[group] = self.train_version
+        return settled
 
     def due_counts(self) -> dict[int, int]:
         """Unconsumed groups by deadline, over the whole window: the virtual staleness buffers, for people."""

@@ -96,13 +96,6 @@ class LooseLedger(Books):
         oldest = self.train_version - self.max_staleness
         return [g for g, version in {**self._reserved, **self._occupied}.items() if version < oldest]
 
-    def final(self) -> list[int]:
-        """Occupied groups that the next batch takes whatever else is completed before it."""
-        if self.order == "completion":
-            return list(self._occupied)[: self.batch_groups]
-        rivals = sorted({**self._reserved, **self._occupied}, key=self._place)[: self.batch_groups]
-        return [group for group in rivals if group in self._occupied]
-
     def due_counts(self) -> dict[int, int]:
         """Unconsumed groups by the deadline that they would have."""
         counts: dict[int, int] = {}

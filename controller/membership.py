@@ -45,6 +45,7 @@ MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
     "trainer": (
         *COMMON,
         messages.TrainStepFinished,
+        messages.TrainedAhead,
         messages.PolicyPublished,
         messages.CheckpointSaved,
         messages.Serving,

@@ -103,6 +103,10 @@ def about(message: Message, group: int) -> Iterator[str]:
                         f"Train {group}.{item.member} in the batch of version {train_version}: reward "
                         f"{item.reward:g}, advantage {item.advantage:g}, {_of_segments(item.segments)}"
                     )
+        case messages.TrainAhead(train_version, items):
+            yield from [f"Train ahead of the batch of version {train_version}"] * any(
+                item.group == group for item in items
+            )
         case messages.Route() if message.group == group:
             yield (
                 f"Route {group}.{message.member} attempt {message.attempt}, at most {message.max_new_tokens} "

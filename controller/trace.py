@@ -111,6 +111,8 @@ def _asked(message: Message) -> list[Key]:
             return [("pull", policy_version)]
         case messages.Train(train_version):
             return [("train", train_version + 1)]
+        case messages.TrainAhead(train_version):
+            return [("ahead of", train_version + 1)]
         case messages.SaveCheckpoint(policy_version):
             return [("checkpoint", policy_version)]
         case _:
@@ -136,6 +138,8 @@ def _answered(message: Message) -> list[tuple[Key, Entry]]:
             return [(("pull", policy_version), {})]
         case messages.TrainStepFinished(policy_version, _, metrics):
             return [(("train", policy_version), dict(metrics))]
+        case messages.TrainedAhead(train_version):
+            return [(("ahead of", train_version + 1), {})]
         case messages.CheckpointSaved(policy_version, path):
             return [(("checkpoint", policy_version), {"path": path})]
         case _:

@@ -15,6 +15,7 @@ from controller.evaluation import Evaluation
 from controller.fan_out import FanOut
 from controller.feed import Batch, Feed
 from controller.groups import Group
+from controller.ledger import Ledger
 from controller.metrics import batch_metrics, without_rollout
 from controller.policy_versions import Published
 from controller.registry import Worker
@@ -80,7 +81,9 @@ class Training:
         ready = self.state.ledger.ready_batch()
         assert ready is not None
         train_version = self.state.ledger.train_version
-        groups = [self.state.groups[id] for id in sorted(ready)]
+        rest = sorted(set(ready).difference(self.feed.ahead))
+        assert len(rest) + len(self.feed.ahead) == len(ready), f"{self.feed.ahead} are not all in {ready}"
+        groups = [self.state.groups[id] for id in (*self.feed.ahead, *rest)]
         self._check_bound(groups, train_version)
         self._adapt_cap()
         self.state.ledger.consume(ready)
@@ -94,6 +97,19 @@ class Training:
         items = tuple(item for group in groups for item in group.train_items())
         self.feed.add(Batch(train_version, self.batch, items), trainer.peer)
         return True
+
+    def run_ahead(self) -> None:
+        """Let a trainer that waits begin on groups that are certain to be in its batch; at least one is left,
+        with which it takes the step."""
+        trainer, feed = self.state.registry.trainer(), self.feed
+        if not self.state.config.trainer.streaming or trainer is None or self.is_busy or feed.is_ahead:
+            return
+        ledger = self.state.ledger
+        assert isinstance(ledger, Ledger), "config_rules refuses the others"
+        room = ledger.batch_groups - 1 - len(feed.ahead)
+        certain = [id for id in ledger.settle() if id not in feed.ahead][:room] if room else []
+        if certain:
+            feed.send_ahead([self.state.groups[id] for id in certain], trainer.peer)
 
     def _holds(self) -> bool:
         """Whether a batch that is ready had better wait, so that steps come at an even pace.

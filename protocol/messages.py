@@ -18,7 +18,7 @@ from pydantic import Field
 
 from protocol.ids import TrajectoryId
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
@@ -303,6 +303,14 @@ class Holding(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedAhead(Message):
+    """The gradients of the newest TrainAhead are made; the weights are still those of `train_version`."""
+
+    tag: ClassVar[int] = 22
+    train_version: Version
+
+
+@dataclass(frozen=True, slots=True)
 class Welcome(Message):
     """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
     protocol.settings.WorkerSettings)."""
@@ -413,29 +421,38 @@ class TrainItem(NamedTuple):
         return sum(segment.count for segment in self.segments)
 
 
+def train_pieces(items: tuple[TrainItem, ...]) -> list[list[Piece]]:
+    """The frames that trajectories are trained from: prompt tokens, once per *trajectory*, in the order of
+    items; response tokens; rollout logprobs. All concatenated without padding."""
+    prompts: list[Piece] = []
+    tokens: list[Piece] = []
+    logprobs: list[Piece] = []
+    for item in items:
+        id = TrajectoryId(item.group, item.member)
+        prompts.append(Piece("prompt", item.group))
+        tokens += response_pieces("tokens", id, item.segments)
+        logprobs += response_pieces("logprobs", id, item.segments)
+    return [prompts, tokens, logprobs]
+
+
 @dataclass(frozen=True, slots=True)
 class Train(Message):
-    """One batch for the version `train_version`, oldest group first.
-
-    Frame 0: prompt tokens, once per *trajectory*, in the order of items; frame 1: response tokens; frame 2:
-    rollout logprobs. All concatenated without padding.
-    """
+    """One batch for the version `train_version`: what was sent ahead of it, in that order, then the oldest
+    group first. Frames: `train_pieces` of what was not sent ahead."""
 
     tag: ClassVar[int] = 39
     train_version: Version
     items: tuple[TrainItem, ...]
     is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
+    ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
+
+    @property
+    def rest(self) -> tuple[TrainItem, ...]:
+        """What was not sent ahead."""
+        return self.items[self.ahead :]
 
     def outgoing_payload(self) -> list[list[Piece]]:
-        prompts: list[Piece] = []
-        tokens: list[Piece] = []
-        logprobs: list[Piece] = []
-        for item in self.items:
-            id = TrajectoryId(item.group, item.member)
-            prompts.append(Piece("prompt", item.group))
-            tokens += response_pieces("tokens", id, item.segments)
-            logprobs += response_pieces("logprobs", id, item.segments)
-        return [prompts, tokens, logprobs]
+        return train_pieces(self.rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,12 +522,31 @@ class Keep(Message):
     attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainAhead(Message):
+    """Groups that are sure to be in the batch of `train_version`, which is not complete: make their
+    gradients, and keep them for its Train. Frames: `train_pieces` of the items."""
+
+    tag: ClassVar[int] = 48
+    train_version: Version
+    items: tuple[TrainItem, ...]
+
+    @property
+    def rest(self) -> tuple[TrainItem, ...]:
+        """All of it, as `Train.rest`."""
+        return self.items
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return train_pieces(self.items)
+
+
 FROM_WORKER: tuple[type[Message], ...] = (
     Attach, Beat, Ready, Detach, WorkerFailed, PromptsEncoded, ExamplesEncoded, Generated,
     GenerationFailed, InstanceStatus, Pulled, PullFailed, GroupScored, ScoreFailed, TrainStepFinished,
     PolicyPublished, CheckpointSaved, Serving, FetchModel, DrainWorker, Holding,
+    TrainedAhead,
 )  # fmt: skip
 TO_WORKER: tuple[type[Message], ...] = (
     Beat, Welcome, Encode, Route, Interrupt, Abort, Pull, Score, Train, SaveCheckpoint, Retire, Close,
-    Reattach, Serve, ModelFiles, Drain, Keep,
+    Reattach, Serve, ModelFiles, Drain, Keep, TrainAhead,
 )  # fmt: skip

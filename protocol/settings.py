@@ -163,6 +163,11 @@ class TrainerSettings(Section):
     divisor)."""
     batch_groups: int = Field(default=32, ge=1)
     """Groups that one policy version is trained on (the paper's buffer size)."""
+    streaming: bool = False
+    """Begin forward and backward on groups that are certain to be in the next batch while it waits for its
+    stragglers; the step is taken when it is complete, and is the same but for rounding. Off, because a batch
+    that comes in parts is packed less densely, and an algorithm that looks at the whole batch cannot use it
+    (docs/trainer.md)."""
     minibatches: int = Field(default=1, ge=1)
     """Optimizer steps that one batch is split into; together they make one policy version."""
     lr: float = Field(default=1e-6, gt=0)

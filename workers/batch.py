@@ -1,4 +1,4 @@
-"""One Train message as arrays.
+"""One Train or TrainAhead message as arrays.
 
 Invariant: what this module returns is consistent: every frame has just the size that the items say.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.errors import RemoteError
-from protocol.messages import Train
+from protocol.messages import Train, TrainAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,28 @@ class Batch:
         return [len(tokens) - prompt for tokens, prompt in zip(self.tokens, self.prompt_lengths, strict=True)]
 
 
-def read_batch(train: Train, frames: Sequence[bytes]) -> Batch:
-    """The batch in a Train message. Raises: RemoteError if frames and items contradict each other."""
-    prompt_lengths = [item.prompt_tokens for item in train.items]
-    response_lengths = [item.response_tokens for item in train.items]
+def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> Batch:
+    """The batch in a message, without what was sent ahead of it. Raises: RemoteError if frames and items
+    contradict each other."""
+    items = train.rest
+    prompt_lengths = [item.prompt_tokens for item in items]
+    response_lengths = [item.response_tokens for item in items]
     expected = [4 * sum(prompt_lengths), 4 * sum(response_lengths), 4 * sum(response_lengths)]
-    if [len(frame) for frame in frames] != expected or not all(prompt_lengths) or not train.items:
+    if [len(frame) for frame in frames] != expected or not all(prompt_lengths) or not items:
         raise RemoteError(
-            f"Train for version {train.train_version} has {len(train.items)} items and frames of "
+            f"{type(train).__name__} for version {train.train_version} has {len(items)} items and frames of "
             f"{[len(frame) for frame in frames]} bytes; expected items, each with a prompt, and {expected}."
         )
     prompts = np.split(np.frombuffer(frames[0], dtype="<i4"), np.cumsum(prompt_lengths)[:-1])
     responses = np.split(np.frombuffer(frames[1], dtype="<i4"), np.cumsum(response_lengths)[:-1])
-    advantages = np.array([item.advantage for item in train.items], dtype=np.float32)
-    segments = [(s.policy_version, s.count) for item in train.items for s in item.segments]
+    advantages = np.array([item.advantage for item in items], dtype=np.float32)
+    segments = [(s.policy_version, s.count) for item in items for s in item.segments]
     return Batch(
         tokens=[np.concatenate(pair).astype(np.int64) for pair in zip(prompts, responses, strict=True)],
         prompt_lengths=prompt_lengths,
         response_starts=[0, *np.cumsum(response_lengths)[:-1].tolist()],
-        groups=[item.group for item in train.items],
-        is_truncated=[item.ending == "length" for item in train.items],
+        groups=[item.group for item in items],
+        is_truncated=[item.ending == "length" for item in items],
         policy_versions=np.repeat(*np.array(segments, dtype=np.int64).reshape(-1, 2).T),
         rollout_logprobs=np.frombuffer(frames[2], dtype="<f4").astype(np.float32),
         outcomes=advantages,

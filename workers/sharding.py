@@ -60,13 +60,18 @@ def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dty
     shard_one(model)
 
 
-def accumulated(model: PreTrainedModel, items: Sequence[Item], ranks: Ranks) -> Iterator[Item]:
-    """The micro-batches of one optimizer step; gradients go over the network with the last one alone.
+def accumulated(
+    model: PreTrainedModel, items: Sequence[Item], ranks: Ranks, *, is_end: bool = True
+) -> Iterator[Item]:
+    """The micro-batches of one optimizer step, or some of them if it is not its end; gradients go over the
+    network with the last one alone.
 
     Each rank holds the whole gradient in float32 until then. A single rank has nothing to send.
     """
     for number, item in enumerate(items, 1):
-        cast("FSDPModule", model).set_requires_gradient_sync(ranks.size == 1 or number == len(items))
+        cast("FSDPModule", model).set_requires_gradient_sync(
+            ranks.size == 1 or (is_end and number == len(items))
+        )
         yield item
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from protocol.errors import RemoteError, RunError, StaleFlowError
+from protocol.errors import ConfigError, RemoteError, RunError, StaleFlowError
 from protocol.importing import load_object
 from protocol.messages import (
     CheckpointSaved,
@@ -30,6 +30,8 @@ from protocol.messages import (
     Serve,
     Serving,
     Train,
+    TrainAhead,
+    TrainedAhead,
     TrainStepFinished,
 )
 from protocol.settings import WorkerSettings
@@ -123,6 +125,9 @@ class TrainerWorker:
                 self._link.send(TrainStepFinished(train_version + 1, train_s, tuple(metrics.items())))
                 if not message.is_published:
                     await self._snapshot()
+            case TrainAhead(train_version):
+                await self._in_thread(self._train_ahead, message, frames)
+                self._link.send(TrainedAhead(train_version))
             case SaveCheckpoint(policy_version):
                 path = await self._in_thread(self._save_checkpoint, message)
                 self._link.send(CheckpointSaved(policy_version, str(path)))
@@ -133,8 +138,8 @@ class TrainerWorker:
                 self._link.send(Serving(await self._neighbour.start()))
             case _:
                 raise RemoteError(
-                    f"{type(message).__name__} came to a trainer; expected Train, SaveCheckpoint or Retire. "
-                    "Install the same release on both sides."
+                    f"{type(message).__name__} came to a trainer; expected Train, TrainAhead, "
+                    "SaveCheckpoint, Retire or Serve. Install the same release on both sides."
                 )
 
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
@@ -143,6 +148,10 @@ class TrainerWorker:
         return metrics | {
             f"time_s/{name}": spent for name, spent in getattr(self._trainer, "seconds", {}).items()
         }
+
+    def _train_ahead(self, order: TrainAhead, frames: tuple[bytes, ...]) -> None:
+        self._trainer.ranks.broadcast(order, frames)
+        self._trainer.train_ahead(order, frames)
 
     def _save_checkpoint(self, order: SaveCheckpoint) -> Path:
         self._trainer.ranks.broadcast(order)
@@ -178,6 +187,11 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
     """
     name = settings.trainer.engine
     trainer = (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
+    if settings.trainer.streaming and not hasattr(trainer, "train_ahead"):
+        raise ConfigError(
+            f"`trainer.streaming` is on, and {name} has no method `train_ahead`; expected one as in "
+            "workers/training.py. Write it, or leave trainer.streaming out."
+        )
     checkpoint = newest_checkpoint(Path(settings.run_dir) / "checkpoints")
     if checkpoint is not None:
         log.info("Going on from %s.", checkpoint)
@@ -212,6 +226,8 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
                     trainer.train_step(order, frames)
                     if not is_published:
                         publish_shards(trainer, publisher)
+                case TrainAhead():
+                    trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
                     trainer.save_checkpoint(policy_version)
                 case _:

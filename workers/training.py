@@ -12,7 +12,7 @@ Invariants:
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,15 @@ from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.importing import load_object
-from protocol.messages import Train
+from protocol.messages import Train, TrainAhead
 from protocol.settings import WorkerSettings
 from workers import losses
 from workers.adapter import DIGEST, adapter_config, model_digest
 from workers.adapter_layers import add_adapter, without_adapter
+from workers.ahead import Ahead
 from workers.batch import Batch, read_batch
 from workers.checkpoints import read_state, write_checkpoint
-from workers.critic import Critic
+from workers.critic import Critic, ValueStep
 from workers.flat import Evaluated, Flat, correction_metrics, make_flat, needs_own_pass, tokens_of
 from workers.model import load_causal_lm, pick_device
 from workers.packed_forward import (
@@ -50,6 +51,8 @@ MAX_SKIPPED_STEPS = 3  # optimizer steps in a row: no accident of one mini-batch
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio", "nonfinite_log_ratios")  # over optimizer steps
 CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
+Steps = tuple[Batch, Flat, Iterator[dict[str, Any]]]
+"""A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
 log = logging.getLogger("workers")
 
 
@@ -85,6 +88,7 @@ class Trainer:
         self._loss: losses.Loss = losses.LOSSES[name] if name in losses.LOSSES else load_object(name)
         self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
+        self._ahead = Ahead()  # of the next batch
         self._skipped: list[dict[str, object]] = []  # optimizer steps in a row, up to now
 
     def _make_policy(self) -> PreTrainedModel:
@@ -126,22 +130,15 @@ class Trainer:
         taken; `tokens` counts response tokens; `skipped_steps` optimizer steps that were not finite.
         Raises: RemoteError if the batch is for another version; RunError if nothing is finite any more.
         """
-        if train.train_version != self.policy_version:
-            raise RemoteError(
-                f"A batch for version {train.train_version} came to a trainer at {self.policy_version}; "
-                "expected them to be equal. Resume trainer and controller from the same checkpoint."
-            )
+        self._check_version(train)
         options = self._settings.trainer
-        batch = read_batch(train, frames)
         warmth = lr_share(options, step=self.policy_version, steps=self._settings.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = options.lr * warmth
-        minibatches = split_by_group(batch.groups, options.minibatches)
-        rows = [self._rows(batch, minibatch) for minibatch in minibatches]
-        flat = self._evaluate(batch, minibatches, [row for some in rows for row in some])
-        taken = []
-        for place, some in enumerate(rows):
-            step = self._optimizer_step(some, flat, warmth=warmth)
+        self._ahead.check(train)
+        batch, flat, steps = (self._rest if train.ahead else self._whole)(train, frames, warmth)
+        taken, place = [], 0
+        for place, step in enumerate(steps):
             if problem := step.pop("problem", None):
                 self._skip({"minibatch": place, **step}, str(problem), train=train, batch=batch, flat=flat)
             else:
@@ -154,8 +151,18 @@ class Trainer:
             **self._critic_metrics(flat),
             "lr": options.lr * warmth,
             "tokens": float(len(flat.advantages)),
-            "skipped_steps": float(len(rows) - len(taken)),
+            "skipped_steps": float(place + 1 - len(taken)),
         }
+
+    def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
+        """Make the gradients of groups of a batch that is not complete; its `train_step` takes the step.
+
+        Raises: RemoteError if the batch is for another version.
+        """
+        began = time.perf_counter()
+        self._check_version(part)
+        self._backward_part(part, frames, is_end=False)
+        self._ahead.seconds += time.perf_counter() - began
 
     def tensors_for_publish(self) -> dict[str, torch.Tensor]:
         """What a policy version consists of, as this rank holds it; the next step changes it."""
@@ -214,6 +221,49 @@ class Trainer:
                 )
             restore_state(self._critic.model, self._critic.optimizer, self.ranks, critic)
         self.policy_version = policy_version
+
+    def _check_version(self, message: Train | TrainAhead) -> None:
+        if message.train_version != self.policy_version:
+            raise RemoteError(
+                f"A batch for version {message.train_version} came to a trainer at {self.policy_version}; "
+                "expected them to be equal. Resume trainer and controller from the same checkpoint."
+            )
+
+    def _whole(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
+        """The optimizer steps of a batch that came in one piece."""
+        batch = read_batch(train, frames)
+        minibatches = split_by_group(batch.groups, self._settings.trainer.minibatches)
+        rows = [self._rows(batch, minibatch) for minibatch in minibatches]
+        flat = self._evaluate(batch, minibatches, [row for some in rows for row in some])
+
+        def step(some: Sequence[PackedRow]) -> dict[str, Any]:
+            totals = self._backward(some, flat)
+            value_step = self._critic.gradients(some, flat) if self._critic else None
+            return self._optimizer_step(totals, value_step, warmth=warmth)
+
+        return batch, flat, map(step, rows)
+
+    def _rest(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
+        """The optimizer step of a batch of which a part was trained ahead."""
+        self._backward_part(train, frames, is_end=True)
+        ahead, self._ahead = self._ahead, Ahead()
+        self.seconds["ahead"] = ahead.seconds
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= max(1, ahead.divisor)
+        assert ahead.totals is not None
+        ahead.totals[0] /= max(1, ahead.divisor)
+        return *ahead.whole(train), iter([self._optimizer_step(ahead.totals, None, warmth=warmth)])
+
+    def _backward_part(self, part: Train | TrainAhead, frames: Sequence[bytes], *, is_end: bool) -> None:
+        """Add to the gradients of a batch that comes in parts."""
+        batch, ahead = read_batch(part, frames), self._ahead
+        indices = range(len(batch.tokens))
+        rows = self._rows(batch, indices)
+        flat = self._evaluate(batch, [indices], rows)
+        ahead.add(part, frames, batch=batch, flat=flat, options=self._settings.trainer)
+        totals = self._backward(rows, flat, is_end=is_end)
+        ahead.totals = totals if ahead.totals is None else ahead.totals + totals
 
     def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
         """This rank's micro-batches of one mini-batch."""
@@ -277,11 +327,11 @@ class Trainer:
             is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
         )
 
-    def _optimizer_step(self, rows: Sequence[PackedRow], flat: Flat, *, warmth: float) -> dict[str, Any]:
-        """Train on one mini-batch; returns its numbers, with `problem` if the step was not taken."""
+    def _backward(self, rows: Sequence[PackedRow], flat: Flat, *, is_end: bool = True) -> torch.Tensor:
+        """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
-        for row in accumulated(self.model, rows, self.ranks):
+        for row in accumulated(self.model, rows, self.ranks, is_end=is_end):
             tokens = tokens_of(
                 flat,
                 row.places_N,
@@ -294,7 +344,14 @@ class Trainer:
             parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
             counts = totals.new_tensor(len(row.places_N))
             totals += torch.stack([*(part.detach().double() for part in parts), counts])
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.grad_clip)
+        return totals
+
+    def _optimizer_step(
+        self, totals: torch.Tensor, value_step: ValueStep | None, *, warmth: float
+    ) -> dict[str, Any]:
+        """Take the step that the gradients lie ready for; returns its numbers, with `problem` if it was not
+        taken."""
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.trainer.grad_clip)
         grad_norm = whole(norm).item()
         loss, entropy, clipped, nonfinite, kl, tokens_count = self.ranks.sum(totals).tolist()
         step: dict[str, Any] = {
@@ -305,7 +362,6 @@ class Trainer:
             "nonfinite_log_ratios": nonfinite,
             "kl_reference": kl / max(1.0, tokens_count),
         }
-        value_step = self._critic.gradients(rows, flat) if self._critic else None
         if value_step:
             step |= {
                 "critic/loss": value_step.loss,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from protocol.messages import SaveCheckpoint, Segment, Train, TrainItem
+from protocol.messages import SaveCheckpoint, Segment, Train, TrainAhead, TrainItem
 from protocol.settings import (
     ModelSettings,
     RewardSettings,
@@ -49,6 +49,18 @@ def make_batch(train_version):
     )
 
 
+def in_parts(train, frames):
+    """The first group alone, which at two ranks leaves one without work; two together; then the rest."""
+    columns = []
+    for number, frame in enumerate(frames):
+        counts = [item.response_tokens if number else item.prompt_tokens for item in train.items]
+        columns.append(np.split(np.frombuffer(frame, "<i4"), np.cumsum(counts)))
+    for begin, end in ((0, 2), (2, 6), (6, 8)):
+        part = TrainAhead(train.train_version, train.items[begin:end])
+        payload = tuple(np.concatenate(column[begin:end]).tobytes() for column in columns)
+        yield (part if end < 8 else Train(train.train_version, train.items, ahead=begin)), payload
+
+
 def lead(settings, model_directory):
     """Be rank 0 as TrainerWorker is, without a link: STEPS more steps, and a checkpoint."""
     trainer = make_trainer(settings, model_directory)
@@ -65,6 +77,11 @@ def lead(settings, model_directory):
     dist.reduce_scatter_single = counted
     for version in range(trainer.policy_version, trainer.policy_version + STEPS):
         train, frames = make_batch(version)
+        if settings.trainer.streaming:
+            *ahead, (train, frames) = in_parts(train, frames)
+            for part, some in ahead:
+                trainer.ranks.broadcast(part, some)
+                trainer.train_ahead(part, some)
         trainer.ranks.broadcast(train, frames)
         metrics.append(trainer.train_step(train, frames))
         publisher.seal(publish_shards(trainer, publisher))
@@ -164,6 +181,33 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     settings, _, _ = prepared("one_goes_on")
     copy_checkpoint(settings)
     assert_alike(lead(settings, str(model_directory))["metrics"], second)
+
+
+def test_batches_in_parts_teach_one_rank_and_two_what_whole_ones_do(prepared, tmp_path):
+    options = {"rejection": "group", "rejection_bounds": (0.5, 3.0)}  # a pass without gradient in each part
+    options |= {"minibatches": 1, "loss_aggregation": "sequence_mean", "lr": 1e-3, "adam_eps": 1e-5}
+    settings, _, model_directory = prepared("whole", **options)
+    whole = lead(settings, str(model_directory))
+    settings, _, _ = prepared("one", streaming=True, **options)
+    one = lead(settings, str(model_directory))
+    ended = run_ranks(model_directory, "train", (prepared("two", streaming=True, **options)[1], 2))
+    assert ended.returncode == 0, ended.stderr
+    two = json.loads(ended.stdout)
+    for found in (one, two):
+        for ours, theirs in zip(found["metrics"], whole["metrics"], strict=True):
+            assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-6, rel=0)
+            assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-4)
+    assert two["sent"] == STEPS * (LAYERS + 1)  # parts that come ahead send nothing
+    saved = {
+        name: load_file(tmp_path / name / SAVED / "model.safetensors") for name in ("whole", "one", "two")
+    }
+    gaps = {
+        (name, key): (tensor - saved["whole"][key]).abs().max().item()
+        for name in ("one", "two")
+        for key, tensor in saved[name].items()
+    }
+    assert {where: gap for where, gap in gaps.items() if gap > 1e-6} == {}
+    assert all(ours["grad_norm"] > 0 for ours in one["metrics"])
 
 
 def copy_checkpoint(settings):

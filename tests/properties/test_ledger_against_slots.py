@@ -39,6 +39,7 @@ class Pair:
         self.ledger = Ledger(max_staleness=max_staleness, batch_groups=batch_groups)
         self.deadlines: dict[int, int] = {}
         self.occupied: set[int] = set()
+        self.settled: set[int] = set()
         self.next_group = 0
 
     def fits(self, deadlines: list[int]) -> bool:
@@ -76,10 +77,27 @@ class Pair:
         assert len(batch) == self.ledger.batch_groups
         assert all(self.deadlines[group] >= self.ledger.train_version for group in batch)
         self.ledger.consume(batch)
+        assert self.settled <= set(batch), "what was certain to be in this batch is not"
+        self.settled.clear()
         for group in batch:
             self.occupied.discard(group)
             del self.deadlines[group]
         return True
+
+    def settle(self) -> None:
+        """What is settled is due now, and is no more and no fewer than the earliest deadlines allow."""
+        before = dict(self.deadlines)
+        settled = self.ledger.settle()
+        for group, due in before.items():
+            earlier = sum(other < due for other in before.values())
+            alike = [g for g in settled if before[g] == due]
+            assert len(alike) <= max(0, self.ledger.batch_groups - earlier)
+            if group in self.occupied and group not in settled:
+                assert len(alike) == max(0, self.ledger.batch_groups - earlier)
+        self.settled |= set(settled)
+        assert self.settled <= set(settled), "what was certain is not any more"
+        self.deadlines |= dict.fromkeys(settled, self.ledger.train_version)
+        assert self.fits(list(self.deadlines.values()))
 
     def any_batch_is_possible(self) -> bool:
         """Whether some choice of occupied groups leaves the rest a slot each from the next version on."""
@@ -102,7 +120,9 @@ def test_the_ledger_agrees_with_explicit_slots(max_staleness, batch_groups, seed
     pair = Pair(max_staleness, batch_groups)
     for _ in range(40):
         reserved = sorted(set(pair.deadlines) - pair.occupied)
-        match rng.choice(["reserve", "reserve", "reserve", "occupy", "occupy", "consume", "abort", "lower"]):
+        match rng.choice(
+            ["reserve", "reserve", "reserve", "occupy", "occupy", "consume", "abort", "lower", "settle"]
+        ):
             case "reserve":
                 pair.reserve(rng.randrange(max_staleness + 2))
             case "occupy" if reserved:
@@ -113,11 +133,14 @@ def test_the_ledger_agrees_with_explicit_slots(max_staleness, batch_groups, seed
                 group = rng.choice(sorted(pair.deadlines))
                 pair.ledger.abort(group)
                 pair.occupied.discard(group)
+                pair.settled.discard(group)
                 del pair.deadlines[group]
             case "lower" if reserved:
                 pair.lower(rng.choice(reserved), rng.randrange(3))
             case "consume":
                 pair.consume()
+            case "settle":
+                pair.settle()
         pair.ledger.check()
 
 
@@ -146,6 +169,32 @@ def test_no_group_outlives_its_deadline_in_a_long_random_run(max_staleness):
         assert len(ledger) <= (max_staleness + 1) * 8
     ledger.check()
     assert consumed > 1000
+
+
+def test_groups_are_certain_once_no_earlier_deadline_can_displace_them():
+    ledger = Ledger(max_staleness=2, batch_groups=2)
+    for group in range(3):
+        ledger.reserve(group, 0)
+    ledger.occupy(2)
+    assert ledger.settle() == [2]  # of equal deadlines those that are complete
+    assert ledger.deadline(2) == 0
+    ledger.occupy(1)
+    ledger.occupy(0)
+    assert ledger.settle() == [2, 1]
+    assert ledger.ready_batch() == [1, 2]
+
+
+def test_a_group_is_not_certain_while_earlier_deadlines_may_fill_the_batch():
+    ledger = Ledger(max_staleness=1, batch_groups=2, train_version=4)
+    for group, version in enumerate((3, 3, 4)):
+        ledger.reserve(group, version)
+    ledger.occupy(2)
+    assert ledger.settle() == []
+    ledger.abort(0)
+    assert ledger.settle() == [2]
+    assert not ledger.can_reserve(3)  # a late start under an old version would displace it
+    ledger.occupy(1)
+    assert ledger.ready_batch() == [1, 2]
 
 
 def test_a_straggler_due_now_holds_the_batch_back():

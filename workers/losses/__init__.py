@@ -5,7 +5,7 @@ with numbers worked by hand; none knows of ranks, packing or optimizers.
 """
 
 from workers.losses.advantages import generalized_advantages, standardized, token_rewards
-from workers.losses.aggregation import token_weights
+from workers.losses.aggregation import divisor, token_weights
 from workers.losses.critic import explained_variance, value_loss
 from workers.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
 from workers.losses.logprobs import chosen_logprobs
@@ -20,6 +20,7 @@ __all__ = [
     "TokenLoss",
     "Tokens",
     "chosen_logprobs",
+    "divisor",
     "effective_sample_size",
     "explained_variance",
     "generalized_advantages",

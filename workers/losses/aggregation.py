@@ -11,6 +11,24 @@ import torch
 Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean"]
 
 
+def divisor(
+    response_lengths: torch.Tensor, aggregation: Aggregation, *, groups: torch.Tensor | None = None
+) -> int:
+    """What the loss of a mini-batch is divided by: the number of its tokens, responses or groups, without
+    those that have no tokens. That of a whole is the sum over its parts, if they do not split groups.
+
+    Raises: ValueError if `group_mean` is asked for without groups.
+    """
+    has_tokens = response_lengths > 0
+    if aggregation == "token_mean":
+        return int(response_lengths.sum())
+    if aggregation != "group_mean":
+        return int(has_tokens.sum())
+    if groups is None:
+        raise ValueError("group_mean weighs groups alike; expected `groups`, the index of each response's.")
+    return len(torch.unique(groups[has_tokens]))
+
+
 def token_weights(
     response_lengths: torch.Tensor,
     aggregation: Aggregation,
@@ -29,16 +47,15 @@ def token_weights(
     sum of the lengths. Raises: ValueError if `group_mean` is asked for without groups.
     """
     lengths = response_lengths.to(torch.float64)
-    responses = (lengths > 0).sum().clamp(min=1)
+    whole = max(1, divisor(response_lengths, aggregation, groups=groups))
     if aggregation == "token_mean":
-        per_token = torch.ones_like(lengths) / lengths.sum().clamp(min=1)
+        per_token = torch.ones_like(lengths) / whole
     elif aggregation == "sequence_mean":
-        per_token = 1 / (lengths.clamp(min=1) * responses)
+        per_token = 1 / (lengths.clamp(min=1) * whole)
     elif aggregation == "sequence_sum":
-        per_token = torch.ones_like(lengths) / (responses * max_tokens)
-    elif groups is None:
-        raise ValueError("group_mean weighs groups alike; expected `groups`, the index of each response's.")
+        per_token = torch.ones_like(lengths) / (whole * max_tokens)
     else:
+        assert groups is not None, "divisor has refused that"
         tokens = lengths.new_zeros(int(groups.max()) + 1).index_add(0, groups, lengths)
-        per_token = 1 / (tokens.clamp(min=1)[groups] * (tokens > 0).sum().clamp(min=1))
+        per_token = 1 / (tokens.clamp(min=1)[groups] * whole)
     return per_token.repeat_interleave(response_lengths)

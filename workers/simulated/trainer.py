@@ -1,7 +1,8 @@
 """A simulated trainer: a step takes a time that grows with its tokens; its version is visible afterwards.
 
-Invariants: one batch at a time, as the core promises; versions become visible in order. `early` shows a
-version when its step begins, which no real trainer can do.
+Invariants: one batch at a time, as the core promises; versions become visible in order; groups that come
+ahead of a batch take the time of their tokens then, one order after the other. `early` shows a version when
+the rest of its step begins, which no real trainer can do.
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class SimulatedTrainer:
     def __init__(self, times: TrainerTimes, *, now: float = 0.0) -> None:
         self.times = times
         self.busy_s = 0.0
+        self._free_s = now  # when what it has in hand is done
+        self._ahead_s = 0.0  # spent on groups of the next batch
         self._due: list[tuple[float, int, Message]] = []
         self._count = 0
         self._later(now + times.attach_s, messages.Ready(0, 0, 0))
@@ -42,12 +45,15 @@ class SimulatedTrainer:
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; returns what is said at once."""
         match command:
-            case messages.Train(train_version, items):
-                tokens = sum(item.prompt_tokens + item.response_tokens for item in items)
-                seconds = self.times.base_s + self.times.token_s * tokens
-                self.busy_s += seconds
-                version, end = train_version + 1, now + seconds
-                self._later(end, messages.TrainStepFinished(version, seconds, (("loss", 0.0),)))
+            case messages.TrainAhead(train_version):
+                before_s = self.busy_s
+                self._later(self._work(now, command, 0.0), messages.TrainedAhead(train_version))
+                self._ahead_s += self.busy_s - before_s
+            case messages.Train(train_version):
+                end, version = self._work(now, command, self.times.base_s), train_version + 1
+                metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if command.ahead else 1]
+                self._ahead_s = 0.0
+                self._later(end, messages.TrainStepFinished(version, end - now, metrics))
                 if self.times.is_early:
                     return [self._published(version)]
                 self._later(end + self.times.publish_s, self._published(version))
@@ -61,6 +67,14 @@ class SimulatedTrainer:
         while self._due and self._due[0][0] <= now:
             out.append(heappop(self._due)[2])
         return out
+
+    def _work(self, now: float, order: messages.Train | messages.TrainAhead, base_s: float) -> float:
+        """When the tokens that came with an order, and `base_s`, are done."""
+        tokens = sum(item.prompt_tokens + item.response_tokens for item in order.rest)
+        seconds = base_s + self.times.token_s * tokens
+        self.busy_s += seconds
+        self._free_s = max(now, self._free_s) + seconds
+        return self._free_s
 
     def _later(self, at: float, message: Message) -> None:
         self._count += 1

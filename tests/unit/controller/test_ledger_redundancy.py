@@ -63,15 +63,3 @@ def test_an_aborted_group_had_no_place_left_and_a_kept_one_has():
                 assert group in useless, (ledger.due_counts(), occupied, group)
                 continue
             assert group not in useless, (ledger.due_counts(), occupied, group)
-
-
-def test_the_trainer_may_start_on_groups_that_nothing_can_displace():
-    ledger = Ledger(max_staleness=1, batch_groups=2)
-    for group in range(4):
-        ledger.reserve(group, 0)
-    ledger.occupy(3)
-    assert ledger.final() == []  # three groups with the same deadline come before it
-    ledger.occupy(0)
-    assert ledger.final() == [0]
-    ledger.occupy(1)
-    assert ledger.final() == [0, 1] == ledger.ready_batch()
