@@ -187,17 +187,18 @@ async def remote(folder: Path, mb: int, rounds: int) -> None:
     await hosts.start()
     raw = RawZeroMQ(hosts.first.location, max(counts))
     rows: dict[Row, list[Round]] = {}
-    await hosts.fetch(max(counts), is_relayed=True)  # touches pages for the first time, and imports
-    for count in (*counts, *counts * rounds):
+    await hosts.fetch(max(counts), is_relayed=True)  # pages are touched for the first time, modules imported
+    raw.send(mb, max(counts))
+    for count in counts * rounds:
         for is_relayed in (False, True) if count > 1 else (False,):
             raw_cpu_s = raw.cpu_s()
             raw_s = seconds(lambda count=count: raw.send(mb, count))
             raw_cpu_s = raw.cpu_s() - raw_cpu_s
             took_s, spent_s, sent = await hosts.fetch(count, is_relayed)
-            row = Round(took_s, spent_s, raw_s, raw_cpu_s, sent)
-            rows.setdefault(Row(mb, count, is_relayed), []).append(row)
+            measured = Round(took_s, spent_s, raw_s, raw_cpu_s, sent)
+            rows.setdefault(Row(mb, count, is_relayed), []).append(measured)
     for row, measured in rows.items():
-        row.tell(measured[1:])
+        row.tell(measured)
     raw.close()
     await hosts.close()
 
@@ -219,7 +220,7 @@ def main() -> None:
             local(store, mb, options.rounds)
         store.close()
         for mb in options.remote_mb:
-            asyncio.run(remote(folder / str(mb), mb, max(1, options.rounds * 10 // max(mb, 20))))
+            asyncio.run(remote(folder / str(mb), mb, max(1, options.rounds * 30 // max(mb, 40))))
             shutil.rmtree(folder / str(mb))
     finally:
         shutil.rmtree(folder)
