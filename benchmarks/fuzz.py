@@ -24,8 +24,8 @@ import msgpack
 import psutil
 import zmq
 
+from benchmarks.soak import config
 from controller import Controller
-from controller.config import load_config
 from protocol import messages
 from protocol.codec import ITEM_BYTES, Packet, decode, encode, unpack
 from protocol.errors import RemoteError
@@ -33,7 +33,6 @@ from protocol.messages import Attach, DrainWorker, Generated, Message, PromptsEn
 from protocol.security import ROLES, WorkerKey, load_worker_key, make_keys, secure_client
 from protocol.sockets import BROKEN, GARBLED, REFUSED
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 2**31, 2**53, 2**63, 1.5, float("nan"), float("inf"), "", "x" * 70_000, b"", b"\0" * 64,
@@ -223,16 +222,12 @@ async def _live(count: int, *, seed: int, steps: int, is_secure: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
         key = load_worker_key(make_keys(keys, "noise") or "") if is_secure else None
-        config = load_config(
-            str(ROOT / "examples" / "quickstart.yaml"),
-            [
-                f"run.dir={folder}", "run.steps=1000000", "controller.bind=tcp://127.0.0.1:*",
-                "controller.lease_s=5", "controller.respawns=100", "logging.console=quiet",
-                *([f"controller.keys={keys}"] if is_secure else []),
-            ],
-        )  # fmt: skip
+        controller_keys = {"keys": str(keys)} if is_secure else {}
+        settings = config(
+            folder, 1_000_000, bind="tcp://127.0.0.1:*", lease_s=5.0, respawns=100, **controller_keys
+        )
         said: list[str] = []
-        async with Controller(config, on_warning=said.append) as controller:
+        async with Controller(settings, on_warning=said.append) as controller:
             noise: asyncio.Task[None] | None = None
             before = psutil.Process().memory_info().rss
             async for step in controller.train():

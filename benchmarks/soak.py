@@ -31,8 +31,9 @@ PATIENT_S = 600.0  # at low priority beside others a process may not get to spea
 Sample = tuple[int, float]  # train step, resident megabytes
 
 
-def config(folder: str, steps: int) -> Config:
+def config(folder: str, steps: int, **controller: object) -> Config:
     """A step takes a fraction of a second; everything that a run does, it does often."""
+    patient = {"lease_s": PATIENT_S, "attach_timeout_s": PATIENT_S}
     return Config.model_validate(
         {
             "run": {"dir": folder, "name": "soak", "steps": steps},
@@ -42,7 +43,7 @@ def config(folder: str, steps: int) -> Config:
             "rollout": {"instances": 2, "group_size": 4, "max_response_tokens": 12, "max_running": 64},
             "trainer": {"batch_groups": 4, "lr": 0.001},
             "staleness": {"max_staleness": 2},
-            "controller": {"lease_s": PATIENT_S, "attach_timeout_s": PATIENT_S},
+            "controller": patient | controller,
             "logging": {"console": "quiet"},
         }
     )
