@@ -129,10 +129,10 @@ def fuzz_door(endpoint: str, count: int, *, seed: int, server: str) -> Counter[s
     with context:
         while sent["frames"] < count:
             packets = _noise(rng)
-            sent["frames"] += len(packets)
             sent["peers"] += 1
             if sent["peers"] % 3 == 0:
                 _knock(endpoint, packets, rng)
+                sent["frames"] += len(packets)
                 continue
             dealer = _dealer(context, rng)
             if sent["peers"] % 3 == 1:
@@ -141,8 +141,10 @@ def fuzz_door(endpoint: str, count: int, *, seed: int, server: str) -> Counter[s
                 secure_client(dealer, forged)
             refused = dealer.get_monitor_socket(REFUSED | GARBLED | BROKEN)
             dealer.connect(endpoint)
-            for packet in packets:
-                dealer.send_multipart(packet)
+            with contextlib.suppress(zmq.Again):  # refused already: libzmq has thrown the connection away
+                for packet in packets:
+                    dealer.send_multipart(packet, zmq.NOBLOCK)
+                    sent["frames"] += 1
             sent["refused"] += refused.poll(PATIENCE_MS) > 0
             dealer.disable_monitor()
             refused.close(0)
