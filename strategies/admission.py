@@ -85,7 +85,7 @@ def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
     return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
 
 
-GROW, SHRINK = 0.0625, 0.03  # of a batch, at each train step: what a change does is seen some steps later
+GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
 DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
 STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
 LEAST_ELASTICITY = 0.1
