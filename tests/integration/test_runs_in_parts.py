@@ -53,8 +53,8 @@ async def test_a_synchronous_run_in_parts_has_the_losses_of_whole_batches(tmp_pa
     assert all(1 <= len(groups) < GROUPS for groups in ahead.values())
 
 
-async def test_a_trainer_that_is_killed_is_fed_what_it_had_and_every_promise_is_kept(tmp_path):
-    run = settings(tmp_path, max_staleness=1, streaming=True)
+async def test_a_rank_that_is_killed_is_fed_what_it_had_and_every_promise_is_kept(tmp_path):
+    run = settings(tmp_path, max_staleness=1, streaming=True, ranks=2)
     async with Controller(run) as controller:
         async for step in controller.train():
             assert step.metrics["staleness/max"] <= 1
