@@ -116,7 +116,6 @@ def install(
         "install",
         "--progress-bar",
         "off",
-        "--no-compile",  # most of it is never imported
         "-e",
         f"{ROOT}[{','.join(extras)}]",
     ]
