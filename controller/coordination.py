@@ -134,13 +134,17 @@ class Coordination:
             )
             self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
 
-    def on_pull_failed(self, instance: Instance, message: PullFailed) -> None:
-        """The instance stays at its version and tries again with the newest one."""
+    def on_pull_failed(self, instance: Instance, message: PullFailed, *, is_awaited: bool) -> None:
+        """The instance stays at its version and tries again with the newest one: at once, or when a version
+        that went with its trainer `is_awaited` and is there again."""
         if instance.pulling != message.policy_version:
             return
         instance.pulling = None
         self._take_back_promised(instance)
-        instance.pull_failures += 1
+        if is_awaited:
+            self.state.versions.lose(message.policy_version)
+        else:
+            instance.pull_failures += 1
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.counts["pull_failures"] += 1
         self.state.warn_once(

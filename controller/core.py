@@ -294,7 +294,8 @@ class Core:
                 self.coordination.on_pulled(instance, message)
                 self.fan_out.on_answer(instance)
             case messages.PullFailed():
-                self.coordination.on_pull_failed(instance, message)
+                is_awaited = self.training.is_awaited(message.policy_version)
+                self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
                 self.fan_out.on_answer(instance)
             case messages.Holding():
                 self.returns.on_holding(instance, message)
@@ -346,9 +347,9 @@ class Core:
         is_evaluating = state.ending_is_success and self._go_on_evaluating()
         self._call_back(but_evaluations=is_evaluating)
         if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
-            if trainer is not None and not self.training.is_busy and self.training.is_unsaved:
+            if trainer is not None and self.training.may_save and self.training.is_unsaved:
                 self.training.save(trainer)
-            if self.training.is_busy if trainer is not None else self.membership.expects("trainer"):
+            if not self.training.may_save if trainer is not None else self.membership.expects("trainer"):
                 return
             if self.training.is_unsaved:
                 reason = f"{state.ending} The trainer was lost before the last of them was saved."

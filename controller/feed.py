@@ -120,7 +120,8 @@ class Feed:
         if batch is None:
             return
         newest = self.state.versions.newest
-        is_published = newest is not None and newest.policy_version > batch.train_version
+        # the newest is published again: it may be gone with the trainer that made it
+        is_published = newest is not None and newest.policy_version > batch.train_version + 1
         is_published |= self.state.config.trainer.is_supervised  # nobody would read it
         self._fed = batch.train_version
         ahead = sum(item.group in self.ahead for item in batch.items)

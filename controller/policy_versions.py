@@ -1,7 +1,8 @@
 """Published policy versions: where each lies, who still needs it, which may be freed.
 
 Invariants: a version is visible from its publication to its retirement and never changes between; versions
-are published in order; the newest is never retired; nobody is told to pull a version that is not visible.
+are published in order; the newest is never retired; nobody is told to pull a version that is not visible, or
+that was lost with its trainer and is not made again yet.
 """
 
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class PolicyVersions:
     def __init__(self) -> None:
         self._visible: dict[int, Published] = {}
         self._newest: Published | None = None
+        self._lost: int | None = None
 
     @property
     def newest(self) -> Published | None:
@@ -39,11 +41,30 @@ class PolicyVersions:
         if newest is not None and version.policy_version <= newest.policy_version:
             return False
         self._visible[version.policy_version] = self._newest = version
+        self._lost = None
+        return True
+
+    def lose(self, policy_version: int) -> None:
+        """The newest version is not where it was, and will be published again."""
+        assert self._newest is not None and policy_version == self._newest.policy_version  # noqa: PT018
+        self._lost = policy_version
+
+    def is_lost(self, policy_version: int) -> bool:
+        """Whether it is no use to pull this version now."""
+        return policy_version == self._lost
+
+    def renew(self, version: Published) -> bool:
+        """A visible version was published again, maybe elsewhere; False if it is not visible."""
+        if version.policy_version not in self._visible:
+            return False
+        self._visible[version.policy_version] = version
+        if self._newest is not None and version.policy_version == self._newest.policy_version:
+            self._newest, self._lost = version, None
         return True
 
     def forget(self) -> None:
         """What was visible may not have outlived its host: the trainer says again what is there."""
-        self._visible, self._newest = {}, None
+        self._visible, self._newest, self._lost = {}, None, None
 
     def retire(self, needed: set[int]) -> list[int]:
         """Take out every version but the newest and those that somebody needs; returns them, oldest first."""

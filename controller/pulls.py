@@ -35,6 +35,9 @@ class Pulls:
     def run(self) -> None:
         """Bring the chosen instances to the newest version."""
         newest = self.state.versions.newest
+        if newest is not None and self.state.versions.is_lost(newest.policy_version):
+            self._seen = -1  # decide when it is there again
+            return
         if newest is None or not self._is_due(newest.policy_version):
             return
         self._seen, self._decided_at = newest.policy_version, self.state.now
@@ -53,7 +56,9 @@ class Pulls:
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way."""
         wanted = self.evaluations.evaluation.wanted
-        if wanted is None or any(map(self.evaluations.may_run, self.state.registry.instances())):
+        if wanted is None or self.state.versions.is_lost(wanted.policy_version):
+            return
+        if any(map(self.evaluations.may_run, self.state.registry.instances())):
             return
         staleness = self.state.config.staleness
         may_run_on = staleness.partial_rollout or staleness.keep_kv

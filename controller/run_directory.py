@@ -20,7 +20,7 @@ import yaml
 from controller.config import Config
 from protocol.errors import ConfigError
 from protocol.security import WorkerKey, write_local_key
-from protocol.segments import remove, segment_directory, sweep, this_host
+from protocol.segments import hold, remove, segment_directory, sweep, this_host
 
 EVALUATIONS = "evaluations.jsonl"
 MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
@@ -42,6 +42,7 @@ class RunDirectory:
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
         self._socket_dir: Path | None = None
+        self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
         self.previous: Path | None = None
         """Where the older run lies now; None if none was set aside."""
@@ -80,6 +81,8 @@ class RunDirectory:
             self._open()
 
     def _open(self) -> None:
+        # other runs sweep what nobody holds, and all workers may be dead at once
+        self._hold = hold(self._segments)
         self.logs.mkdir(parents=True, exist_ok=True)
         tree = self._config.model_dump(mode="json")
         self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
@@ -155,6 +158,8 @@ class RunDirectory:
         """Remove what must not outlive the run, and let go of the folder."""
         (self.path / "address").unlink(missing_ok=True)
         self.local_key.unlink(missing_ok=True)
+        if self._hold is not None:
+            self._hold.close()
         for versions in (self._segments, self.path / "weights"):
             remove(versions, even_if_held=True)
         if self._socket_dir is not None:

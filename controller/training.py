@@ -43,7 +43,7 @@ class Training:
         self.dispatch, self.fan_out, self.evaluation = dispatch, fan_out, evaluation
         self.feed = Feed(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
-        self.checkpoint_of: int | None = None  # version that is being saved
+        self.checkpoint_of: int | None = None  # version that is being written
         self._idle_since: float | None = None
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._ready_at: float | None = None  # since when no straggler holds that batch back
@@ -59,12 +59,12 @@ class Training:
     @property
     def is_busy(self) -> bool:
         """Whether there is something to do for the trainer that its next batch must wait for."""
-        return bool(self.batch) or self.checkpoint_of is not None or self.feed.is_behind
+        return bool(self.batch) or self.feed.is_behind
 
     @property
     def is_working(self) -> bool:
         """Whether a trainer is there and doing it."""
-        return self.feed.is_working or self.checkpoint_of is not None
+        return self.feed.is_working
 
     def consume(self) -> bool:
         """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
@@ -239,8 +239,17 @@ class Training:
         """Whether something is being trained, or was and no checkpoint holds it."""
         return bool(self.batch) or self.feed.saved_version < self.state.steps > 0
 
+    @property
+    def may_save(self) -> bool:
+        """Whether the trainer holds the newest version, and nothing but what it is asked for comes between.
+
+        It takes what belongs to a checkpoint before anything that it is asked for later, and writes it while
+        it goes on; one at a time.
+        """
+        return not self.is_busy and self.checkpoint_of is None
+
     def _save_if_due(self, trainer: Worker) -> None:
-        if self.feed.is_save_due and not self.is_busy:
+        if self.feed.is_save_due and self.may_save:
             self.save(trainer)
 
     def save(self, trainer: Worker) -> None:
@@ -257,12 +266,21 @@ class Training:
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
         """A version became visible, or was written once more by a trainer that began anew."""
         versions = self.state.versions
-        if versions.publish(
-            Published(message.policy_version, message.location, message.digest, trainer.host)
-        ):
+        published = Published(message.policy_version, message.location, message.digest, trainer.host)
+        before = versions.get(message.policy_version)
+        if versions.publish(published):
             self.state.accounts.spend("publish", message.publish_s)
-        elif message.policy_version not in versions.visible:
+        elif not versions.renew(published):
             self.feed.retire(trainer.peer, message.policy_version)
+        elif published != before:  # who has the old one cannot hand it on in its place
+            self.fan_out.retire(message.policy_version)
+
+    def is_awaited(self, policy_version: int) -> bool:
+        """Whether the newest version, which is this one, will be published once more: its trainer is lost, or
+        its successor has not made it again yet."""
+        newest = self.state.versions.newest
+        is_newest = newest is not None and newest.policy_version == policy_version
+        return is_newest and (self.state.registry.trainer() is None or self.feed.is_behind)
 
     def retire(self) -> None:
         """Free versions that nobody needs any more."""

@@ -25,10 +25,10 @@ def working_on(state: RunState, training: Training, worker: Worker) -> str:
         if worker.scoring:
             return f"scoring group {min(worker.scoring)}"
         return f"encoding prompt {min(worker.encoding)}" if worker.encoding else ""
-    if training.checkpoint_of is not None:
-        return f"saving version {training.checkpoint_of}"
     making = training.feed.making
-    return "" if making is None else f"training version {making}"
+    if making is not None:
+        return f"training version {making}"
+    return "" if training.checkpoint_of is None else f"saving version {training.checkpoint_of}"
 
 
 def oldest_group(state: RunState) -> GroupSnapshot | None:

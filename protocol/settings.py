@@ -274,8 +274,9 @@ class TrainerSettings(Section):
     """CPU threads per rank."""
     checkpoint_steps: int = Field(default=20, ge=0)
     """Save a checkpoint every so many train steps, and at the end; 0 saves at the end, and every 200 steps.
-    The batches since the last one are kept on disk, for a trainer that is lost: a smaller number costs time,
-    a larger one disk and a longer recovery."""
+    Training goes on while its files are written; one that falls due meanwhile is left out. The batches since
+    the last one are kept on disk, for a trainer that is lost: a smaller number costs time, a larger one disk
+    and a longer recovery."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
 

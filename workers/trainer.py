@@ -6,6 +6,7 @@ Invariants:
 - Versions are published in order, each from a copy that training does not touch, while the next batch may
   already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
   version that is made again is not published again.
+- A checkpoint is copied to host memory between two steps, and written while the next ones go on.
 - Rank 0 alone has the link; the others repeat its orders (`follow`).
 """
 
@@ -67,6 +68,7 @@ class TrainerWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._snapshots: asyncio.Queue[_Snapshot | None] = asyncio.Queue(maxsize=1)
+        self._checkpoints: asyncio.Queue[tuple[int, Callable[[], Path]] | None] = asyncio.Queue(maxsize=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._is_draining = False
 
@@ -94,10 +96,12 @@ class TrainerWorker:
             link.send(Ready(self._trainer.policy_version, 0, 0))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
+                tasks.create_task(self._save(), name="checkpoints")
                 if not self._settings.trainer.is_supervised:  # then nobody pulls
                     await self._snapshot()
                 await self._serve()
                 await self._snapshots.put(None)
+                await self._checkpoints.put(None)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from group.exceptions[0].__cause__
         finally:
@@ -129,8 +133,8 @@ class TrainerWorker:
                 await self._in_thread(self._train_ahead, message, frames)
                 self._link.send(TrainedAhead(train_version))
             case SaveCheckpoint(policy_version):
-                path = await self._in_thread(self._save_checkpoint, message)
-                self._link.send(CheckpointSaved(policy_version, str(path)))
+                write = await self._in_thread(self._begin_checkpoint, message)
+                await self._checkpoints.put((policy_version, write))
             case Retire(policy_version):
                 await self._neighbour.retire(policy_version)
                 await asyncio.to_thread(self._publisher.retire, policy_version)
@@ -153,9 +157,15 @@ class TrainerWorker:
         self._trainer.ranks.broadcast(order, frames)
         self._trainer.train_ahead(order, frames)
 
-    def _save_checkpoint(self, order: SaveCheckpoint) -> Path:
+    def _begin_checkpoint(self, order: SaveCheckpoint) -> Callable[[], Path]:
         self._trainer.ranks.broadcast(order)
-        return self._trainer.save_checkpoint(order.policy_version)
+        return begin_checkpoint(self._trainer, order.policy_version)
+
+    async def _save(self) -> None:
+        while (begun := await self._checkpoints.get()) is not None:
+            policy_version, write = begun
+            path = await asyncio.to_thread(write)
+            self._link.send(CheckpointSaved(policy_version, str(path)))
 
     def _announce_survivors(self) -> None:
         """Versions that outlived the trainer before this one: the run may go on with them."""
@@ -199,6 +209,14 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
     return trainer
 
 
+def begin_checkpoint(trainer: Trainer, policy_version: int) -> Callable[[], Path]:
+    """As `Trainer.begin_checkpoint`; a trainer of the user's that only has `save_checkpoint` writes now."""
+    if hasattr(trainer, "begin_checkpoint"):
+        return trainer.begin_checkpoint(policy_version)
+    path = trainer.save_checkpoint(policy_version)
+    return lambda: path
+
+
 def make_publisher(settings: WorkerSettings, trainer: Trainer) -> Publisher:
     """This rank's hand in the versions of a trainer. Raises: RunError."""
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
@@ -229,7 +247,7 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
                 case TrainAhead():
                     trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
-                    trainer.save_checkpoint(policy_version)
+                    begin_checkpoint(trainer, policy_version)
                 case _:
                     return trainer.ranks.stop()
 

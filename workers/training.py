@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,13 @@ class Trainer:
         dtype = getattr(torch, self._settings.model.dtype)
         return gather(self.tensors_for_publish(), self.ranks, dtype=dtype)
 
-    def save_checkpoint(self, policy_version: int) -> Path:
-        """Write `checkpoints/step_<policy_version>` in the run directory and return its path.
+    def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
+        """Copy what belongs to a checkpoint to host memory; the call that is returned writes it as
+        `checkpoints/step_<policy_version>` of the run directory, in any thread, while training goes on, and
+        returns that path. Collective; ranks but the first write nothing.
 
-        Raises: RemoteError if the trainer is not at this version; RunError if the file system refuses.
+        Raises: RemoteError if the trainer is not at this version; the call, RunError if the file system
+        refuses.
         """
         if policy_version != self.policy_version:
             raise RemoteError(
@@ -185,6 +189,7 @@ class Trainer:
                 "expected them to be equal."
             )
         directory = Path(self._settings.run_dir).absolute() / "checkpoints"
+        path = directory / f"step_{policy_version}"
         published = self.state_for_publish()
         published.pop(DIGEST, None)  # of versions only
         state = gather_state(self.model, self._optimizer, self.ranks)
@@ -192,16 +197,21 @@ class Trainer:
             critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
             state |= {CRITIC + name: t for name, t in critic.items() if not name.startswith("rng.")}
         if self.ranks.rank != 0:
-            return directory / f"step_{self.policy_version}"
-        return write_checkpoint(
+            return lambda: path
+        return partial(
+            write_checkpoint,
             directory,
-            self.policy_version,
+            policy_version,
             model_directory=self._model_directory,
             published=published,
             state=state,
             keep=self._settings.trainer.keep_checkpoints,
             adapter=self._adapter,
         )
+
+    def save_checkpoint(self, policy_version: int) -> Path:
+        """As `begin_checkpoint`, and write it at once."""
+        return self.begin_checkpoint(policy_version)()
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint, whatever number of ranks wrote it. Raises: RunError if it does not fit."""

@@ -7,7 +7,7 @@ rollout and reward workers are started anew and go on from the last reported tok
 under way begins anew.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import ismethod
 
 from controller.commands import ReadHeldOut, ReadPrompts, Send
@@ -39,7 +39,8 @@ class Moment:
     prompts_read: int = 0
     wanted_prompts: int | None = None
     wanted_held_out: ReadHeldOut | None = None
-    trainer_task: messages.Message | None = None
+    trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
+    """What the trainer has in hand: at most a batch and a checkpoint."""
 
 
 class Continuation(Simulation):
@@ -60,8 +61,8 @@ class Continuation(Simulation):
         trainer = registry.trainer()
         assert trainer is not None
         worker = self.cluster.make(trainer.name, "trainer", self._now)
-        if moment.trainer_task is not None:
-            worker.handle(self._now, moment.trainer_task)
+        for task in moment.trainer_tasks.values():
+            worker.handle(self._now, task)
         self.adopt(trainer.peer, trainer.name, "trainer", worker)
         if moment.wanted_prompts is not None:
             self._at(0.0, self._read_prompts, moment.wanted_prompts)
@@ -146,8 +147,10 @@ def reach(recording: Recording, at_s: float) -> Moment:
                 moment.prompts_read, moment.wanted_prompts = first + count, None
             case HeldOutRead():
                 moment.wanted_held_out = None
-            case Received(_, messages.TrainStepFinished() | messages.CheckpointSaved()):
-                moment.trainer_task = None
+            case Received(_, messages.TrainStepFinished()):
+                moment.trainer_tasks.pop(Train, None)
+            case Received(_, messages.CheckpointSaved()):
+                moment.trainer_tasks.pop(messages.SaveCheckpoint, None)
             case _:
                 pass
         for command in commands:
@@ -156,7 +159,7 @@ def reach(recording: Recording, at_s: float) -> Moment:
             elif isinstance(command, ReadHeldOut):
                 moment.wanted_held_out = command
             elif isinstance(command, Send) and isinstance(command.message, Train | messages.SaveCheckpoint):
-                moment.trainer_task = command.message
+                moment.trainer_tasks[type(command.message)] = command.message
         newest = state.versions.newest
         is_whole = newest is not None and newest.policy_version == state.steps and state.registry.trainer()
         if recorded.now >= at_s and is_whole and state.ending is None:

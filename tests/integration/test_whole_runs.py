@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -153,6 +154,24 @@ async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tm
                 assert "guest" not in {w.name for w in controller.snapshot().workers}
                 controller.stop("the guest came and went")
     assert controller.summary["tokens/lost"] == 0
+    assert controller.summary["is_success"]
+
+
+async def test_train_steps_are_made_while_a_checkpoint_is_written(tmp_path):
+    os.mkfifo(tmp_path / "gate")
+    engine = f"{TASK.with_name('patient_trainer.py')}:PatientTrainer"
+    settings = config(tmp_path, run={"steps": 4}, trainer={"engine": engine, "checkpoint_steps": 1})
+    checkpoints = tmp_path / "run" / "checkpoints"
+    with ExitStack() as stack:
+        async with Controller(settings) as controller:
+            async for step in controller.train():
+                assert not list(checkpoints.glob("step_*"))
+                if step.policy_version == 3:
+                    stack.enter_context(await asyncio.to_thread((tmp_path / "gate").open, "wb"))
+                    break
+            async for _ in controller.train():
+                pass
+    assert [int(path.name.removeprefix("step_")) for path in sorted(checkpoints.glob("step_*"))][-1] == 4
     assert controller.summary["is_success"]
 
 

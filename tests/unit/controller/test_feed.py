@@ -12,13 +12,15 @@ def of(run, kind):
     return [command for command in run.commands if isinstance(command, kind)]
 
 
-def one_step(run) -> messages.Train:
-    """The first batch is generated, scored and sent to the trainer."""
-    run.do(PromptsRead(0, 3, False))
-    run.say("reward-0", messages.PromptsEncoded(((0, 3), (1, 3)), ((2, "too long"),)))
+def one_step(run, first: int = 0) -> messages.Train:
+    """A batch, of prompts from `first` on, is generated, scored and sent to the trainer."""
+    run.do(PromptsRead(first, 3, False))
+    run.say("reward-0", messages.PromptsEncoded(((first, 3), (first + 1, 3)), ((first + 2, "too long"),)))
     routes = run.sent(messages.Route)
-    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
-    for route in [*routes, *run.sent(messages.Route)]:
+    if first == 0:
+        run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+        routes += run.sent(messages.Route)
+    for route in routes:
         run.generate(route, 4)
         for score in run.sent(messages.Score):
             run.say("reward-0", messages.GroupScored(score.group, score.attempt, (0.0, 1.0)))
@@ -43,14 +45,32 @@ def test_a_batch_that_was_under_way_goes_to_the_next_trainer():
     assert not of(run, DropPayload)
 
 
-def test_a_step_that_was_lost_is_made_again_without_a_line_or_a_publication():
+def test_a_version_that_is_gone_with_its_trainer_is_pulled_when_it_is_there_again():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest", 1, 0.1))
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    for _ in range(4):
+        run.say("rollout-0", messages.PullFailed(1, "v1 is not there"))
+        assert not run.sent(messages.Close) + run.sent(messages.Pull)
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    run.say("second", messages.Ready(0, 0, 0))
+    run.say("second", messages.TrainStepFinished(1, 0.5, ()))
+    assert not run.sent(messages.Pull)
+    run.say("second", messages.PolicyPublished(1, "elsewhere", "digest", 1, 0.1))
+    assert {pull.location for pull in run.sent(messages.Pull)} == {"elsewhere"}
+    assert not run.sent(messages.Retire)
+
+
+def test_a_step_that_was_lost_is_made_again_without_a_line():
     run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
     train = one_step(run)
     run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
     run.say("trainer", messages.PolicyPublished(1, "v1", "digest", 1, 0.1))
     another_trainer(run, 0)
     (again,) = run.sent(messages.Train)
-    assert (again.items, again.train_version, again.is_published) == (train.items, 0, True)
+    assert (again.items, again.train_version, again.is_published) == (train.items, 0, False)
     assert run.core.training.is_busy
     run.say("second", messages.PolicyPublished(0, "v0", "digest", 1, 0.1))
     assert messages.Retire(0) in run.sent(messages.Retire)
@@ -77,6 +97,22 @@ def test_payload_is_dropped_once_a_checkpoint_covers_it_even_if_it_was_not_told(
     another_trainer(run, 1)  # the checkpoint was complete, and its writer died before it said so
     assert of(run, DropPayload) == [DropPayload((0, 1))]
     assert not run.sent(messages.Train) + run.sent(messages.SaveCheckpoint)
+
+
+def test_batches_go_on_while_a_checkpoint_is_written_and_one_is_written_at_a_time():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1})
+    one_step(run)
+    run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    assert one_step(run, first=3).train_version == 1
+    run.say("trainer", messages.TrainStepFinished(2, 0.5, ()))
+    assert not run.sent(messages.SaveCheckpoint)
+    run.do(StopRequested("enough"))
+    assert not run.sent(messages.SaveCheckpoint)
+    run.say("trainer", messages.CheckpointSaved(1, "step_1"))
+    assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(2)]
+    assert not run.core.state.finished
+    run.say("trainer", messages.CheckpointSaved(2, "step_2"))
+    assert run.core.state.finished
 
 
 def test_a_trainer_that_begins_where_no_batch_leads_on_ends_the_run():
