@@ -18,7 +18,7 @@ from controller.simulation import Faults, Simulation
 from controller.simulation.host import LINK_S, _Process
 from protocol import messages
 from protocol.codec import Packet
-from protocol.messages import Beat, Message, Retire, Role, Train
+from protocol.messages import Beat, Message, Pull, PullFailed, Retire, Role, Train
 from protocol.session import Session
 from workers.simulated import SimulatedTrainer
 
@@ -33,6 +33,7 @@ class Plagues:
 
     controller_deaths: float = 0.0
     trainer_deaths: float = 0.0
+    wiped: float = 0.0  # of those, the share that takes the host's published versions along
     snapshots: float = 0.0
     lost: float = 0.0
     doubled: float = 0.0
@@ -174,6 +175,8 @@ class FaultySimulation(Simulation):
         if may_die and self._chance("trainer_deaths"):
             for process in [p for p in self._processes.values() if p.role == "trainer"]:
                 self._kill(process)
+            if self._chance("wiped"):
+                self.disk.files.clear()
 
     def _dies(self) -> bool:
         if self.crash_at is not None:
@@ -275,8 +278,13 @@ class FaultySimulation(Simulation):
             self._transmit(link, "down" if way == "up" else "up", back)
         if is_new and way == "up":
             self._deliver(Received(process.peer, packet.message))
+        elif is_new and isinstance(packet.message, Pull) and not self._has(packet.message):
+            self._say(process, [PullFailed(packet.message.policy_version, "it is not there")])
         elif is_new and not isinstance(packet.message, Beat):
             self._hear(process, [packet.message])
+
+    def _has(self, pull: Pull) -> bool:
+        return pull.policy_version in self.disk.files
 
     # -- SIGSTOP and SIGCONT ----------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ FAULTS = Faults(
     rollout_kills=0.12, reward_kills=0.06, hang_share=0.3, stragglers=0.05, straggler_s=5.0, slow_links=0.05
 )
 PLAGUES = Plagues(
-    controller_deaths=0.006, trainer_deaths=0.004, snapshots=0.02, lost=0.03, doubled=0.03, late=0.05,
-    late_s=0.5, pauses_s=12.0,
+    controller_deaths=0.006, trainer_deaths=0.004, wiped=0.3, snapshots=0.02, lost=0.03, doubled=0.03,
+    late=0.05, late_s=0.5, pauses_s=12.0,
 )  # fmt: skip
 
 

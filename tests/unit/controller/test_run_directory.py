@@ -11,6 +11,8 @@ import yaml
 from controller.config import Config
 from controller.run_directory import MAX_SOCKET_PATH, RunDirectory
 from protocol.errors import ConfigError
+from protocol.segments import sweep
+from protocol.settings import WeightsSettings
 
 
 def config(folder: Path, name: str = "run", **model: str) -> Config:
@@ -41,6 +43,16 @@ def test_two_controllers_never_share_one(tmp_path: Path) -> None:
     RunDirectory(config(tmp_path, "other")).close()
     first.close()
     RunDirectory(config(tmp_path)).close()
+
+
+def test_others_do_not_sweep_the_versions_of_a_run_whose_workers_are_all_dead(tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    settings = config(tmp_path).model_copy(update={"weights": WeightsSettings(directory=str(versions))})
+    directory = RunDirectory(settings)
+    sweep(str(versions))
+    (mine,) = versions.iterdir()
+    directory.close()
+    assert not mine.exists()
 
 
 def test_older_runs_are_set_aside_under_the_next_number(tmp_path: Path) -> None:
