@@ -61,6 +61,7 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_p
     first.kill()
     await first.wait()
     before = len(log.read_text().splitlines())
+    log.with_name(log.name + ".gate").touch()
 
     async with asyncio.timeout(LIMIT_S), Controller(settings(tmp_path, port)) as controller:
         steps = [step.policy_version async for step in controller.train()]
@@ -70,6 +71,7 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_p
     assert await worker.wait() == 0
     found = re.search(r"Handed over (\d+) tokens of (\d+) responses; (\d+) of them go on", said)
     assert found is not None, said
+    assert int(found[1]) > 0, said
     assert int(found[2]) > 0, said
     assert controller.summary["counts"]["trajectories/kept"] == int(found[2])
     sampled = Counter(log.read_text().splitlines())
