@@ -99,6 +99,12 @@ async def serve(options: argparse.Namespace) -> int:
         return 0
 
 
+def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:
+    """Whether a worker made by one of them would be another; where modules were looked for does not count."""
+    nowhere: dict[str, tuple[str, ...]] = {"import_paths": ()}
+    return other is None or one.model_copy(update=nowhere) != other.model_copy(update=nowhere)
+
+
 class _Host:
     """One worker over the lives of its controller."""
 
@@ -115,7 +121,7 @@ class _Host:
         try:
             settings = self._adapt(link.settings)
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
-            if self._worker is None or role != "rollout" or settings != self._settings:
+            if self._worker is None or role != "rollout" or _differ(settings, self._settings):
                 self._worker = None
                 directory = await find_model(settings, link)
                 self._worker, self._settings = _make_worker(role, settings, directory), settings

@@ -45,7 +45,7 @@ def settings(folder: Path, port: int):
     return made.model_copy(update={"controller": here})
 
 
-async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_path):
+async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_path, monkeypatch):
     port, log = free_port(), tmp_path / "sampled"
     environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "SAMPLED": str(log)}
     first = await asyncio.create_subprocess_exec(
@@ -63,6 +63,7 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_p
     before = len(log.read_text().splitlines())
     log.with_name(log.name + ".gate").touch()
 
+    monkeypatch.syspath_prepend(tmp_path)  # another program may go on with the run
     async with asyncio.timeout(LIMIT_S), Controller(settings(tmp_path, port)) as controller:
         steps = [step.policy_version async for step in controller.train()]
     assert steps[-1] == 5
