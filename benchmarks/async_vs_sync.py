@@ -31,6 +31,7 @@ def measure(bound: int, steps: int, overrides: list[str], model: Path) -> dict[s
         f"run.steps={steps}",
         f"run.name=bound_{bound}",
         "run.dir=runs/async_vs_sync",
+        "run.resume=never",
         "staleness.in_flight_batches=auto",
         *overrides,
     ]
