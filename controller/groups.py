@@ -90,6 +90,7 @@ class Group:
     advantages: tuple[float, ...] = ()
     score_attempt: int = 0
     score_failures: int = 0
+    scorers_lost: int = 0  # reward workers that died or went silent while it was scored
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
         """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""

@@ -202,7 +202,7 @@ class Membership:
         local = self.state.registry.local.get(event.name)
         worker = self.state.registry.named(event.name)
         if worker is not None:
-            self._lose(worker.peer)
+            self._lose(worker.peer, has_died=True)
         is_over = self.state.ending is not None and not (
             self.state.ending_is_success and self.evaluation.holds_up_the_end
         )
@@ -243,7 +243,7 @@ class Membership:
             text = f"{worker.name} did not come back within {lease_s:g} s of the restart: its work moves."
         self._tell(worker, "lease", text)
         self.state.accounts.counts["workers/lost"] += 1
-        self._lose(worker.peer)
+        self._lose(worker.peer, has_died=True)
 
     def _expire_start(self, local: LocalWorker) -> None:
         local.deadline = None
@@ -293,7 +293,10 @@ class Membership:
         else:
             self.state.end(f"No {local.role} worker is left. {words}", is_success=False)
 
-    def _lose(self, peer: PeerId) -> None:
+    def _lose(self, peer: PeerId, *, has_died: bool = False) -> None:
+        worker = self.state.registry.workers.get(peer)
+        if has_died and isinstance(worker, TextWorker):
+            self.scoring.on_died(worker)
         worker = self._remove(peer)
         if worker is None or worker.role != "trainer" or not self.state.config.trainer.local:
             return

@@ -2,7 +2,8 @@
 
 Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
 at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
-member; a reward function that never works ends the run, one that rarely fails costs a retry.
+member; a reward function that never works ends the run, one that rarely fails costs a retry; a group that
+may be what kills reward workers is scored by one that has nothing else to score, so that no other is blamed.
 """
 
 from collections import deque
@@ -215,6 +216,16 @@ class Scoring:
 
     # -- reward workers ---------------------------------------------------------------------------------
 
+    def on_died(self, worker: TextWorker) -> None:
+        """It ended or went silent without a word: one of the groups that it was scoring may be why."""
+        groups = [group for id in worker.scoring if (group := self.state.groups.get(id)) is not None]
+        for group in groups:
+            group.scorers_lost += 1
+        if len(groups) == 1 and (lost := groups[0].scorers_lost) > self.state.config.reward.retries:
+            worker.scoring.clear()
+            text = f"{lost} reward workers died while they scored it, the last with nothing else to score."
+            self.coordination.give_up(groups[0], text)
+
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""
         self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
@@ -229,15 +240,35 @@ class Scoring:
             chunk, self._to_encode = self._to_encode[:ENCODE_AT_ONCE], self._to_encode[ENCODE_AT_ONCE:]
             worker.encoding.update(chunk)
             self.state.send(worker.peer, Encode(tuple(chunk)))
-        while self._to_score and (worker := self._least_loaded()) is not None:
-            group = self.state.groups.get(self._to_score.popleft())
-            if group is None:  # it became useless while it waited
-                continue
-            group.score_attempt += 1
-            worker.scoring.add(group.id)
-            items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
-            score = Score(group.id, group.score_attempt, items, group.is_evaluation)
-            self.state.send(worker.peer, score)
+        while self._to_score:
+            group = self.state.groups.get(self._to_score[0])
+            if group is not None:
+                worker = self._worker_for(group)
+                if worker is None:
+                    return
+                group.score_attempt += 1
+                worker.scoring.add(group.id)
+                items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
+                score = Score(group.id, group.score_attempt, items, group.is_evaluation)
+                self.state.send(worker.peer, score)
+            self._to_score.popleft()  # None: it became useless while it waited
+
+    def _worker_for(self, group: Group) -> TextWorker | None:
+        """The worker with the least on its hands; a suspect goes to one that scores nothing, and nothing
+        joins it there."""
+        workers = self.state.registry.text_workers()
+        if self._is_suspect(group):
+            return next((worker for worker in workers if not worker.scoring), None)
+        free = (worker for worker in workers if not self._is_with_suspect(worker))
+        return min(free, key=lambda worker: worker.pending, default=None)
+
+    def _is_suspect(self, group: Group) -> bool:
+        """Whether so many workers died over the group that it may be what kills them."""
+        return group.scorers_lost >= max(self.state.config.reward.retries, 1)
+
+    def _is_with_suspect(self, worker: TextWorker) -> bool:
+        group = self.state.groups.get(min(worker.scoring, default=-1))
+        return group is not None and self._is_suspect(group)
 
     def _least_loaded(self) -> TextWorker | None:
         return min(self.state.registry.text_workers(), key=lambda worker: worker.pending, default=None)

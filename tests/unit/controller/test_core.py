@@ -188,6 +188,28 @@ def test_a_reward_that_fails_once_is_asked_again():
     assert run.core.state.groups[0].state == "occupied"
 
 
+def test_a_group_that_kills_reward_workers_is_scored_alone_then_set_aside_and_no_other_is_blamed():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 4)
+
+    def die():
+        run.do(WorkerExited("reward-0", "reward", -9, ""))
+        warnings = [c.text for c in run.commands if isinstance(c, Warn)]
+        run.attach("reward-0", "reward")
+        return [score.group for score in run.sent(messages.Score)], "".join(warnings)
+
+    assert die()[0] == [0, 1]
+    assert die()[0] == [0]  # both are suspects now
+    run.say("reward-0", messages.GroupScored(0, run.core.state.groups[0].score_attempt, (0.0, 1.0)))
+    assert [score.group for score in run.sent(messages.Score)] == [1]
+    scored, text = die()
+    assert not scored
+    assert "Prompt 1 is set aside" in text
+    assert "3 reward workers died" in text
+    assert run.core.state.groups[0].state == "occupied"
+
+
 def test_a_worker_that_says_what_its_role_may_not_is_closed():
     run = Run()
     run.say("rollout-0", messages.TrainStepFinished(1, 0.1, ()))
