@@ -34,6 +34,7 @@ KINDS = (
     Kind("controller, remote instances", Plagues(controller_deaths=0.004)),
     Kind("controller, they never come back", Plagues(controller_deaths=0.004), gone_share=1.0),
     Kind("controller, local instances", Plagues(controller_deaths=0.004), remote=0),
+    Kind("controller, all on its host too", Plagues(controller_deaths=0.004), remote=0, gone_share=1.0),
     Kind("rollout worker", faults=Faults(rollout_kills=0.1, hang_share=0.0), remote=0),
     Kind("trainer", Plagues(trainer_deaths=0.008), remote=0),
     Kind("reward worker", faults=Faults(reward_kills=0.2, hang_share=0.0), remote=0),

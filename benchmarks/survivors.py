@@ -1,8 +1,8 @@
-"""A faulty simulation whose controllers leave remote rollout workers alive, with what they have in hand.
+"""A faulty simulation in which rollout workers have something in hand when their controller is killed.
 
 Invariants: a remote worker goes on generating while no controller is there, comes back at a time drawn from
-the seed, or never, and hands over by the production code; of every token it is known how often it was
-sampled.
+the seed, or never; a local one leaves what it has to its successor, unless it is killed too; both hand over
+by the production code; of every token it is known how often it was sampled.
 """
 
 from benchmarks.fault_host import RESTART_S, FaultySimulation, Plagues
@@ -11,13 +11,26 @@ from controller.config import Config
 from controller.simulation import Faults
 from controller.simulation.host import _Process
 from protocol import messages
-from protocol.messages import Abort, Attach, Beat, Holding, Keep, Message, Ready, Role, Route, Welcome
+from protocol.messages import (
+    Abort,
+    Attach,
+    Beat,
+    Holding,
+    Interrupt,
+    Keep,
+    Message,
+    Ready,
+    Role,
+    Route,
+    Welcome,
+)
 from workers.hands import Hands
 from workers.simulated import SimulatedRollout
 
 RETURN_S = 2.0  # mean time between the start of a controller and the return of a worker
 REPLACED_S = 2.0  # until another process takes the place of a remote one that is gone
 SAID_AT_ONCE = (Attach, Beat, Holding, Ready)
+SAID_BEFORE_KEEP = (Attach, Beat, Holding)  # by the successor of a local worker
 Sampled = dict[tuple[int, int], list[tuple[SimulatedRollout, "Attempt"]]]
 
 
@@ -45,14 +58,14 @@ class CountedRollout(SimulatedRollout):
 
 
 class SurvivingSimulation(FaultySimulation):
-    """Beside the local instances, `remote` ones that no controller has started."""
+    """Beside the local instances, which leave last words, `remote` ones that no controller has started."""
 
     def __init__(
         self, settings: Config, *, seed: int, prompts: int, plagues: Plagues, remote: int = 1,
         gone_share: float = 0.1, faults: Faults | None = None, check_every: int = 1,
         crash_at: int | None = None,
     ) -> None:  # fmt: skip
-        """`gone_share`: of the workers that outlive a controller, those that never come back."""
+        """`gone_share`: of the workers whose controller is killed, those that never tell what they had."""
         super().__init__(
             settings, seed=seed, prompts=prompts, plagues=plagues, faults=faults, check_every=check_every,
             crash_at=crash_at,
@@ -62,6 +75,8 @@ class SurvivingSimulation(FaultySimulation):
         self._sampled: Sampled = {}
         self._hands = {f"node-{i}": Hands() for i in range(remote)}
         self._adrift: dict[str, _Process] = {}  # without a controller; by name
+        self._left: dict[str, tuple[Hands, int]] = {}  # last words of local workers, and their versions
+        self._pending: dict[str, list[Message]] = {}  # what a successor says behind them
         self._gone_share = gone_share
         make = self.cluster.make
 
@@ -87,9 +102,13 @@ class SurvivingSimulation(FaultySimulation):
         for process in self._processes.values():
             if isinstance(process.worker, SimulatedRollout):
                 _catch_up(process.worker, self._now)  # what it has sampled by now, it has sampled
-                if process.name in self._hands and process.is_alive and process.worker.policy_version >= 0:
+                if not process.is_alive or process.worker.policy_version < 0:
+                    continue
+                if process.name in self._hands:
                     survivors[process.name] = process
                     self._cut(process)
+                elif self._dice.random() >= self._gone_share:
+                    self._leave(process)
         super()._crash()
         for name in self._hands:
             late_s = RESTART_S + self._dice.expovariate(1 / RETURN_S)
@@ -99,8 +118,20 @@ class SurvivingSimulation(FaultySimulation):
                 self._at(late_s + REPLACED_S, self._begin, name)
 
     def _cut(self, process: _Process) -> None:
-        unacknowledged = [(packet.message, packet.frames) for packet in self._link(process).up.resend()]
-        self._hands[process.name].cut(process.peer, unacknowledged)
+        self._hands[process.name].cut(process.peer, self._unacknowledged(process))
+
+    def _unacknowledged(self, process: _Process) -> list[tuple[Message, tuple[bytes, ...]]]:
+        return [(packet.message, packet.frames) for packet in self._link(process).up.resend()]
+
+    def _leave(self, process: _Process) -> None:
+        """Last words: everything ends where it stands, and waits in a file for the next one of this name."""
+        worker, hands = process.worker, Hands()
+        assert isinstance(worker, SimulatedRollout)
+        hands.cut(process.peer, self._unacknowledged(process))
+        version = worker.policy_version
+        for message in worker.handle(self._now, Interrupt(tuple(worker.in_hand()))):
+            hands.add(message, ())
+        self._left[process.name] = hands, version
 
     def _drift(self, process: _Process, until_s: float) -> None:
         self._adrift[process.name] = process
@@ -122,6 +153,12 @@ class SurvivingSimulation(FaultySimulation):
     # -- a remote worker --------------------------------------------------------------------------------
 
     def _say(self, process: _Process, messages: list[Message]) -> None:
+        if process.name in self._left:
+            if isinstance(messages[0], Attach):
+                self._pending[process.name] = []
+            pending = [message for message in messages if not isinstance(message, SAID_BEFORE_KEEP)]
+            self._pending[process.name] += pending
+            messages = [message for message in messages if isinstance(message, SAID_BEFORE_KEEP)]
         hands = self._hands.get(process.name)
         if hands is not None and hands.are_full:
             for message in messages:
@@ -131,6 +168,9 @@ class SurvivingSimulation(FaultySimulation):
 
     def _hear(self, process: _Process, messages: list[Message]) -> None:
         hands, worker = self._hands.get(process.name), process.worker
+        if process.name in self._left and process.is_alive:
+            self._succeed(process, messages)
+            return
         if hands is None or not hands.are_full or not process.is_alive:
             super()._hear(process, messages)
             return
@@ -140,6 +180,19 @@ class SurvivingSimulation(FaultySimulation):
                 self._say(process, [hands.holding(worker.policy_version, worker.in_hand()), worker.ready()])
             elif isinstance(message, Keep):
                 self._hand_over(process, message)
+            else:
+                super()._hear(process, [message])
+
+    def _succeed(self, process: _Process, messages: list[Message]) -> None:
+        """A local worker hands over what its forerunner left, before anything else."""
+        hands, version = self._left[process.name]
+        for message in messages:
+            if isinstance(message, Welcome):
+                self._say(process, [hands.holding(version, {})])
+            elif isinstance(message, Keep):
+                del self._left[process.name]
+                words = [word for word, _ in hands.release(message)]
+                self._say(process, words + self._pending.pop(process.name, []))
             else:
                 super()._hear(process, [message])
 

@@ -206,6 +206,11 @@ class Config(Section):
             self.__dict__["staleness"] = self.staleness.model_copy(update={"filter": filter})  # frozen
         return self
 
+    @property
+    def local_instances(self) -> list[str]:
+        """Names of the rollout workers that the controller starts itself."""
+        return [f"rollout-{i}" for i in range(self.rollout.instances)]
+
 
 def load_config(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Config:
     """The configuration in a YAML file, with `key.path=value` overrides.

@@ -72,7 +72,7 @@ class Membership:
         names: list[tuple[str, Role]] = [("trainer", "trainer")] if config.trainer.local else []
         names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
         if not config.trainer.is_supervised:
-            names += [(f"rollout-{i}", "rollout") for i in range(config.rollout.instances)]
+            names += [(name, "rollout") for name in config.local_instances]
         for name, role in names:
             self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
             self._spawn(name, 0.0)
@@ -124,6 +124,8 @@ class Membership:
         """The worker can be given work. Said again, it changes nothing."""
         if worker.ready:
             return
+        if isinstance(worker, Instance):
+            self.returns.on_ready(worker)
         self.state.registry.make_ready(worker)
         self._watch(worker)  # its lease is shorter from now on
         local = self.state.registry.local.get(worker.name)
@@ -187,7 +189,7 @@ class Membership:
     def drain(self, operator: PeerId, name: str) -> None:
         """An operator wants a worker to leave; a local one is not started again."""
         worker = self.state.registry.named(name)
-        if worker is None or worker.role == "trainer" or worker.is_absent:
+        if worker is None or worker.role == "trainer":
             names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
             answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
         else:

@@ -203,7 +203,8 @@ class Registry:
 
     def named(self, name: str) -> Worker | None:
         """The attached worker of this name, if there is one."""
-        return next((worker for worker in self.workers.values() if worker.name == name), None)
+        there = (worker for worker in self.workers.values() if not worker.is_absent)
+        return next((worker for worker in there if worker.name == name), None)
 
     def instances(self) -> Iterator[Instance]:
         """Attached rollout workers, in the order in which they attached."""

@@ -1,8 +1,11 @@
-"""Rollout workers that outlive a controller: what they have in hand stays theirs until they are back.
+"""Rollout workers whose controller died: what they have in hand stays theirs until they, or their successors,
+are there.
 
 Invariants: an absent instance is given nothing, and what it had is not routed elsewhere before its lease
 ends; who comes back goes on with the same attempts, from the token that the journal has, under weights that
-their versions allow; what it does not have, or may not go on with, waits for another instance.
+their versions allow; what it does not have, or may not go on with, waits for another instance. A local
+worker ended with its controller, and its successor, a process without weights, hands over and goes on with
+nothing.
 """
 
 from controller.commands import Forget
@@ -25,14 +28,14 @@ class Returns:
         self.coordination, self.dispatch, self.evaluation = coordination, dispatch, evaluation
 
     def may_come(self, worker: Worker) -> bool:
-        """Whether a process that the controller of before had attached may be generating still: local ones
-        ended with it."""
-        return (
-            isinstance(worker, Instance)
-            and bool(worker.running)
-            and worker.name not in self.state.registry.local
-            and self.state.config.controller.reattach_s > 0
-        )
+        """Whether somebody may still tell what a process has that the controller of before had attached: that
+        process, or the successor of a local one."""
+        if not isinstance(worker, Instance) or not worker.running:
+            return False
+        config = self.state.config
+        if worker.name in self.state.registry.local:
+            return worker.name in config.local_instances
+        return config.controller.reattach_s > 0
 
     def expect(self, worker: Worker) -> None:
         """Leave it what it has for as long as a worker may be silent."""
@@ -58,6 +61,17 @@ class Returns:
             self.state.send(instance.peer, Interrupt(tuple((*m.id, m.attempt) for m in cut)))
         self.state.accounts.counts["trajectories/kept"] += len(kept)
 
+    def on_ready(self, instance: Instance) -> None:
+        """A local worker is a new process: what its forerunner had and it has not told of by now is lost."""
+        registry = self.state.registry
+        if instance.name not in registry.local:
+            return
+        instance.policy_version = -1
+        self.coordination.take_back(instance, list(instance.running))
+        for former in list(registry.instances()):
+            if former.is_absent and former.name == instance.name:
+                self._let_go(former)
+
     def _take_over(
         self, former: Instance, instance: Instance, version: int, held: dict[tuple[int, int, int], int]
     ) -> list[Trajectory]:
@@ -72,10 +86,13 @@ class Returns:
                 if start is not None and start <= member.reported and self._may_go_on(member, version):
                     registry.hand_over(former, instance, member)
                     kept.append(member)
-        registry.remove(former.peer)
+        self._let_go(former)
+        return kept
+
+    def _let_go(self, former: Instance) -> None:
+        self.state.registry.remove(former.peer)
         self.coordination.on_lost(former)
         self.state.emit(Forget(former.peer, ""))
-        return kept
 
     def _may_go_on(self, member: Trajectory, version: int) -> bool:
         """Whether its next tokens may be of this version: of one that a pull was to replace they may not

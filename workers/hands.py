@@ -7,7 +7,8 @@ for. Pure: simulated workers keep theirs in the same way.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from protocol.codec import ITEM_BYTES
+from protocol.codec import ITEM_BYTES, Packet, decode, encode, pack, unpack
+from protocol.errors import RemoteError
 from protocol.ids import PeerId
 from protocol.messages import Delta, Generated, GenerationFailed, Holding, Keep, Message
 
@@ -22,6 +23,24 @@ class Hands:
     def __init__(self) -> None:
         self._formers: list[PeerId] = []
         self._words: list[tuple[Message, Frames]] = []
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> tuple["Hands", int]:
+        """The inverse of `to_bytes`. Raises: RemoteError."""
+        hands = cls()
+        try:
+            policy_version, formers, words = unpack(data)
+            hands._formers += formers
+            packets = [decode(list(frames)) for frames in words]
+        except (TypeError, ValueError) as error:
+            raise RemoteError(f"These are no words of a rollout worker: {error}.") from None
+        hands._words += [(packet.message, packet.frames) for packet in packets]
+        return hands, policy_version
+
+    def to_bytes(self, policy_version: int) -> bytes:
+        """For another process, with the version that this worker samples from."""
+        words = [encode(Packet(0, 0, message, frames)) for message, frames in self._words]
+        return pack((policy_version, self._formers, words))
 
     @property
     def are_full(self) -> bool:

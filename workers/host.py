@@ -4,7 +4,8 @@ Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its
 it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
 at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
 controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
-there anew; a rollout worker goes on generating meanwhile and hands over what it has.
+there anew; a rollout worker goes on generating meanwhile and hands over what it has. One that the controller
+started ends with it; a local rollout worker leaves what it has to its successor.
 """
 
 import argparse
@@ -27,14 +28,16 @@ from protocol.model_files import keep_model_files
 from protocol.security import load_worker_key
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
+from workers.last_words import LastWords, hand_over
 from workers.link import Link, LinkClosed
-from workers.parent import die_with_parent
+from workers.parent import die_with_parent, outlive_parent
 
 logger = logging.getLogger("workers")
 
 FLUSH_S = 5.0  # for the last words to be acknowledged
 MAX_REASON_CHARS = 16_000
 ATTEMPT_S = 5.0  # at one address, before it is looked up again
+LAST_WORDS_S = 10.0  # that a local rollout worker may take for them
 RETRY_S = 1.0  # between two looks for a controller that is gone
 
 
@@ -114,12 +117,15 @@ class _Host:
         self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
         self._worker: Worker | None = None
         self._settings: WorkerSettings | None = None
+        self._last_words: LastWords | None = None  # of a local rollout worker
 
     async def work(self, link: Link) -> int | None:
         """Serve one controller; the exit code, or None if it is to be looked for again."""
         role = self._attach.role
         try:
             settings = self._adapt(link.settings)
+            if self._options.parent is not None and role == "rollout":
+                await self._succeed(link)
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
             if self._worker is None or role != "rollout" or _differ(settings, self._settings):
                 self._worker = None
@@ -143,7 +149,25 @@ class _Host:
         finally:
             await link.aclose()
 
+    async def _succeed(self, link: Link) -> None:
+        """Hand over what a worker of this name had when its controller was killed, and be ready for that."""
+        self._last_words = LastWords(Path(link.settings.run_dir) / "hands" / self._attach.name)
+        found = await asyncio.to_thread(self._last_words.read)
+        if found is not None:
+            await hand_over(link, *found)
+        self._last_words.clear()
+        loop = asyncio.get_running_loop()
+
+        def cut() -> None:
+            loop.call_soon_threadsafe(link.cut, "The controller's process has ended.")
+
+        outlive_parent(self._options.parent, cut, limit_s=LAST_WORDS_S)
+
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
+        if closed.may_reattach and self._last_words is not None and self._worker is not None:
+            left = self._worker.last_words()  # type: ignore[attr-defined]
+            if left is not None:
+                self._last_words.write(*left)
         is_local = self._options.parent is not None or self._attach.role == "trainer"
         if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
             logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)

@@ -129,6 +129,10 @@ class Link:
         """Let whoever waits for `arrived` look around."""
         self.arrived.set()
 
+    def cut(self, reason: str) -> None:
+        """The controller is known to be gone, sooner than its silence would tell."""
+        self._close(LinkClosed(reason, True, may_reattach=True))
+
     async def flush(self, limit_s: float) -> bool:
         """Whether the controller acknowledged everything sent within `limit_s` seconds."""
         self.send(Beat())  # its answer carries the acknowledgement

@@ -3,8 +3,12 @@ parent."""
 
 import ctypes
 import os
+import select
 import signal
 import sys
+import time
+from collections.abc import Callable
+from threading import Thread
 
 PR_SET_PDEATHSIG = 1
 
@@ -14,7 +18,32 @@ def die_with_parent(parent: int) -> None:
     that has happened already. Linux only; elsewhere, nothing."""
     if sys.platform != "linux":
         return
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    _signal_at_death_of(parent, signal.SIGKILL)
+
+
+def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float) -> None:
+    """Hear of the end of `parent` from now on, and end `limit_s` seconds behind it at the latest.
+
+    `on_death` is called on a thread of its own, also in a process that was stopped when the parent ended:
+    it is continued. Where the kernel has no pidfd (before Linux 5.3), nothing changes.
+    """
+    try:
+        descriptor = os.pidfd_open(parent)
+    except (AttributeError, OSError):
+        return
+
+    def mourn() -> None:
+        select.select([descriptor], [], [])
+        on_death()
+        time.sleep(limit_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Thread(target=mourn, name="parent", daemon=True).start()
+    _signal_at_death_of(parent, signal.SIGCONT)
+
+
+def _signal_at_death_of(parent: int, number: signal.Signals) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # it ended before the kernel knew; somebody else's child by now
         os._exit(1)

@@ -116,6 +116,12 @@ class RolloutWorker:
             else:
                 await asyncio.wait([found])
 
+    def last_words(self) -> tuple[Hands, int] | None:
+        """What a cut link leaves in hand, with everything ended where it stands, and the policy version that
+        it is of; None if there is nothing."""
+        self._hand_back(list(self._attempts))
+        return (self._hands, self._engine.policy_version) if self._hands.are_full else None
+
     async def _serve(self) -> None:
         link, engine = self._link, self._engine
         while True:

@@ -122,6 +122,36 @@ async def test_a_worker_whose_parent_is_gone_before_it_looks_ends_at_once() -> N
         assert await process.wait() == 1
 
 
+CHILD = """
+import os, sys, time
+from workers.parent import die_with_parent, outlive_parent
+parent = int(sys.argv[1])
+die_with_parent(parent)
+outlive_parent(parent, lambda: os.write(1, b"alone "), limit_s=0.1)
+os.write(1, b"ready ")
+time.sleep(600)
+"""
+PARENT = f"""
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-P", "-c", {CHILD!r}, str(os.getpid())])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+async def test_a_worker_that_is_stopped_when_its_parent_is_killed_is_told_so_and_ends() -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    async with asyncio.timeout(30):
+        child = int(await parent.stdout.readline())
+        assert await parent.stdout.readexactly(6) == b"ready "
+        os.kill(child, signal.SIGSTOP)
+        parent.kill()
+        assert await parent.stdout.read() == b"alone "  # to the end: nobody holds the pipe any more
+
+
 async def test_a_killed_worker_is_noticed_with_its_signal_and_last_words(tmp_path: Path) -> None:
     async with stage(tmp_path) as s:
         s.supervisor.spawn("rollout-0", "rollout")

@@ -1,10 +1,11 @@
-"""A controller is killed under a remote rollout worker that generates: what that goes on with is kept."""
+"""A controller is killed under a rollout worker that generates: what a remote one goes on with is kept, and
+what a local one leaves."""
 
 import asyncio
 import os
 import re
 import sys
-from asyncio.subprocess import PIPE, STDOUT
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from test_remote_workers import free_port
 from test_whole_runs import config, left_behind
 
 from controller import Controller
-from controller.config import ControllerSettings
+from controller.config import Config, ControllerSettings
 from controller.recording import Recording
 from controller.replay import replay
 
@@ -26,7 +27,7 @@ from test_surviving_workers import settings
 from controller import Controller
 
 async def main():
-    async with Controller(settings(Path(sys.argv[1]), int(sys.argv[2]))) as controller:
+    async with Controller(settings(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))) as controller:
         async for step in controller.train():
             print("a step", flush=True)
 
@@ -34,39 +35,37 @@ asyncio.run(main())
 """
 
 
-def settings(folder: Path, port: int):
+def settings(folder: Path, port: int, instances: int):
     made = config(
         folder,
         run={"steps": 5},
-        rollout={"instances": 0, "max_response_tokens": 50, "progress_s": 60.0},  # it tells of endings alone
+        rollout={
+            "instances": instances,
+            "engine": "counting_engine:make" if instances else "torch",
+            "max_response_tokens": 50,
+            "progress_s": 60.0,  # it tells of endings alone
+        },
         trainer={"checkpoint_steps": 1},
     )
     here = ControllerSettings(bind=f"tcp://127.0.0.1:{port}", beat_s=0.5, lease_s=20.0)
     return made.model_copy(update={"controller": here})
 
 
-async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_path, monkeypatch):
+async def test_no_token_is_sampled_twice_because_the_controller_was_killed_under_a_remote_worker(
+    tmp_path, monkeypatch
+):
     port, log = free_port(), tmp_path / "sampled"
     environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "SAMPLED": str(log)}
-    first = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(tmp_path), str(port), cwd=ROOT, stdout=PIPE, env=environment
-    )
+    first = await begin(tmp_path, port, 0, environment)
     worker = await asyncio.create_subprocess_exec(
         sys.executable, str(ROOT / "launch.py"), "attach", f"tcp://127.0.0.1:{port}", "--role", "rollout",
         "rollout.engine=counting_engine:make", stdout=PIPE, stderr=STDOUT, env=environment,
     )  # fmt: skip
-    assert first.stdout is not None
-    async with asyncio.timeout(LIMIT_S):
-        assert (await first.stdout.readline()).decode() == "a step\n"
-    first.kill()
-    await first.wait()
-    before = len(log.read_text().splitlines())
+    before = await kill_after_a_step(first, log)
     log.with_name(log.name + ".gate").touch()
 
     monkeypatch.syspath_prepend(tmp_path)  # another program may go on with the run
-    async with asyncio.timeout(LIMIT_S), Controller(settings(tmp_path, port)) as controller:
-        steps = [step.policy_version async for step in controller.train()]
-    assert steps[-1] == 5
+    summary = await go_on(settings(tmp_path, port, 0))
     assert worker.stdout is not None
     said = (await worker.stdout.read()).decode()
     assert await worker.wait() == 0
@@ -74,11 +73,61 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed(tmp_p
     assert found is not None, said
     assert int(found[1]) > 0, said
     assert int(found[2]) > 0, said
-    assert controller.summary["counts"]["trajectories/kept"] == int(found[2])
-    sampled = Counter(log.read_text().splitlines())
-    assert len(sampled) > before > 0
-    assert set(sampled.values()) == {1}, [place for place, count in sampled.items() if count > 1]
-    assert controller.summary["tokens/lost"] == 0
-    with Recording(tmp_path / "run") as recording:
+    assert summary["counts"]["trajectories/kept"] == int(found[2])
+    check_sampled_once(tmp_path, log, before)
+    assert summary["tokens/lost"] == 0
+
+
+async def test_what_a_local_worker_had_in_hand_when_the_controller_was_killed_is_handed_over_by_the_next(
+    tmp_path, monkeypatch
+):
+    port, log = free_port(), tmp_path / "sampled"
+    log.with_name(log.name + ".gate").touch()
+    monkeypatch.setenv("SAMPLED", str(log))
+    monkeypatch.syspath_prepend(ROOT / "tests" / "integration")
+    first = await begin(tmp_path, port, 1, {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"})
+    before = await kill_after_a_step(first, log)
+    summary = await go_on(settings(tmp_path, port, 1))
+    said = (tmp_path / "run" / "logs" / "rollout-0.log").read_text()
+    found = re.search(r"Handed over (\d+) tokens of (\d+) responses of the worker before", said)
+    assert found is not None, said
+    assert int(found[1]) > 0, said
+    check_sampled_once(tmp_path, log, before)
+    assert summary["tokens/lost"] == 0
+
+
+async def begin(folder: Path, port: int, instances: int, environment: dict[str, str]) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, str(folder), str(port), str(instances), cwd=ROOT, stdout=PIPE,
+        env=environment,
+    )  # fmt: skip
+
+
+async def kill_after_a_step(controller: Process, log: Path) -> int:
+    """Tokens sampled by then."""
+    assert controller.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert (await controller.stdout.readline()).decode() == "a step\n"
+    controller.kill()
+    await controller.wait()
+    return sampled(log)
+
+
+def sampled(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+async def go_on(settings: Config) -> dict:
+    async with asyncio.timeout(LIMIT_S), Controller(settings) as controller:
+        steps = [step.policy_version async for step in controller.train()]
+    assert steps[-1] == 5
+    return controller.summary
+
+
+def check_sampled_once(folder: Path, log: Path, before: int) -> None:
+    places = Counter(log.read_text().splitlines())
+    assert len(places) > before > 0
+    assert set(places.values()) == {1}, [place for place, count in places.items() if count > 1]
+    with Recording(folder / "run") as recording:
         assert replay(recording).is_equal
     assert not left_behind()

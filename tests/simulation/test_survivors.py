@@ -10,12 +10,13 @@ from benchmarks.survivors import SurvivingSimulation
 STEPS, PROMPTS = 8, 32
 
 
+@pytest.mark.parametrize("remote", [0, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_token_is_sampled_twice_by_workers_that_come_back(seed):
-    settings = config(steps=STEPS, instances=0)
+def test_no_token_is_sampled_twice_by_workers_that_come_back_or_leave_last_words(seed, remote):
+    settings = config(steps=STEPS, instances=3 - remote)
     plagues = Plagues(controller_deaths=0.01, snapshots=0.05)
     simulation = SurvivingSimulation(
-        settings, seed=seed, prompts=PROMPTS, plagues=plagues, remote=3, gone_share=0.0
+        settings, seed=seed, prompts=PROMPTS, plagues=plagues, remote=remote, gone_share=0.0
     )
     outcome = simulation.run_through()
     assert outcome.is_success, outcome.reason

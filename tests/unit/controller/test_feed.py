@@ -150,7 +150,7 @@ def test_another_controller_routes_on_from_the_last_token_and_asks_for_the_same_
     run.do(Restarted(run.config.model_dump_json(), "elsewhere", ()))
     assert of(run, ReadPrompts) == [wanted]
     assert [spawn.role for spawn in of(run, Spawn)] == ["trainer", "reward", "rollout"]
-    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))  # a word of the last epoch
+    run.say("trainer", messages.TrainStepFinished(1, 0.1, ()))  # a word of the last epoch
     assert [type(c.message) for c in run.commands if isinstance(c, Send)] == [messages.Close]
     for peer, role in (("a", "reward"), ("b", "rollout")):
         run.say(peer, Attach(role, f"{role}-0", 1, "here"))

@@ -6,18 +6,18 @@ from benchmarks.fault_host import Plagues
 from benchmarks.survivors import SurvivingSimulation
 from controller.commands import Send
 from controller.core import Core
-from controller.events import Received, Restarted, Tick
+from controller.events import Received, Restarted, Tick, WorkerExited
 from controller.registry import Instance
-from protocol.messages import Attach, Holding, Keep
+from protocol.messages import Attach, Holding, Keep, Ready
 from tests.simulation.test_simulated_runs import config
 
 
 class Interrupted:
-    """A core whose controller was started again while a remote instance had work."""
+    """A core whose controller was started again while its instance, remote or `local`, had work."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, local: int = 0) -> None:
         simulation = SurvivingSimulation(
-            config(instances=0), seed=1, prompts=48, plagues=Plagues(), remote=1, check_every=50
+            config(instances=local), seed=1, prompts=48, plagues=Plagues(), remote=1 - local, check_every=50
         )
         with pytest.raises(RuntimeError, match="No end after"):
             simulation.run(max_events=200)
@@ -74,3 +74,23 @@ def test_who_does_not_come_back_within_its_lease_loses_what_it_had():
     run.tell(Tick())
     assert {member.state for member in run.members()} == {"queued"}
     assert run.come_back(run.instance.policy_version).attempts == ()
+
+
+def test_a_local_worker_is_waited_for_until_its_successor_is_ready_and_goes_on_with_nothing():
+    run = Interrupted(local=1)
+    name = run.instance.name
+    assert {member.state for member in run.members()} == {"running"}
+    run.tell(Received("new", Attach("rollout", name, 1, "simulated")))
+    assert {member.peer for member in run.members()} == {run.instance.peer}
+    run.tell(Received("new", Ready(0, 8, 1000)))
+    assert {member.state for member in run.members()} == {"queued"}
+    assert run.core.state.registry.named(name).policy_version == -1
+    assert run.instance.peer not in run.core.state.registry.workers
+
+
+def test_a_process_that_ends_takes_nothing_from_what_the_one_before_it_may_have_left():
+    run = Interrupted(local=1)
+    name = run.instance.name
+    run.tell(Received("new", Attach("rollout", name, 1, "simulated")))
+    run.tell(WorkerExited(name, "rollout", -9, ""))
+    assert {member.state for member in run.members()} == {"running"}

@@ -1,7 +1,9 @@
 """Words that a worker keeps for the next controller."""
 
 import numpy as np
+import pytest
 
+from protocol.errors import RemoteError
 from protocol.messages import Delta, Generated, GenerationFailed, InstanceStatus, Keep
 from workers.hands import Hands
 
@@ -50,3 +52,19 @@ def test_a_failure_is_told_only_of_an_attempt_that_is_wanted():
     hands.cut("first", failures)
     assert hands.holding(0, {}).attempts == ((1, 0, 1, 0), (2, 0, 1, 0))
     assert hands.release(Keep(((2, 0, 1, 0),))) == failures[1:]
+
+
+def test_another_process_finds_in_them_what_this_one_kept():
+    hands, version = Hands.from_bytes(held().to_bytes(6))
+    assert version == 6
+    assert hands.holding(6, {}) == held().holding(6, {})
+    wanted = Keep(((0, 0, 1, 4), (0, 1, 1, 0)))
+    assert hands.release(wanted) == held().release(wanted)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-3], lambda data: b"[]", lambda data: data[:1] + b"\x93"]
+)
+def test_words_that_are_cut_off_or_of_something_else_are_refused(damage):
+    with pytest.raises(RemoteError):
+        Hands.from_bytes(damage(held().to_bytes(6)))
