@@ -1,8 +1,9 @@
-"""What durability costs a whole run: `python -m benchmarks.durability_runs [--steps N] [--rounds N]`.
+"""What durability costs a whole run: `python -m benchmarks.durability_runs [CONFIG.yaml] [--steps N] ...`.
 
-Real runs with real processes, `run.durability` off, process and power in turn. The model is tiny and a step
-takes a fraction of a second, so that the controller has far more to write per second of training than in a
-run worth its electricity; on few cores what it takes is taken from the workers.
+Real runs with real processes, `run.durability` off, process and power in turn. Without a configuration it is
+the worst that can be made here: a model so tiny that a step takes a fifteenth of a second, so that a
+controller writes a hundred times more per second of training than in a run worth its electricity. On few
+cores what it takes is taken from the workers.
 """
 
 import argparse
@@ -15,40 +16,56 @@ from pathlib import Path
 
 from benchmarks import soak
 from benchmarks.durability import KINDS
-from controller import Controller
+from controller import Config, Controller, load_config
 
-SKIPPED_STEPS = 20  # start-up, filling the pipeline
+Figures = dict[str, list[float]]
 
 
-async def trajectories_per_s(folder: str, kind: str, steps: int) -> float:
-    """Trained trajectories per second of one run, without its first steps."""
-    config = soak.config(folder, steps)
-    config = config.model_copy(update={"run": config.run.model_copy(update={"durability": kind})})
+async def trajectories_per_s(config: Config, skipped: int) -> float:
+    """Trained trajectories per second of one run, without its first steps, which fill the pipeline."""
     async with Controller(config) as controller:
         times = [float(step.metrics["time_s"]) async for step in controller.train()]
     assert controller.summary["is_success"], controller.summary["reason"]
-    trained = (steps - SKIPPED_STEPS) * config.trainer.batch_groups * config.rollout.group_size
-    return trained / (times[-1] - times[SKIPPED_STEPS - 1])
+    trained = (len(times) - skipped) * config.trainer.batch_groups * config.rollout.group_size
+    return trained / (times[-1] - times[skipped - 1])
+
+
+def measure(base: Config, *, rounds: int, skipped: int) -> Figures:
+    """All rates by kind; rounds differ in the order of the kinds."""
+    found: Figures = {kind: [] for kind in KINDS}
+    for turn in range(rounds):
+        for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):  # none always comes first
+            config = base.model_copy(update={"run": base.run.model_copy(update={"durability": kind})})
+            rate = asyncio.run(trajectories_per_s(config, skipped))
+            found[kind].append(rate)
+            print(f"round {turn + 1} {kind}: {rate:.1f} trajectories/s", flush=True)
+    return found
 
 
 def main() -> None:
     """Print every run, then medians and the median of the ratios of runs that were made one after another."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("config", nargs="?")
     parser.add_argument("--steps", type=int, default=170)
+    parser.add_argument("--skipped", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for turn in range(options.rounds):
-        for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):  # none always comes first
-            with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-                rate = asyncio.run(trajectories_per_s(folder, kind, options.steps))
-            found[kind].append(rate)
-            print(f"round {turn + 1} {kind}: {rate:.1f} trajectories/s", flush=True)
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        base = (
+            load_config(options.config, ("logging.console=quiet",))
+            if options.config
+            else soak.config(folder, 1)
+        )
+        own = {"dir": folder, "steps": options.steps, "resume": "never"}  # of the last one, the model is kept
+        base = base.model_copy(update={"run": base.run.model_copy(update=own)})
+        found = measure(base, rounds=options.rounds, skipped=options.skipped)
     for kind, rates in found.items():
-        ratio = statistics.median(rate / off for rate, off in zip(rates, found["off"], strict=True))
-        median, low, high = statistics.median(rates), min(rates), max(rates)
-        print(f"{kind}: {median:.1f}/s ({low:.1f} to {high:.1f}), {ratio:.3f} of off")
+        ratios = sorted(rate / off for rate, off in zip(rates, found["off"], strict=True))
+        print(
+            f"{kind}: {statistics.median(rates):.1f}/s ({min(rates):.1f} to {max(rates):.1f}), "
+            f"{statistics.median(ratios):.3f} of off ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+        )
 
 
 if __name__ == "__main__":
