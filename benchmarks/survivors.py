@@ -154,7 +154,7 @@ class SurvivingSimulation(FaultySimulation):
 
     def _say(self, process: _Process, messages: list[Message]) -> None:
         if process.name in self._left:
-            if isinstance(messages[0], Attach):
+            if messages and isinstance(messages[0], Attach):
                 self._pending[process.name] = []
             pending = [message for message in messages if not isinstance(message, SAID_BEFORE_KEEP)]
             self._pending[process.name] += pending
