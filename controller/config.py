@@ -162,7 +162,8 @@ class ControllerSettings(Section):
     reattach_s: float = Field(default=300.0, ge=0)
     """Seconds for which workers that were attached by hand look for a controller that is gone; enough for a
     person to start it again. Rollout workers go on generating what they have meanwhile, and the next
-    controller waits `lease_s` for them before it gives that to others. 0: they end at once."""
+    controller waits `lease_s` for them before it gives that to others; a trainer begins anew from the newest
+    checkpoint. 0: they end at once."""
     beat_s: float = Field(default=1.0, gt=0)
     """Seconds between signs of life."""
     lease_s: float = Field(default=10.0, gt=0)

@@ -4,13 +4,15 @@ Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its
 it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
 at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
 controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
-there anew; a rollout worker goes on generating meanwhile and hands over what it has. One that the controller
-started ends with it; a local rollout worker leaves what it has to its successor.
+there anew; a rollout worker goes on generating meanwhile and hands over what it has, a trainer begins anew as
+one that was started again would, with all its ranks, which end with rank 0. One that the controller started
+ends with it; a local rollout worker leaves what it has to its successor.
 """
 
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -93,13 +95,15 @@ async def serve(options: argparse.Namespace) -> int:
         link = await Link.attach(options.address, attach, key=options.key)
         while (code := await host.work(link)) is None:
             link = await host.find_again(link.settings.reattach_s)
-        return code
     except ConfigError as error:
         logger.error("%s", error)
-        return 2
+        code = 2
     except (LinkClosed, asyncio.CancelledError) as error:
         logger.info("Leaving before the work began: %s", error or "a signal came.")
-        return 0
+        code = 0
+    if code == 0 and options.role == "trainer":  # else its other ranks notice by themselves
+        await asyncio.to_thread(_dismiss_ranks)
+    return code
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:
@@ -168,7 +172,7 @@ class _Host:
             left = self._worker.last_words()  # type: ignore[attr-defined]
             if left is not None:
                 self._last_words.write(*left)
-        is_local = self._options.parent is not None or self._attach.role == "trainer"
+        is_local = self._options.parent is not None
         if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
             logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)
             return None
@@ -180,6 +184,9 @@ class _Host:
         task = asyncio.current_task()
         assert task is not None
         self._stop.use(task.cancel)
+        if self._attach.role == "trainer":
+            self._worker = None
+            gc.collect()  # a model is full of cycles, and the next one needs the room
         looking = asyncio.create_task(self._look(limit_s), name="look for a controller")
         try:
             if self._attach.role == "rollout" and self._worker is not None:
@@ -277,16 +284,31 @@ def _follow(overrides: list[str]) -> int:
     try:
         from workers.ranks import shared_settings
 
-        settings = Overrides("trainer", overrides)(shared_settings())
-        sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
-        os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
-        from workers.trainer import follow
+        adapt, told = Overrides("trainer", overrides), shared_settings()
+        while told is not None:
+            settings = adapt(told)
+            sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
+            os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
+            from workers.trainer import follow
 
-        follow(settings, model_directory(settings))
+            told = follow(settings, model_directory(settings))
+            gc.collect()  # as in `find_again`
     except StaleFlowError as error:
         logger.error("%s", error)
         return 1
     return 0
+
+
+def _dismiss_ranks() -> None:
+    """Let the other ranks of this trainer end with it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    from workers.ranks import dismiss
+
+    try:
+        dismiss()
+    except (ConfigError, RuntimeError) as error:
+        logger.info("The other ranks were gone before they could be told to end: %s", error)
 
 
 def model_directory(settings: WorkerSettings) -> str:

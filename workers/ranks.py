@@ -1,9 +1,10 @@
 """The trainer's ranks: one process group, and orders from rank 0 to the others.
 
 Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is where, as torchrun sets them;
-settings reach the other ranks through the store of the rendezvous, so that they need no file and no link;
-orders travel as raw bytes in the wire's own encoding, never pickled; every rank sees the same
-orders in the same order; a single rank needs no environment and no network.
+settings reach the other ranks through the store of the rendezvous, so that they need no file and no link, and
+those of another controller as an order; orders travel as raw bytes in the wire's own encoding, never pickled;
+every rank sees the same orders in the same order; the group outlives the trainers that its ranks make one
+after the other; a single rank needs no environment and no network.
 """
 
 import os
@@ -19,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from protocol.codec import from_fields, pack, to_fields, unpack
 from protocol.errors import ConfigError, RunError
-from protocol.messages import Message
+from protocol.messages import Message, Welcome
 from protocol.settings import WorkerSettings, load_settings
 
 STOP = 0  # an order without a message; tags of messages are positive
@@ -49,20 +50,54 @@ def _meet() -> tuple[dist.Store, int, int]:
 
 
 def share_settings(settings: WorkerSettings) -> None:
-    """Rank 0: let the other ranks know what the controller has told it. Raises: ConfigError."""
+    """Rank 0: let the other ranks begin with what the controller has told it, or begin anew if they have
+    followed another one. Raises: ConfigError."""
     store, _, size = _meet()
-    if size > 1:
+    if size > 1 and dist.is_initialized():
+        _give(Welcome(0.0, 0.0, settings.model_dump_json()))
+    elif size > 1:
         store.set(SETTINGS, settings.model_dump_json())
 
 
-def shared_settings() -> WorkerSettings:
-    """Other ranks: wait for rank 0 to be attached; what it was told. Raises: ConfigError, or RunError if rank
-    0 was lost."""
+def shared_settings() -> WorkerSettings | None:
+    """Other ranks: wait for rank 0 to be attached; what it was told, None if it has left without. Raises:
+    ConfigError, or RunError if rank 0 was lost."""
     store, _, _ = _meet()
     try:
-        return load_settings(store.get(SETTINGS).decode())
+        text = store.get(SETTINGS).decode()
     except RuntimeError as error:
         raise RunError(f"Rank 0 was lost before it was attached; its log says why: {error}.") from error
+    return load_settings(text) if text else None
+
+
+def dismiss() -> None:
+    """Rank 0: let the other ranks end, whether they wait for an order or for settings still.
+
+    Raises: ConfigError or RuntimeError if they are not there.
+    """
+    store, _, size = _meet()
+    if size > 1 and dist.is_initialized():
+        _disband()
+    elif size > 1:
+        store.set(SETTINGS, "")
+
+
+def _disband() -> None:
+    if dist.get_rank() == 0:
+        _give(None)
+    dist.destroy_process_group()
+    _meet.cache_clear()  # the next group of this process, if there is one, meets elsewhere
+
+
+def _give(message: Message | None, frames: Sequence[bytes] = ()) -> None:
+    tag = STOP if message is None else message.tag
+    parts = [b"" if message is None else pack(to_fields(message)), *frames]
+    sizes = torch.zeros(8, dtype=torch.int64)
+    sizes[: len(parts) + 2] = torch.tensor([tag, len(parts), *map(len, parts)])
+    dist.broadcast(sizes, src=0)
+    for part in filter(None, parts):
+        # a copy, because torch wants to own memory that it may write to
+        dist.broadcast(torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy()), src=0)
 
 
 class Ranks:
@@ -109,16 +144,8 @@ class Ranks:
 
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
         """Rank 0: give an order to the others; None lets them stop."""
-        if self.size == 1:
-            return
-        tag = STOP if message is None else message.tag
-        parts = [b"" if message is None else pack(to_fields(message)), *frames]
-        sizes = torch.zeros(8, dtype=torch.int64)
-        sizes[: len(parts) + 2] = torch.tensor([tag, len(parts), *map(len, parts)])
-        dist.broadcast(sizes, src=0)
-        for part in filter(None, parts):
-            # a copy, because torch wants to own memory that it may write to
-            dist.broadcast(torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy()), src=0)
+        if self.size > 1:
+            _give(message, frames)
 
     def receive(self) -> tuple[Message | None, tuple[bytes, ...]]:
         """Other ranks: wait for the next order; None means stop."""
@@ -138,7 +165,4 @@ class Ranks:
     def stop(self) -> None:
         """Rank 0 tells the others to stop; everyone leaves the group. A single rank keeps its own."""
         if self.size > 1:
-            if self.rank == 0:
-                self.broadcast(None)
-            dist.destroy_process_group()
-            _meet.cache_clear()  # the next group of this process, if there is one, meets elsewhere
+            _disband()

@@ -7,7 +7,10 @@ Invariants:
   already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
   version that is made again is not published again.
 - A checkpoint is copied to host memory between two steps, and written while the next ones go on.
-- Rank 0 alone has the link; the others repeat its orders (`follow`).
+- What is being written when the link is lost is finished before `run` returns: whoever begins anew from what
+  lies there finds it whole, and nobody else writing. The model is not kept: what of it the next controller
+  counts on, only its journal knows.
+- Rank 0 alone has the link; the others repeat its orders (`follow`), and begin anew when it does.
 """
 
 import asyncio
@@ -34,10 +37,11 @@ from protocol.messages import (
     TrainAhead,
     TrainedAhead,
     TrainStepFinished,
+    Welcome,
 )
-from protocol.settings import WorkerSettings
+from protocol.settings import WorkerSettings, load_settings
 from workers.checkpoints import newest_checkpoint
-from workers.link import Link
+from workers.link import Link, LinkClosed
 from workers.ranks import share_settings
 from workers.training import Trainer
 from workers.weights.neighbour import make_neighbour
@@ -79,8 +83,12 @@ class TrainerWorker:
             self._link.wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained. Raises: LinkClosed; RunError or ConfigError if training cannot go on."""
+        """Serve until drained, once; the process group stays.
+
+        Raises: LinkClosed; RunError or ConfigError if training cannot go on.
+        """
         self._link = link
+        closed: LinkClosed | None = None
         try:
             await self._in_thread(share_settings, self._settings)
             self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
@@ -99,19 +107,25 @@ class TrainerWorker:
                 tasks.create_task(self._save(), name="checkpoints")
                 if not self._settings.trainer.is_supervised:  # then nobody pulls
                     await self._snapshot()
-                await self._serve()
+                try:
+                    await self._serve()
+                except LinkClosed as error:
+                    closed = error
+                    if error.may_reattach:
+                        log.info("The link is closed. What is being written is finished first.")
                 await self._snapshots.put(None)
                 await self._checkpoints.put(None)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from group.exceptions[0].__cause__
         finally:
-            if hasattr(self, "_trainer"):
-                self._thread.submit(self._trainer.ranks.stop)
             if hasattr(self, "_neighbour"):
                 await self._neighbour.close()
             if hasattr(self, "_publisher"):
                 self._publisher.close()
+                del self._trainer, self._publisher  # a traceback may keep `self`, not a model on a GPU
             self._thread.shutdown(wait=False)
+        if closed is not None:
+            raise closed
 
     async def _serve(self) -> None:
         while not self._is_draining:
@@ -165,6 +179,7 @@ class TrainerWorker:
         while (begun := await self._checkpoints.get()) is not None:
             policy_version, write = begun
             path = await asyncio.to_thread(write)
+            log.info("%s is written.", path)
             self._link.send(CheckpointSaved(policy_version, str(path)))
 
     def _announce_survivors(self) -> None:
@@ -227,8 +242,9 @@ def publish_shards(trainer: Trainer, publisher: Publisher) -> Segment | Publishe
     return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
 
 
-def follow(settings: WorkerSettings, model_directory: str) -> None:
-    """Be a rank other than 0: do what rank 0 does until it stops. RANK, WORLD_SIZE and MASTER_* say where.
+def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
+    """Be a rank other than 0: do what rank 0 does until it stops, or begins anew, with what is returned then.
+    RANK, WORLD_SIZE and MASTER_* say where.
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
     """
@@ -248,8 +264,11 @@ def follow(settings: WorkerSettings, model_directory: str) -> None:
                     trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
                     begin_checkpoint(trainer, policy_version)
+                case Welcome():
+                    return load_settings(order.settings)
                 case _:
-                    return trainer.ranks.stop()
+                    trainer.ranks.stop()
+                    return None
 
 
 @contextmanager
