@@ -5,6 +5,7 @@ command line, 130 stopped at once by a second Ctrl-C; whatever happens, no proce
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -26,6 +27,9 @@ from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[1]
 STOPPED_AT_ONCE = 130
+GC_THRESHOLDS = 700, 10, 1_000
+"""As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
+trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
 ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
@@ -133,6 +137,8 @@ app.command()(status.stop)
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:
     """Exit code of a whole run that is told to the console. Raises: RunError or ConfigError if it failed."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     controller = Controller(
         config,
         on_evaluation=console.evaluation,

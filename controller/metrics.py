@@ -7,7 +7,8 @@ oldest token, never an estimate.
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import fmean, pstdev
+from math import sqrt
+from statistics import fmean
 
 from controller.evaluation_line import headline, is_better
 from controller.groups import Group
@@ -30,10 +31,13 @@ def batch_metrics(groups: Sequence[Group], train_version: int) -> dict[str, obje
     members = [member for group in groups for member in group.kept]
     rewards = [reward for group in groups for reward in group.rewards]
     lengths = sorted(member.response_tokens for member in members)
+    mean = fmean(rewards)
     ages = [train_version - member.segments[0].policy_version for member in members if member.segments]
     return {
-        "reward/mean": fmean(rewards),
-        "reward/std": pstdev(rewards),
+        "reward/mean": mean,
+        "reward/std": sqrt(
+            fmean((reward - mean) ** 2 for reward in rewards)
+        ),  # pstdev takes 20 times as long
         "response_length/mean": fmean(lengths),
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),

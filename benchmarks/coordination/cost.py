@@ -1,10 +1,11 @@
 """What deciding costs: time inside `Core.step`, its worst case, and where it goes; equal decisions.
 
-Invariant: only the core is timed, not the simulated workers, and in CPU time of one core of this machine, so
-that other processes do not count.
+Invariant: only the core is timed, not the simulated workers, in CPU time of one core of this machine, so
+that other processes do not count, and with garbage collected as often as `launch.py` does.
 """
 
 import cProfile
+import gc
 import os
 import pstats
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 from benchmarks.coordination.cells import ROOT, Runner
 from benchmarks.coordination.parts import Table
+from controller.cli import GC_THRESHOLDS
 from controller.commands import Command
 from controller.config import Config
 from controller.events import Event, Received
@@ -97,6 +99,7 @@ def hot_spots(instances: int, steps: int) -> list[list[str]]:
 
 def cost(runner: Runner) -> tuple[list[Table], list[dict[str, Any]]]:
     """Cost of deciding at three sizes of cluster, and the profile at the middle one."""
+    gc.set_threshold(*GC_THRESHOLDS)
     sizes = INSTANCES[:2] if runner.is_quick else INSTANCES
     found = [measure(size, 2 if runner.is_quick else STEPS[size]) for size in sizes]
     rows = []
