@@ -3,7 +3,8 @@ seeds.
 
 Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
 near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
-has seen. Invariant: a run that has ended is not made again; delete runs/staleness_quality to begin anew.
+has seen. Invariants: runs of one seed begin with the same model; one that has ended is not made again: delete
+runs/staleness_quality to begin anew.
 """
 
 import argparse
@@ -29,6 +30,24 @@ KINDS = {
 HELD_OUT_SEED, HELD_OUT, SAMPLES = 10_007, 128, 4
 
 
+def launch(name: str, *settings: str) -> bool:
+    """Whether the quickstart with these settings came to its end."""
+    own = ("run.dir=runs/staleness_quality", f"run.name={name}", *settings)
+    command = [sys.executable, "launch.py", "examples/quickstart.yaml", *own]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{name} failed: {done.stderr.strip()[-500:]}", flush=True)
+    return done.returncode == 0
+
+
+def model_of(seed: int) -> Path:
+    """The model that all runs of a seed begin with, warm-started here if it is not there."""
+    name = f"model_{seed}"
+    if not (RUNS / name / "summary.json").exists() and not launch(name, f"run.seed={seed}", "run.steps=1"):
+        raise SystemExit(f"No model for seed {seed}.")
+    return RUNS / name / "model"
+
+
 def run(kind: str, bound: int, seed: int, steps: int) -> dict[str, float] | None:
     """The figures of one run; None if it failed."""
     name = f"{kind}_{bound}_{seed}_{steps}"
@@ -36,15 +55,12 @@ def run(kind: str, bound: int, seed: int, steps: int) -> dict[str, float] | None
     if not (folder / "summary.json").exists():
         held_out = {"path": f"{TASK}:prompts", "max_prompts": HELD_OUT, "seed": HELD_OUT_SEED}
         settings = [
-            "run.dir=runs/staleness_quality", f"run.name={name}", f"run.seed={seed}", f"run.steps={steps}",
+            f"run.seed={seed}", f"run.steps={steps}", "model.factory=null", f"model.path={model_of(seed)}",
             f"staleness.max_staleness={bound}", "staleness.in_flight_batches=all",
             f"evaluation.every_steps={steps}", f"evaluation.samples={SAMPLES}",
             f"evaluation.data={json.dumps({'held_out': held_out})}", *KINDS[kind],
         ]  # fmt: skip
-        command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{name} failed: {done.stderr.strip()[-500:]}", flush=True)
+        if not launch(name, *settings):
             return None
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     judged = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
