@@ -98,7 +98,7 @@ class DurableTrainer(SimulatedTrainer):
         said = super().wake(now)
         for message in said:
             if isinstance(message, messages.CheckpointSaved):
-                self.disk.checkpoint = message.policy_version
+                self.disk.checkpoint = max(self.disk.checkpoint, message.policy_version)  # the newest counts
             elif isinstance(message, messages.PolicyPublished):
                 self.disk.files.add(message.policy_version)
         return said

@@ -62,9 +62,14 @@ def check(simulation: FaultySimulation, settings: Config) -> None:
     """Raises: AssertionError if the run did not end well, lost a prompt, or broke the bound."""
     outcome = simulation.run_through()
     assert outcome.is_success, outcome.reason
-    steps = len(outcome.lines) if may_drop(settings) and "data ended" in outcome.reason else STEPS
+    set_aside = outcome.summary["counts"].get("prompts/set_aside", 0)  # type: ignore[attr-defined]
+    gives_up = may_drop(settings) or set_aside > 0
+    steps = len(outcome.lines) if gives_up and "data ended" in outcome.reason else STEPS
     groups = trained_once(simulation, steps=steps)
-    assert may_drop(settings) or groups == list(range(STEPS * GROUPS)), "a prompt was lost"
+    if set_aside and not may_drop(settings):  # its scorers were killed again and again: named, not lost
+        assert 0 <= STEPS * GROUPS - set_aside - len(groups) < GROUPS, "a prompt was lost"
+    elif not may_drop(settings):
+        assert groups == list(range(STEPS * GROUPS)), "a prompt was lost"
     lines = [line["step"] for line in outcome.lines]
     assert lines == list(range(1, len(lines) + 1)), f"lines {lines}"
     if simulation.core.state.ledger.is_strict:
