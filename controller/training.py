@@ -24,6 +24,7 @@ from protocol.messages import (
     CheckpointSaved,
     PolicyPublished,
     Ready,
+    Retire,
     SaveCheckpoint,
     TrainStepFinished,
 )
@@ -266,6 +267,10 @@ class Training:
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
         """A version became visible, or was written once more by a trainer that began anew."""
         versions = self.state.versions
+        if not trainer.ready and message.policy_version > self.state.ledger.train_version:
+            # it has found what an older run of this name has left: nobody must pull that
+            self.state.send(trainer.peer, Retire(message.policy_version))
+            return
         published = Published(message.policy_version, message.location, message.digest, trainer.host)
         before = versions.get(message.policy_version)
         if versions.publish(published):

@@ -63,6 +63,18 @@ def test_a_version_that_is_gone_with_its_trainer_is_pulled_when_it_is_there_agai
     assert not run.sent(messages.Retire)
 
 
+def test_a_version_that_a_trainer_finds_on_its_host_counts_only_if_this_run_has_made_it():
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
+    one_step(run)
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    run.say("second", messages.PolicyPublished(2, "of another run", "digest", 1, 0.0))
+    assert run.sent(messages.Retire) == [messages.Retire(2)]
+    assert not run.sent(messages.Pull)
+    run.say("second", messages.PolicyPublished(1, "v1", "digest", 1, 0.0))  # its end was not told
+    assert {pull.location for pull in run.sent(messages.Pull)} == {"v1"}
+
+
 def test_a_step_that_was_lost_is_made_again_without_a_line():
     run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 5})
     train = one_step(run)
