@@ -103,6 +103,9 @@ class Membership:
         former = next((w for w in registry.workers.values() if w.role == message.role == "trainer"), None)
         if former is not None and former.name == message.name and not self.state.config.trainer.local:
             self.state.warn_once(f"again {peer}", f"{former.name} has begun anew; its former self is let go.")
+            # were it only forgotten and still there, it would attach again, and the two without end
+            text = "Another process has attached under its name, and has taken its place."
+            self.state.send(former.peer, Close(text, is_fault=False))
             self._lose(former.peer)
         elif former is not None:
             reason = "A trainer is attached already; one run has one. Use trainer.ranks for more processes."

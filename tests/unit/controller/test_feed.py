@@ -2,7 +2,7 @@
 
 from test_core import Run
 
-from controller.commands import DropPayload, ReadPrompts, ReportStep, Send, Spawn
+from controller.commands import DropPayload, Forget, ReadPrompts, ReportStep, Send, Spawn
 from controller.events import PromptsRead, Received, Restarted, StopRequested, WorkerExited
 from protocol import messages
 from protocol.messages import Attach
@@ -61,6 +61,16 @@ def test_a_version_that_is_gone_with_its_trainer_is_pulled_when_it_is_there_agai
     run.say("second", messages.PolicyPublished(1, "elsewhere", "digest", 1, 0.1))
     assert {pull.location for pull in run.sent(messages.Pull)} == {"elsewhere"}
     assert not run.sent(messages.Retire)
+
+
+def test_of_two_trainers_of_one_name_the_first_is_told_to_end_so_that_it_does_not_come_back():
+    run = Run(trainer={"batch_groups": 2, "local": False})
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    told = [command.peer for command in of(run, Send) if isinstance(command.message, messages.Close)]
+    assert told == ["trainer"]
+    assert of(run, Forget) == [Forget("trainer", "trainer")]
+    run.say("second", messages.Ready(0, 0, 0))
+    assert run.core.state.registry.trainer().peer == "second"
 
 
 def test_a_version_that_a_trainer_finds_on_its_host_counts_only_if_this_run_has_made_it():
