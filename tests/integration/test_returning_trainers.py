@@ -60,7 +60,7 @@ def at_its_port(made: Config, folder: Path, *, lease_s: float = 60.0) -> Config:
 
 
 def rollout_run(folder: Path) -> Config:
-    return at_its_port(rollout_settings(folder, local=False), folder)
+    return at_its_port(rollout_settings(folder, local=False, streaming=True), folder)
 
 
 def supervised_run(folder: Path) -> Config:
