@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import Counter
 from pathlib import Path
 
+from counting_engine import LATE
 from test_remote_workers import free_port
 from test_whole_runs import config, left_behind
 
@@ -63,11 +64,13 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed_under
     )  # fmt: skip
     before = await kill_after_a_step(first, log)
     log.with_name(log.name + ".gate").touch()
+    assert worker.stdout is not None
+    async with asyncio.timeout(LIMIT_S):
+        said = (await worker.stdout.readuntil(LATE.encode())).decode()  # to no controller
 
     monkeypatch.syspath_prepend(tmp_path)  # another program may go on with the run
     summary = await go_on(settings(tmp_path, port, 0))
-    assert worker.stdout is not None
-    said = (await worker.stdout.read()).decode()
+    said += (await worker.stdout.read()).decode()
     assert await worker.wait() == 0
     found = re.search(r"Handed over (\d+) tokens of (\d+) responses; (\d+) of them go on", said)
     assert found is not None, said
@@ -82,11 +85,11 @@ async def test_what_a_local_worker_had_in_hand_when_the_controller_was_killed_is
     tmp_path, monkeypatch
 ):
     port, log = free_port(), tmp_path / "sampled"
-    log.with_name(log.name + ".gate").touch()
     monkeypatch.setenv("SAMPLED", str(log))
     monkeypatch.syspath_prepend(ROOT / "tests" / "integration")
     first = await begin(tmp_path, port, 1, {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"})
     before = await kill_after_a_step(first, log)
+    log.with_name(log.name + ".gate").touch()
     summary = await go_on(settings(tmp_path, port, 1))
     said = (tmp_path / "run" / "logs" / "rollout-0.log").read_text()
     found = re.search(r"Handed over (\d+) tokens of (\d+) responses of the worker before", said)
