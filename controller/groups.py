@@ -91,6 +91,7 @@ class Group:
     score_attempt: int = 0
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
+    scorers_lost_alone: int = 0  # of those, the ones that were given nothing else to score, to find out
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
         """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""

@@ -220,11 +220,13 @@ class Scoring:
         """It ended or went silent without a word: one of the groups that it was scoring may be why."""
         groups = [group for id in worker.scoring if (group := self.state.groups.get(id)) is not None]
         for group in groups:
+            group.scorers_lost_alone += self._is_suspect(group)
             group.scorers_lost += 1
-        if len(groups) == 1 and (lost := groups[0].scorers_lost) > self.state.config.reward.retries:
-            worker.scoring.clear()
-            text = f"{lost} reward workers died while they scored it, the last with nothing else to score."
-            self.coordination.give_up(groups[0], text)
+            if group.scorers_lost_alone > self.state.config.reward.retries:
+                worker.scoring.clear()
+                count = f"{group.scorers_lost} reward workers died while they scored it"
+                text = f"{count}, {group.scorers_lost_alone} of them with nothing else to score."
+                self.coordination.give_up(group, text)
 
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""

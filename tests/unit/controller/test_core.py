@@ -203,10 +203,11 @@ def test_a_group_that_kills_reward_workers_is_scored_alone_then_set_aside_and_no
     assert die()[0] == [0]  # both are suspects now
     run.say("reward-0", messages.GroupScored(0, run.core.state.groups[0].score_attempt, (0.0, 1.0)))
     assert [score.group for score in run.sent(messages.Score)] == [1]
+    assert [die()[0] for _ in range(2)] == [[1], [1]]
     scored, text = die()
     assert not scored
     assert "Prompt 1 is set aside" in text
-    assert "3 reward workers died" in text
+    assert "5 reward workers died while they scored it, 3 of them with nothing else to score" in text
     assert run.core.state.groups[0].state == "occupied"
 
 
