@@ -170,8 +170,11 @@ class _Host:
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
         if closed.may_reattach and self._last_words is not None and self._worker is not None:
             left = self._worker.last_words()  # type: ignore[attr-defined]
-            if left is not None:
-                self._last_words.write(*left)
+            try:
+                if left is not None:
+                    self._last_words.write(*left)
+            except OSError as error:
+                logger.error("What this worker has in hand is lost and will be sampled again: %s", error)
         is_local = self._options.parent is not None
         if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
             logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)

@@ -119,8 +119,10 @@ class RolloutWorker:
     def last_words(self) -> tuple[Hands, int] | None:
         """What a cut link leaves in hand, with everything ended where it stands, and the policy version that
         it is of; None if there is nothing."""
+        if not self._hands.are_full:
+            return None
         self._hand_back(list(self._attempts))
-        return (self._hands, self._engine.policy_version) if self._hands.are_full else None
+        return self._hands, self._engine.policy_version
 
     async def _serve(self) -> None:
         link, engine = self._link, self._engine

@@ -24,6 +24,8 @@ from protocol.messages import (
     Segment,
     WorkerFailed,
 )
+from protocol.settings import WorkerSettings
+from workers.rollout import RolloutWorker
 
 
 def rollout(factory: str) -> dict[str, Any]:
@@ -125,6 +127,10 @@ async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
     stand.send(Interrupt(((1, 0, 0),)))
     await heard.until(stand, lambda h: bool(h.endings))
     assert heard.versions[1, 0, 0] <= {0, 3}  # no delta carries two; the failed ones changed nothing
+
+
+def test_a_worker_whose_engine_is_not_made_yet_has_no_last_words() -> None:
+    assert RolloutWorker(WorkerSettings.model_construct(), "").last_words() is None
 
 
 async def test_a_signal_hands_everything_back_and_leaves(stand: Stand) -> None:
