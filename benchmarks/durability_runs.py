@@ -3,7 +3,8 @@
 Real runs with real processes, `run.durability` off, process and power in turn. Without a configuration it is
 the worst that can be made here: a model so tiny that a step takes a fifteenth of a second, so that a
 controller writes a hundred times more per second of training than in a run worth its electricity. On few
-cores what it takes is taken from the workers.
+cores what it takes is taken from the workers. Beside throughput, which swings, the time in which the store
+held up the controller's event loop, as a share of the run.
 """
 
 import argparse
@@ -12,13 +13,36 @@ import os
 import platform
 import statistics
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import soak
 from benchmarks.durability import KINDS
 from controller import Config, Controller, load_config
+from controller.store import Store
 
 Figures = dict[str, list[float]]
+
+
+class Stopwatch:
+    """Seconds spent in transactions of every store of this process."""
+
+    def __init__(self) -> None:
+        self.total_s = 0.0
+        inner = Store.transaction
+
+        @contextmanager
+        def timed(store: Store) -> Iterator[None]:
+            began = time.perf_counter()
+            try:
+                with inner(store):
+                    yield
+            finally:
+                self.total_s += time.perf_counter() - began
+
+        Store.transaction = timed  # type: ignore[method-assign]
 
 
 async def trajectories_per_s(config: Config, skipped: int) -> float:
@@ -33,12 +57,18 @@ async def trajectories_per_s(config: Config, skipped: int) -> float:
 def measure(base: Config, *, rounds: int, skipped: int) -> Figures:
     """All rates by kind; rounds differ in the order of the kinds."""
     found: Figures = {kind: [] for kind in KINDS}
+    watch = Stopwatch()
     for turn in range(rounds):
         for kind in (*KINDS[turn % 3 :], *KINDS[: turn % 3]):  # none always comes first
             config = base.model_copy(update={"run": base.run.model_copy(update={"durability": kind})})
+            began, held_s = time.perf_counter(), watch.total_s
             rate = asyncio.run(trajectories_per_s(config, skipped))
+            share = (watch.total_s - held_s) / (time.perf_counter() - began)
             found[kind].append(rate)
-            print(f"round {turn + 1} {kind}: {rate:.1f} trajectories/s", flush=True)
+            print(
+                f"round {turn + 1} {kind}: {rate:.1f} trajectories/s, store {share:.2%} of the time",
+                flush=True,
+            )
     return found
 
 
