@@ -32,12 +32,11 @@ def batch_metrics(groups: Sequence[Group], train_version: int) -> dict[str, obje
     rewards = [reward for group in groups for reward in group.rewards]
     lengths = sorted(member.response_tokens for member in members)
     mean = fmean(rewards)
+    variance = fmean((reward - mean) ** 2 for reward in rewards)  # pstdev takes four times as long
     ages = [train_version - member.segments[0].policy_version for member in members if member.segments]
     return {
         "reward/mean": mean,
-        "reward/std": sqrt(
-            fmean((reward - mean) ** 2 for reward in rewards)
-        ),  # pstdev takes 20 times as long
+        "reward/std": sqrt(variance),
         "response_length/mean": fmean(lengths),
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),
