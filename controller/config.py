@@ -126,9 +126,10 @@ class StalenessSettings(Section):
     JSON file made by `launch.py profile`, whose content takes its place when the configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
-    pace: float = Field(default=0.85, ge=0, lt=1)
+    pace: float = Field(default=0.0, ge=0, lt=1)
     """A train step begins no sooner after the last than this share of the mean time between two, so that
-    instances are not crowded now and empty later. 0: as soon as a batch is ready."""
+    instances are not crowded now and empty later. 0: as soon as a batch is ready, which was faster in most
+    simulated runs (docs/coordination.md, ablation)."""
     stragglers: Literal["wait", "retry", "truncate"] = "wait"
     """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
     anew under new weights; or end the responses where they are."""

@@ -33,6 +33,7 @@ MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can nev
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
 URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
 UNBOUNDED = 1 << 30
+LOOKS = 16  # at a response, evenly over its longest: predictions move no faster
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
@@ -74,33 +75,22 @@ class Coordination:
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
         pace_s = self._pace_s(instance)
+        taken = late = 0
         for delta in message.deltas:
             group = self.state.groups.get(delta.group)
-            member = group.members[delta.member] if group and delta.member < len(group.members) else None
-            expected = (
-                group is not None
-                and member is not None
-                and group.policy_version is not None
-                and (not delta.count or delta.policy_version >= group.policy_version)  # else its pull failed
-                and member.expects(delta, instance.peer)
-            )
-            self.state.accounts.take(delta.count, is_expected=expected)
-            if not expected:
+            member = None if group is None else group.take(delta, instance.peer)
+            if group is None or member is None:
+                late += delta.count
                 continue
-            assert group is not None
-            assert member is not None
-            member.extend(delta)
-            at_end = self.state.expected_tokens(group, member)
-            self.state.registry.grow(
-                instance,
-                member,
-                count=delta.count,
-                expected=at_end,
-                is_urgent=(at_end - member.response_tokens) * pace_s > self._steps_left(group),
-            )
+            taken += delta.count
+            instance.resident_tokens += delta.count
+            if member.response_tokens >= member.look_again:
+                self._look_again(instance, group, member, pace_s)
             if delta.ending:
                 self.state.registry.take(instance, member)
                 self._end(group, member, delta.ending)
+        self.state.accounts.take(taken, is_expected=True)
+        self.state.accounts.take(late, is_expected=False)
 
     def on_failed(self, instance: Instance, message: GenerationFailed) -> None:
         """An engine gave one attempt up: try again, and set the prompt aside if it keeps failing."""
@@ -221,6 +211,15 @@ class Coordination:
             self.state.send(peer, Interrupt(attempts))
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _look_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
+        """Predict anew how long a response becomes, and whether that is soon enough."""
+        had = member.response_tokens
+        at_end = self.state.expected_tokens(group, member)
+        is_urgent = (at_end - had) * pace_s > self._steps_left(group)
+        self.state.registry.expect(instance, member, expected=at_end, is_urgent=is_urgent)
+        most = self.state.config.rollout.max_response_tokens
+        member.look_again = min(max(at_end, had + 1), had + max(1, most // LOOKS))
 
     def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
         """What the end of an attempt means for its trajectory and its group."""

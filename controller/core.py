@@ -126,8 +126,8 @@ class Core:
             return None
         if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
-        times = [t for t in (self.state.registry.leases.next(), self.training.held_until) if t is not None]
-        return min(times, default=None)
+        lease, held = self.state.registry.leases.next(), self.training.held_until
+        return lease if held is None else held if lease is None else min(lease, held)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""

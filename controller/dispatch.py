@@ -8,7 +8,6 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 """
 
 from collections import deque
-from itertools import islice
 from typing import Any
 
 from controller.groups import Group, Trajectory
@@ -18,9 +17,9 @@ from controller.state import RunState
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
 from strategies.admission import ADMISSIONS, window_rule
-from strategies.routing import ROUTINGS
+from strategies.routing import ROUTINGS, Order
 from strategies.select import select
-from strategies.views import AdmissionView, InstanceView, WorkView
+from strategies.views import AdmissionView, InstanceView, WorkView, with_sibling
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
@@ -34,6 +33,7 @@ class Dispatch:
         self.state = state
         staleness = state.config.staleness
         self.route = select(staleness.routing, ROUTINGS)
+        self._order: Order | None = getattr(self.route, "order", None)
         self.admit = select(staleness.admission, ADMISSIONS)
         if staleness.admission == "window":
             self.admit = window_rule(staleness.in_flight_batches)
@@ -43,13 +43,23 @@ class Dispatch:
         self._views: dict[int, InstanceView] = {}
         self._gated_s, self._gated_since = 0.0, None
         self._refused: tuple[Any, ...] | None = None  # what found no place, and when it may be tried again
+        self._settled: tuple[Any, ...] | None = None  # the situation in which nothing more could be routed
 
     def run(self) -> None:
         """Route what waits: begun work by deadline, then fresh groups as far as ledger and admission
         allow."""
+        if not self.state.registry.changed and self._situation() == self._settled:
+            return  # nothing could be routed, and nothing has changed since
         changed = self._refresh()
         self.is_cut = False
         self._count_gated()
+        self._settled = None
+        self._route(changed)
+        if not self.is_cut:
+            self._settled = self._situation()
+
+    def _route(self, changed: list[int]) -> None:
+        """`changed`: the instances whose load changed since the last look."""
         for _ in range(ROUTES_PER_STEP):
             work = self._next()
             if work is None:
@@ -141,12 +151,29 @@ class Dispatch:
         ledger = self.state.ledger
         return len(ledger), ledger.train_version, newest.policy_version if newest else -1
 
+    def _situation(self) -> tuple[Any, ...]:
+        """Whatever decides, instances apart, whether something more may be routed."""
+        state, ledger, newest = self.state, self.state.ledger, self.state.versions.newest
+        return (
+            state.queue.pushed,
+            len(state.queue),
+            len(self.waiting),
+            ledger.reserved,
+            ledger.occupied,
+            ledger.train_version,
+            newest.policy_version if newest else -1,
+            state.started,
+            state.pulled_version,
+            state.cap,
+            state.strategy_settings,
+        )
+
     def _refresh(self) -> list[int]:
         """Bring the views of changed instances up to date; returns their numbers."""
         registry = self.state.registry
         changed = []
         settings = self.state.strategy_settings
-        order = getattr(self.route, "order", None)
+        order = self._order
         for peer in registry.changed:
             instance = registry.workers[peer]
             assert isinstance(instance, Instance)
@@ -191,38 +218,43 @@ class Dispatch:
 
     def _choose(self, trajectory: Trajectory, is_fresh: bool, only: list[int] | None) -> Instance | None:
         group = self.state.groups[trajectory.id.group]
-        numbers = self._candidates(group, trajectory, is_fresh) if only is None else only
+        peers = dict.fromkeys([member.peer for member in group.members])  # a dict keeps their order
+        siblings = [self._number(peer) for peer in peers if peer is not None]
+        numbers = self._candidates(trajectory, is_fresh, siblings) if only is None else only
         away = self._number(trajectory.left)
-        may = [
-            view
-            for number in numbers
-            if (view := self._views.get(number)) is not None
-            and self._may_run(group, trajectory, is_fresh, view.policy_version)
-        ]
+        may_run: dict[int, bool] = {}
+        shown = []
+        for number in numbers:
+            view = self._views.get(number)
+            if view is None:
+                continue
+            version = view.policy_version
+            if version not in may_run:
+                may_run[version] = self._may_run(group, trajectory, is_fresh, version)
+            if may_run[version]:
+                shown.append(with_sibling(view) if number in siblings else view)
+        if not shown:
+            return None
+        elsewhere = [view for view in shown if view.index != away] if away >= 0 else shown
         work = self._work(group, trajectory, is_fresh)
-        siblings = {self._number(member.peer) for member in group.members if member.peer is not None}
-        shown = [view._replace(has_sibling=True) if view.index in siblings else view for view in may]
-        elsewhere = [view for view in shown if view.index != away]
         settings = self.state.strategy_settings
         index = self.route(work, elsewhere, settings) if elsewhere else None
         if index is None and len(elsewhere) < len(shown):
             index = self.route(work, shown, settings)
         if index is None:
             return None
-        assert any(view.index == index for view in may), f"routing chose {index}, which may not run it"
+        assert any(view.index == index for view in shown), f"routing chose {index}, which may not run it"
         return self.state.registry.instance(index)
 
-    def _candidates(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> list[int]:
-        if not hasattr(self.route, "order"):
+    def _candidates(self, trajectory: Trajectory, is_fresh: bool, siblings: list[int]) -> list[int]:
+        if self._order is None:
             return sorted(self._views)
         lowest = -1 if is_fresh else trajectory.newest_version
         found: dict[int, None] = {}
         for version in self._shortlist.versions():
             if version >= lowest:
                 found |= dict.fromkeys(self._shortlist.best(version, SHORTLISTED))
-        siblings = (self._number(m.peer) for m in group.members if m.peer is not None)
-        found |= dict.fromkeys(islice(siblings, SIBLINGS))
-        return [number for number in found if number >= 0]
+        return list(found | dict.fromkeys(siblings[:SIBLINGS]))
 
     def _number(self, peer: str | None) -> int:
         instance = self.state.registry.workers.get(peer) if peer is not None else None
@@ -232,7 +264,8 @@ class Dispatch:
         if is_fresh:
             expected, slack = self.state.strategy_settings.typical_tokens, self.state.ledger.max_staleness
         else:
-            expected = trajectory.prompt_tokens + self.state.expected_tokens(group, trajectory)
+            trajectory.expected_tokens = self.state.expected_tokens(group, trajectory)
+            expected = trajectory.prompt_tokens + trajectory.expected_tokens
             slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
         minimum = 0 if is_fresh else trajectory.newest_version
         return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
@@ -256,7 +289,9 @@ class Dispatch:
         deadline = state.ledger.deadline(group.id)
         for member in group.members:
             state.queue.push(member, deadline)
-        return group.members[0]
+        first = group.members[0]
+        first.expected_tokens = state.expected_tokens(group, first)
+        return first
 
     def _place(self, trajectory: Trajectory, instance: Instance) -> None:
         state = self.state
@@ -267,7 +302,6 @@ class Dispatch:
             group.policy_version = instance.next_version
         trajectory.attempt += 1
         trajectory.left = None
-        trajectory.expected_tokens = state.expected_tokens(group, trajectory)
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
         budget = state.config.rollout.max_response_tokens - trajectory.response_tokens

@@ -101,7 +101,7 @@ class Feed:
         assert not self.is_ahead, "it has begun on others"
         self.ahead += [group.id for group in groups]
         self.is_ahead = True
-        items = tuple(item for group in groups for item in group.train_items())
+        items = tuple(item for group in groups for item in group.contribute().items)
         self.state.send(peer, TrainAhead(self._held, items))
 
     def on_ahead(self, train_version: int) -> None:
@@ -124,7 +124,7 @@ class Feed:
         is_published = newest is not None and newest.policy_version > batch.train_version + 1
         is_published |= self.state.config.trainer.is_supervised  # nobody would read it
         self._fed = batch.train_version
-        ahead = sum(item.group in self.ahead for item in batch.items)
+        ahead = sum(item.group in self.ahead for item in batch.items) if self.ahead else 0
         self.state.send(peer, Train(batch.train_version, batch.items, is_published, ahead))
         self.ahead, self.is_ahead = [], False
 

@@ -6,12 +6,13 @@ segments never change, only grow, and their policy versions never decrease; a gr
 exactly `size` finished trajectories, and what else it had is dropped.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from protocol.ids import PeerId, TrajectoryId
-from protocol.messages import Delta, Ending, Segment, Segments, TrainItem
+from protocol.messages import Delta, Ending, Segment, TrainItem
 
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 GroupState = Literal["encoding", "waiting", "generating", "scoring", "occupied", "training"]
@@ -31,8 +32,9 @@ class Trajectory:
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)
     response_tokens: int = 0
-    is_urgent: bool = False  # it needs much of the time that is left, by its last report
-    expected_tokens: int = 0  # final response length, as predicted when its load was last counted
+    is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
+    expected_tokens: int = 0  # final response length, as predicted when it was last looked at
+    look_again: int = 0  # response tokens from which on its prediction is made anew
 
     @property
     def is_evaluation(self) -> bool:
@@ -49,28 +51,34 @@ class Trajectory:
         """Version of its newest token, -1 before the first: it may go on only at or above it."""
         return self.segments[-1].policy_version if self.segments else -1
 
-    def expects(self, delta: Delta, peer: PeerId) -> bool:
-        """Whether a delta continues what this trajectory is doing now; anything else is late and is
-        dropped."""
-        return (
-            self.state == "running"
-            and self.peer == peer
-            and self.attempt == delta.attempt
-            and self.reported == delta.start
-            and (delta.policy_version >= self.newest_version or not delta.count)
-        )
-
-    def extend(self, delta: Delta) -> None:
-        """Take the tokens of an expected delta."""
-        if not delta.count:
-            return
-        last = self.segments[-1] if self.segments else None
-        if last and (last.attempt, last.policy_version) == (delta.attempt, delta.policy_version):
-            self.segments[-1] = last._replace(count=last.count + delta.count)
+    def extend(self, attempt: int, policy_version: int, count: int) -> bool:
+        """Take new tokens; whether they may follow those that are there."""
+        segments = self.segments
+        if segments:
+            last_attempt, last_version, had = segments[-1]
+            if (last_attempt, last_version) == (attempt, policy_version):
+                segments[-1] = Segment(attempt, policy_version, had + count)
+            elif policy_version < last_version:
+                return False
+            else:
+                segments.append(Segment(attempt, policy_version, count))
         else:
-            self.segments.append(Segment(delta.attempt, delta.policy_version, delta.count))
-        self.reported += delta.count
-        self.response_tokens += delta.count
+            segments.append(Segment(attempt, policy_version, count))
+        self.reported += count
+        self.response_tokens += count
+        return True
+
+
+class Contribution(NamedTuple):
+    """What a scored group brings to its batch, made once: a batch of many is then merged from few numbers."""
+
+    items: tuple[TrainItem, ...]
+    lengths: tuple[int, ...]
+    first_versions: dict[int, int]  # of the first token -> responses; those without tokens are left out
+    cut: int  # responses that did not end by themselves
+    partial: int  # responses of several policy versions
+    reward_sum: float
+    reward_squares: float  # squared differences from the group's own mean
 
 
 @dataclass(slots=True)
@@ -92,11 +100,13 @@ class Group:
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
     scorers_lost_alone: int = 0  # of those, the ones that were given nothing else to score, to find out
+    contribution: Contribution | None = None
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
         """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""
         self.state, self.policy_version, self.size = "generating", policy_version, size
         self.finished_lengths, self.is_cut_short, self.starts = [], False, self.starts + 1
+        self.contribution = None
         attempts = [member.attempt for member in self.members] or [0] * (size + spare)
         self.members = [
             Trajectory(TrajectoryId(self.id, i), self.prompt_tokens, attempt=attempt)
@@ -134,14 +144,44 @@ class Group:
         first = [member.segments[0].policy_version for member in self.kept if member.segments]
         return min(first, default=self.policy_version)
 
-    def train_items(self) -> tuple[TrainItem, ...]:
-        """The group as the trainer gets it."""
-        return tuple(
-            TrainItem(self.id, m.id.member, m.prompt_tokens, reward, advantage, m.ending, frozen_segments(m))
-            for m, reward, advantage in zip(self.kept, self.rewards, self.advantages, strict=True)
-        )
+    def take(self, delta: Delta, peer: PeerId) -> Trajectory | None:
+        """Give the tokens of a delta to the member that it continues; None if what it says is late: of an
+        attempt that does not run there any more, of tokens that are known, or of an older version."""
+        _, number, attempt, start, count, policy_version, _ = delta
+        member = self.members[number] if number < len(self.members) else None
+        if (
+            member is None
+            or member.state != "running"
+            or member.peer != peer
+            or member.attempt != attempt
+            or member.reported != start
+            or self.policy_version is None
+        ):
+            return None
+        # below its group's version: the pull that this attempt was to wait for has failed
+        if count and (
+            policy_version < self.policy_version or not member.extend(attempt, policy_version, count)
+        ):
+            return None
+        return member
 
-
-def frozen_segments(trajectory: Trajectory) -> Segments:
-    """The segments as they travel."""
-    return tuple(trajectory.segments)
+    def contribute(self) -> Contribution:
+        """What the group brings to its batch. Call when it is scored; it does not change from then on."""
+        if self.contribution is None:
+            kept, versions = list(self.kept), [m.segments[0].policy_version for m in self.kept if m.segments]
+            mean = sum(self.rewards) / len(self.rewards)
+            self.contribution = Contribution(
+                tuple(
+                    TrainItem(
+                        self.id, m.id.member, m.prompt_tokens, reward, advantage, m.ending, tuple(m.segments)
+                    )
+                    for m, reward, advantage in zip(kept, self.rewards, self.advantages, strict=True)
+                ),
+                tuple(m.response_tokens for m in kept),
+                dict(Counter(versions)),
+                sum(m.ending == "length" for m in kept),
+                sum(len({s.policy_version for s in m.segments}) > 1 for m in kept),
+                sum(self.rewards),
+                sum((reward - mean) ** 2 for reward in self.rewards),
+            )
+        return self.contribution

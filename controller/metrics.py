@@ -6,12 +6,13 @@ oldest token, never an estimate.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import fsum, sqrt
 from statistics import fmean
 
 from controller.evaluation_line import headline, is_better
-from controller.groups import Group
+from controller.groups import Contribution, Group
 from controller.snapshot import TokenLedger
 
 ROLLOUT_ONLY = (
@@ -26,26 +27,33 @@ def quantile(sorted_values: Sequence[int], q: float) -> int:
     return sorted_values[min(len(sorted_values) - 1, int(q * len(sorted_values)))]
 
 
-def batch_metrics(groups: Sequence[Group], train_version: int) -> dict[str, object]:
-    """What can be said of a batch from ids, lengths, versions and rewards alone."""
-    members = [member for group in groups for member in group.kept]
-    rewards = [reward for group in groups for reward in group.rewards]
-    lengths = sorted(member.response_tokens for member in members)
-    mean = fmean(rewards)
-    variance = fmean((reward - mean) ** 2 for reward in rewards)  # pstdev takes four times as long
-    ages = [train_version - member.segments[0].policy_version for member in members if member.segments]
+def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> dict[str, object]:
+    """What can be said of a batch from ids, lengths, versions and rewards alone.
+
+    Variances of groups are merged as in Chan, Golub, LeVeque 1979.
+    """
+    lengths = sorted(chain.from_iterable(c.lengths for c in contributions))
+    count = len(lengths)
+    mean = fsum(c.reward_sum for c in contributions) / count
+    squares = fsum(
+        c.reward_squares + len(c.lengths) * (c.reward_sum / len(c.lengths) - mean) ** 2 for c in contributions
+    )
+    ages: dict[int, int] = {}
+    for contribution in contributions:
+        for version, responses in contribution.first_versions.items():
+            ages[train_version - version] = ages.get(train_version - version, 0) + responses
     return {
         "reward/mean": mean,
-        "reward/std": sqrt(variance),
-        "response_length/mean": fmean(lengths),
+        "reward/std": sqrt(squares / count),
+        "response_length/mean": sum(lengths) / count,
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),
         "response_length/max": lengths[-1],
-        "response_length/cut": sum(member.ending == "length" for member in members) / len(members),
-        "staleness/mean": fmean(ages) if ages else 0.0,
+        "response_length/cut": sum(c.cut for c in contributions) / count,
+        "staleness/mean": sum(age * n for age, n in ages.items()) / sum(ages.values()) if ages else 0.0,
         "staleness/max": max(ages, default=0),
-        "staleness/hist": {str(age): count for age, count in sorted(Counter(ages).items())},
-        "partial/share": sum(len({s.policy_version for s in m.segments}) > 1 for m in members) / len(members),
+        "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
+        "partial/share": sum(c.partial for c in contributions) / count,
     }
 
 
@@ -61,7 +69,7 @@ class BusyTime:
         self.busy_s = 0.0
         self.total_s = 0.0
 
-    def add(self, elapsed_s: float, *, busy: float, total: float = 1.0) -> None:
+    def add(self, elapsed_s: float, busy: int, total: int) -> None:
         """Account an interval in which `busy` of `total` units worked."""
         self.busy_s += elapsed_s * busy
         self.total_s += elapsed_s * total
@@ -101,10 +109,10 @@ class Accounts:
         of them that had work); starting up is not idling."""
         if self._now is not None and now > self._now:
             elapsed = now - self._now
-            for rollout in (self._rollout, self._rollout_total):
-                rollout.add(elapsed, busy=busy, total=ready)
-            for trainer in (self._trainer, self._trainer_total):
-                trainer.add(elapsed, busy=trainer_busy)
+            self._rollout.add(elapsed, busy, ready)
+            self._rollout_total.add(elapsed, busy, ready)
+            self._trainer.add(elapsed, trainer_busy, 1)
+            self._trainer_total.add(elapsed, trainer_busy, 1)
         self._now = now
 
     def spend(self, what: str, seconds: float) -> None:
@@ -132,11 +140,11 @@ class Accounts:
         self.in_flight -= tokens
         self.aborted += tokens
 
-    def consume(self, ages: Sequence[int]) -> None:
-        """A batch with trajectories of these ages, in versions, goes to the trainer."""
-        for age in ages:
-            self.ages[age] = self.ages.get(age, 0) + 1
-        self.violations += sum(age > self.max_staleness for age in ages)
+    def consume(self, ages: Mapping[int, int]) -> None:
+        """A batch with so many trajectories of each age, in versions, goes to the trainer."""
+        for age, count in ages.items():
+            self.ages[age] = self.ages.get(age, 0) + count
+            self.violations += count if age > self.max_staleness else 0
 
     def evaluated_as(self, line: dict[str, object]) -> None:
         """An evaluation is complete, with this line."""

@@ -100,7 +100,7 @@ class Pulls:
 
     def _is_dry(self, instance: object, newest: int) -> bool:
         assert isinstance(instance, Instance)
-        return self._could_pull(instance, newest) and len(instance.running) == instance.evaluating
+        return len(instance.running) == instance.evaluating and self._could_pull(instance, newest)
 
     def _could_pull(self, instance: Instance, newest: int) -> bool:
         staleness = self.state.config.staleness

@@ -3,7 +3,7 @@
 Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
 between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
 every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
-changes only by `place`, `take`, `grow` and `hand_over`;
+changes only by `place`, `take`, `expect` and `hand_over`, and by the tokens that arrive;
 nothing here costs more than the logarithm of the number of workers per event.
 """
 
@@ -169,6 +169,7 @@ class Registry:
         """A trajectory runs on the instance from now on."""
         self.busy_instances += instance.ready and not instance.running
         trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
+        trajectory.look_again = 0
         instance.running[trajectory.id] = trajectory.attempt
         instance.evaluating += trajectory.is_evaluation
         if instance.pulling is not None:
@@ -191,11 +192,8 @@ class Registry:
             self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None
 
-    def grow(
-        self, instance: Instance, trajectory: Trajectory, *, count: int, expected: int, is_urgent: bool
-    ) -> None:
-        """It has `count` more tokens, and is expected to end with `expected`."""
-        instance.resident_tokens += count
+    def expect(self, instance: Instance, trajectory: Trajectory, *, expected: int, is_urgent: bool) -> None:
+        """It is expected to end with so many response tokens."""
         instance.urgent += is_urgent - trajectory.is_urgent
         trajectory.is_urgent = is_urgent
         instance.expected_tokens += expected - trajectory.expected_tokens
@@ -220,7 +218,10 @@ class Registry:
 
     def trainer(self) -> Worker | None:
         """The trainer, once it is ready."""
-        return next((worker for worker in self._trainers.values() if worker.ready), None)
+        for worker in self._trainers.values():  # asked several times per event: no generator
+            if worker.ready:
+                return worker
+        return None
 
     def being_pulled(self) -> set[int]:
         """Versions that somebody is loading now."""

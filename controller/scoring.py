@@ -60,11 +60,13 @@ class Scoring:
 
     def read_ahead(self) -> None:
         """Keep enough encoded prompts waiting that a batch never waits for the data."""
+        if self.data_has_ended or self._reading:
+            return
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
-        there = self._reading + len(self._to_encode) + len(self.dispatch.waiting)
-        there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
-        there -= self.evaluation.unencoded
-        if not self.data_has_ended and not self._reading and there <= wanted // 2:
+        there = len(self._to_encode) + len(self.dispatch.waiting) - self.evaluation.unencoded
+        if there <= wanted // 2:
+            there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
+        if there <= wanted // 2:
             self._reading = wanted - there
             self.state.emit(ReadPrompts(self._reading))
 
@@ -170,6 +172,7 @@ class Scoring:
             max_tokens=self.state.config.rollout.max_response_tokens,
         )
         group.state = "occupied"
+        group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)
         self.give_up_useless()
 

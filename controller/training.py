@@ -5,7 +5,8 @@ often it is trained on because a trainer was lost; no trajectory in it is older 
 asserted here where it counts; versions become visible in order; each step is reported once.
 """
 
-from collections import deque
+from collections import Counter, deque
+from itertools import chain
 from statistics import fmean
 
 from controller.commands import ReportStep, Warn
@@ -14,7 +15,7 @@ from controller.drift import Drift
 from controller.evaluation import Evaluation
 from controller.fan_out import FanOut
 from controller.feed import Batch, Feed
-from controller.groups import Group
+from controller.groups import Contribution, Group
 from controller.ledger import Ledger
 from controller.metrics import batch_metrics, without_rollout
 from controller.policy_versions import Published
@@ -85,17 +86,18 @@ class Training:
         rest = sorted(set(ready).difference(self.feed.ahead))
         assert len(rest) + len(self.feed.ahead) == len(ready), f"{self.feed.ahead} are not all in {ready}"
         groups = [self.state.groups[id] for id in (*self.feed.ahead, *rest)]
-        self._check_bound(groups, train_version)
+        contributions = [group.contribute() for group in groups]
+        self._check_bound(groups, contributions, train_version=train_version)
         self._adapt_cap()
         self.state.ledger.consume(ready)
         for group in groups:
-            group.state = "training"
+            group.state, group.contribution = "training", None
         self.batch = tuple(group.id for group in groups)
-        self._metrics = batch_metrics(groups, train_version)
+        self._metrics = batch_metrics(contributions, train_version)
         self._metrics["trajectories"] = sum(group.size for group in groups)
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)
-        items = tuple(item for group in groups for item in group.train_items())
+        items = tuple(chain.from_iterable(contribution.items for contribution in contributions))
         self.feed.add(Batch(train_version, self.batch, items), trainer.peer)
         return True
 
@@ -296,14 +298,16 @@ class Training:
                 self.feed.retire(trainer.peer, version)
                 self.fan_out.retire(version)
 
-    def _check_bound(self, groups: list[Group], train_version: int) -> None:
+    def _check_bound(
+        self, groups: list[Group], contributions: list[Contribution], *, train_version: int
+    ) -> None:
         """Count the ages of what is trained; a strict ledger that lets one through has a bug."""
-        ages = [
-            train_version
-            - (member.segments[0].policy_version if member.segments else group.oldest_token_version())
-            for group in groups
-            for member in group.kept
-        ]
+        ages: Counter[int] = Counter()
+        for group, contribution in zip(groups, contributions, strict=True):
+            for version, count in contribution.first_versions.items():
+                ages[train_version - version] += count
+            if without := len(contribution.items) - sum(contribution.first_versions.values()):
+                ages[train_version - group.oldest_token_version()] += without  # they have no token at all
         self.state.accounts.consume(ages)
         if self.state.ledger.is_strict:
             assert max(ages) <= self.state.config.staleness.max_staleness, (

@@ -115,7 +115,7 @@ def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: fl
     return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))
 
 
-MU_STEP = 0.01  # at each train step
+MU_STEP = 0.05  # at each train step: from its default to 0 in six
 GATED = (
     0.5  # share of a step in which admitted groups find no instance: then they start so late as to be late
 )

@@ -15,7 +15,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "routing": "marginal_gain",
         "synchronization": "gain",
         "migration": "gap",
-        "pace": 0.85,
+        "pace": 0.0,
         "adaptive_mu": True,
         "urgency": 5.0,
     },

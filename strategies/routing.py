@@ -56,9 +56,8 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     for instance in instances:
         if not has_room(work, instance):
             continue
-        c = instance.coefficients
         gain = _gain(instance, length, settings)
-        if gain < settings.mu * ideal_gain(c, length) and instance.running:
+        if instance.running and gain < settings.mu * ideal_gain(instance.coefficients, length):
             continue
         behind = settings.newest_version - instance.policy_version
         worth = gain * (

@@ -174,7 +174,7 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "routing: least_requests": {"routing": "least_requests"},
     "synchronization: greedy": {"synchronization": "greedy"},
     "migration: none": {"migration": "none"},
-    "pace: 0": {"pace": 0.0},
+    "pace: 0.85": {"pace": 0.85},
     "length_prediction: false": {"length_prediction": False},
     "cost_model: published": {"cost_model": "published"},
     "in_flight_batches: all": {"in_flight_batches": "all"},

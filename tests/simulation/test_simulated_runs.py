@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.config import Config
+from controller.dispatch import Dispatch
 from controller.simulation import Faults, Simulation
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,24 @@ def config(*, max_staleness=2, batch_groups=4, group_size=4, instances=3, steps=
             },
         }
     )
+
+
+FAULTS = Faults(rollout_kills=0.05, stragglers=0.05, slow_links=0.02, late_share=0.02)
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"in_flight_batches": "all", "routing": "least_requests"}, {"mu": 0.3, "decide_s": 0.5},
+              {"spare_groups": 2, "spare_responses": 1}, {"strategy": "areal"}, {"strategy": "verl_async"},
+              {"partial_rollout": False, "keep_kv": False}, {"stragglers": "retry"}]
+)  # fmt: skip
+def test_a_dispatch_that_is_left_out_would_have_routed_nothing(rules, monkeypatch):
+    digests = []
+    for looks_always in (False, True):
+        if looks_always:
+            monkeypatch.setattr(Dispatch, "_situation", lambda self: object())
+        runs = [Simulation(config(steps=8, **rules), seed=seed, faults=FAULTS) for seed in range(3)]
+        digests.append([run.run().digest for run in runs])
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
