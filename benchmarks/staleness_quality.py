@@ -77,6 +77,13 @@ def spread(values: list[float]) -> str:
     return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
+def against(first: list[dict[str, float]], some: list[dict[str, float]]) -> str:
+    """Mean difference to the first cell, seed by seed: the runs of a seed begin with one model."""
+    base = {one["seed"]: one["after"] for one in first}
+    differences = [one["after"] - base[one["seed"]] for one in some if one["seed"] in base]
+    return f" ({fmean(differences):+.3f})" if differences and some is not first else ""
+
+
 def main() -> int:
     """The exit code; prints a line for each run and a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -88,7 +95,7 @@ def main() -> int:
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for seed, bound, kind in product(options.seeds, options.bounds, options.kinds):
         if (figures := run(kind, bound, seed, options.steps)) is not None:
-            found.setdefault((kind, bound), []).append(figures)
+            found.setdefault((kind, bound), []).append(figures | {"seed": seed})
             print(json.dumps({"kind": kind, "bound": bound, "seed": seed, **figures}), flush=True)
     held_out = f"{HELD_OUT} held-out prompts x {SAMPLES}"
     print(f"\n{options.steps} steps, seeds {options.seeds}, {platform.machine()}, {held_out}")
@@ -98,10 +105,12 @@ def main() -> int:
         + " |\n|---|---|"
         + "---|" * len(options.kinds)
     )
+    first = found.get((options.kinds[0], options.bounds[0]), [])
     for bound in options.bounds:
         here = [found.get((kind, bound), []) for kind in options.kinds]
         ages = [one["staleness"] for some in here for one in some]
-        cells = [spread([one["after"] for one in some]) if some else "-" for some in here]
+        cells = [f"{spread([one['after'] for one in some])}{against(first, some)}" if some else "-"
+                 for some in here]  # fmt: skip
         print(f"| {bound} | {fmean(ages):.2f} | " + " | ".join(cells) + " |" if ages else f"| {bound} | - |")
     return int(any(one["violations"] for some in found.values() for one in some))
 
