@@ -128,8 +128,7 @@ class StalenessSettings(Section):
     """Seconds between two decisions to pull lazily or to migrate."""
     pace: float = Field(default=0.0, ge=0, lt=1)
     """A train step begins no sooner after the last than this share of the mean time between two, so that
-    instances are not crowded now and empty later. 0: as soon as a batch is ready, which was faster in most
-    simulated runs (docs/coordination.md, ablation)."""
+    instances are not crowded now and empty later. 0: as soon as a batch is ready."""
     stragglers: Literal["wait", "retry", "truncate"] = "wait"
     """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
     anew under new weights; or end the responses where they are."""
