@@ -83,12 +83,12 @@ class Coordination:
                 late += delta.count
                 continue
             taken += delta.count
-            instance.resident_tokens += delta.count
             if member.response_tokens >= member.look_again:
                 self._look_again(instance, group, member, pace_s)
             if delta.ending:
                 self.state.registry.take(instance, member)
                 self._end(group, member, delta.ending)
+        self.state.registry.grow(instance, taken)
         self.state.accounts.take(taken, is_expected=True)
         self.state.accounts.take(late, is_expected=False)
 

@@ -19,7 +19,7 @@ from protocol.messages import Route
 from strategies.admission import ADMISSIONS, window_rule
 from strategies.routing import ROUTINGS, Order
 from strategies.select import select
-from strategies.views import AdmissionView, InstanceView, WorkView, with_sibling
+from strategies.views import AdmissionView, InstanceView, WorkView
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
@@ -232,7 +232,7 @@ class Dispatch:
             if version not in may_run:
                 may_run[version] = self._may_run(group, trajectory, is_fresh, version)
             if may_run[version]:
-                shown.append(with_sibling(view) if number in siblings else view)
+                shown.append(view._replace(has_sibling=True) if number in siblings else view)
         if not shown:
             return None
         elsewhere = [view for view in shown if view.index != away] if away >= 0 else shown

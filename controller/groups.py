@@ -9,6 +9,7 @@ exactly `size` finished trajectories, and what else it had is dropped.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from protocol.ids import PeerId, TrajectoryId
@@ -100,7 +101,7 @@ class Group:
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
     scorers_lost_alone: int = 0  # of those, the ones that were given nothing else to score, to find out
-    contribution: Contribution | None = None
+    contribution: Contribution | None = None  # while it is occupied
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
         """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""
@@ -168,20 +169,20 @@ class Group:
     def contribute(self) -> Contribution:
         """What the group brings to its batch. Call when it is scored; it does not change from then on."""
         if self.contribution is None:
-            kept, versions = list(self.kept), [m.segments[0].policy_version for m in self.kept if m.segments]
-            mean = sum(self.rewards) / len(self.rewards)
+            kept = list(self.kept)
+            mean = fmean(self.rewards)
             self.contribution = Contribution(
-                tuple(
+                items=tuple(
                     TrainItem(
                         self.id, m.id.member, m.prompt_tokens, reward, advantage, m.ending, tuple(m.segments)
                     )
                     for m, reward, advantage in zip(kept, self.rewards, self.advantages, strict=True)
                 ),
-                tuple(m.response_tokens for m in kept),
-                dict(Counter(versions)),
-                sum(m.ending == "length" for m in kept),
-                sum(len({s.policy_version for s in m.segments}) > 1 for m in kept),
-                sum(self.rewards),
-                sum((reward - mean) ** 2 for reward in self.rewards),
+                lengths=tuple(m.response_tokens for m in kept),
+                first_versions=dict(Counter(m.segments[0].policy_version for m in kept if m.segments)),
+                cut=sum(m.ending == "length" for m in kept),
+                partial=sum(len({s.policy_version for s in m.segments}) > 1 for m in kept),
+                reward_sum=sum(self.rewards),
+                reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
             )
         return self.contribution

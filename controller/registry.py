@@ -3,7 +3,7 @@
 Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
 between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
 every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
-changes only by `place`, `take`, `expect` and `hand_over`, and by the tokens that arrive;
+changes only by `place`, `take`, `grow`, `expect` and `hand_over`;
 nothing here costs more than the logarithm of the number of workers per event.
 """
 
@@ -191,6 +191,10 @@ class Registry:
         if instance.peer in self._instances:  # else it was lost, and is counted no more
             self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None
+
+    def grow(self, instance: Instance, tokens: int) -> None:
+        """What runs there, or has just ended, has so many more tokens."""
+        instance.resident_tokens += tokens
 
     def expect(self, instance: Instance, trajectory: Trajectory, *, expected: int, is_urgent: bool) -> None:
         """It is expected to end with so many response tokens."""

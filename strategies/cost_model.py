@@ -74,12 +74,8 @@ def throughput(coefficients: Coefficients, running: int, tokens: float) -> float
 def marginal_gain(coefficients: Coefficients, running: int, tokens: float, length: float) -> float:
     """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it
     does harm."""
-    floor, other_b, other_k, attention_b, attention_k, *_ = coefficients  # as in `step_latency`, and faster
-    after_s = attention_b + attention_k * (tokens + length) + max(floor, other_b + other_k * (running + 1))
-    if not running:
-        return 1 / after_s
-    before_s = attention_b + attention_k * tokens + max(floor, other_b + other_k * running)
-    return (running + 1) / after_s - running / before_s
+    before = throughput(coefficients, running, tokens)
+    return throughput(coefficients, running + 1, tokens + length) - before
 
 
 def ideal_gain(coefficients: Coefficients, length: float) -> float:

@@ -25,15 +25,6 @@ class InstanceView(NamedTuple):
     waiting: int = 0  # trajectories in the engine's own queue, by its last report
 
 
-def with_sibling(view: InstanceView) -> InstanceView:
-    """The same instance to a trajectory whose group has a member there. Every decision asks for it, and
-    `_replace` takes twice as long."""
-    return tuple.__new__(InstanceView, (*view[:_HAS_SIBLING], True, *view[_HAS_SIBLING + 1 :]))
-
-
-_HAS_SIBLING = InstanceView._fields.index("has_sibling")
-
-
 class WorkView(NamedTuple):
     """One trajectory that waits for an instance."""
 
