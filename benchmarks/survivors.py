@@ -5,6 +5,8 @@ the seed, or never; a local one leaves what it has to its successor, unless it i
 by the production code; of every token it is known how often it was sampled.
 """
 
+from copy import deepcopy
+
 from benchmarks.fault_host import RESTART_S, FaultySimulation, Plagues
 from controller.commands import Command, Forget
 from controller.config import Config
@@ -76,6 +78,7 @@ class SurvivingSimulation(FaultySimulation):
         self._hands = {f"node-{i}": Hands() for i in range(remote)}
         self._adrift: dict[str, _Process] = {}  # without a controller; by name
         self._left: dict[str, tuple[Hands, int]] = {}  # last words of local workers, and their versions
+        self._files: dict[str, tuple[Hands, int]] = {}  # those again, as long as a controller may not have heard them
         self._pending: dict[str, list[Message]] = {}  # what a successor says behind them
         self._gone_share = gone_share
         make = self.cluster.make
@@ -102,6 +105,8 @@ class SurvivingSimulation(FaultySimulation):
         for process in self._processes.values():
             if isinstance(process.worker, SimulatedRollout):
                 _catch_up(process.worker, self._now)  # what it has sampled by now, it has sampled
+                if process.name in self._files and self._unacknowledged(process):
+                    self._left[process.name] = self._files[process.name]
                 if not process.is_alive or process.worker.policy_version < 0:
                     continue
                 if process.name in self._hands:
@@ -132,6 +137,7 @@ class SurvivingSimulation(FaultySimulation):
         for message in worker.handle(self._now, Interrupt(tuple(worker.in_hand()))):
             hands.add(message, ())
         self._left[process.name] = hands, version
+        self._files.pop(process.name, None)
 
     def _drift(self, process: _Process, until_s: float) -> None:
         self._adrift[process.name] = process
@@ -188,9 +194,11 @@ class SurvivingSimulation(FaultySimulation):
         hands, version = self._left[process.name]
         for message in messages:
             if isinstance(message, Welcome):
+                hands.cut(process.peer, ())
                 self._say(process, [hands.holding(version, {})])
             elif isinstance(message, Keep):
                 del self._left[process.name]
+                self._files[process.name] = deepcopy(hands), version
                 words = [word for word, _ in hands.release(message)]
                 self._say(process, words + self._pending.pop(process.name, []))
             else:

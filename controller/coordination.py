@@ -27,7 +27,7 @@ from protocol.messages import (
     Ready,
 )
 from strategies.cost_model import step_latency
-from strategies.fitting import OnlineFit
+from strategies.fleet import Fleet
 
 MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
@@ -43,6 +43,7 @@ class Coordination:
     def __init__(self, state: RunState, evaluation: Evaluation) -> None:
         self.state = state
         self.evaluation = evaluation
+        self.fleet = Fleet(state.coefficients)
         self._failures: dict[int, int] = {}
 
     # -- what instances say -----------------------------------------------------------------------------
@@ -51,9 +52,7 @@ class Coordination:
         """An engine is built; it pulls before it samples."""
         instance.capacity, instance.kv_tokens = message.capacity, message.kv_tokens
         if self.state.config.staleness.cost_model == "online":
-            seen = (i.fit for i in self.state.registry.instances() if i.fit and i.fit.observations)
-            known = next(seen, None)
-            instance.fit = OnlineFit(known.coefficients if known else self.state.coefficients)
+            instance.fit = self.fleet.join(instance.number)
 
     def on_status(self, instance: Instance, message: InstanceStatus) -> None:
         """Keep the newest load report, and learn the speed of the instance from it."""
@@ -64,7 +63,7 @@ class Coordination:
         if before is None:
             return
         if instance.fit is not None:
-            instance.fit.observe(before, message)
+            self._learn(instance, before, message)
         if message.preemptions > before.preemptions:
             instance.kv_share = max(LEAST_KV_SHARE, instance.kv_share * KV_SHARE_DOWN)
             self.state.accounts.counts["preemptions"] += message.preemptions - before.preemptions
@@ -166,6 +165,7 @@ class Coordination:
 
     def on_lost(self, instance: Instance) -> None:
         """Its trajectories go on elsewhere, from the last token that it reported."""
+        self.fleet.leave(instance.number)
         self.take_back(instance, list(instance.running))
 
     def take_back(self, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
@@ -211,6 +211,15 @@ class Coordination:
             self.state.send(peer, Interrupt(attempts))
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _learn(self, instance: Instance, before: InstanceStatus, after: InstanceStatus) -> None:
+        """Bring the cost model of the instance and of those like it up to date."""
+        registry, fleet = self.state.registry, self.fleet
+        known = instance.fit.coefficients if instance.fit else None
+        instance.fit = fleet.observe(instance.number, before, after)
+        if instance.fit.coefficients is not known:
+            for number in fleet.like(instance.number):
+                registry.changed[registry.instance(number).peer] = None
 
     def _look_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
         """Predict anew how long a response becomes, and whether that is soon enough."""

@@ -50,13 +50,13 @@ from controller.core import Core
 from controller.feed import Batch
 from protocol import ids, messages, settings
 from protocol.errors import LocalError, RunError
-from strategies import cost_model, fitting, lengths, views
+from strategies import cost_model, fitting, fleet, lengths, views
 
 MODULES = (
     config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
     evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, loose_ledger, membership,
     metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist, state, training,
-    ids, messages, settings, cost_model, fitting, lengths, views,
+    ids, messages, settings, cost_model, fitting, fleet, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

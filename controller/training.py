@@ -153,7 +153,9 @@ class Training:
             if state.config.staleness.adaptive_mu:
                 most = state.config.staleness.mu
                 gated = self.dispatch.take_gated_s() / period
-                mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated)
+                long_share = state.lengths.long_share()
+                mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated,
+                             long_share=long_share)  # fmt: skip
                 settings = settings._replace(mu=mu)
             state.strategy_settings = settings
             self._periods.append(period)

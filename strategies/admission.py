@@ -116,18 +116,21 @@ def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: fl
 
 
 MU_STEP = 0.05  # at each train step: from its default to 0 in six
-GATED = (
-    0.5  # share of a step in which admitted groups find no instance: then they start so late as to be late
-)
+GATED = 0.3  # share of a step in which admitted groups find no instance: then they start so late as to be late
+MANY_LONG = 0.06  # share of responses near the longest, from which one of those is among any that start late
 
 
-def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float) -> float:
+def next_mu(
+    mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float
+) -> float:
     """The routing threshold after a train step.
 
-    Lower while it keeps admitted groups from starting for much of a step, or the trainer waits for groups,
-    since then it is tokens per second that count; back up while the trainer waits for stragglers, which
-    crowded instances slow down.
+    What it keeps back starts where others have ended, which evens instances out, but starts late. So it is
+    lower while that goes on for much of a step, or the trainer waits for groups, since then it is tokens per
+    second that count; and 0 where so many responses are about as long as the longest (`long_share`) that some
+    of them are among those kept back: the trainer would wait for just these. It comes back up while the
+    trainer waits for stragglers, which crowded instances slow down.
     """
-    if gated > GATED or starved > max(late, STARVED):
-        return max(0.0, mu - MU_STEP)
-    return min(most, mu + MU_STEP) if late > STARVED else mu
+    if gated > GATED or starved > max(late, STARVED) or long_share > MANY_LONG:
+        return max(0.0, round(mu - MU_STEP, 9))
+    return min(most, round(mu + MU_STEP, 9)) if late > STARVED else mu

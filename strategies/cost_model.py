@@ -66,12 +66,12 @@ def prefill_s(coefficients: Coefficients, tokens: float) -> float:
     return c.prefill_b + (c.prefill_k + c.prefill_square * tokens) * tokens
 
 
-def throughput(coefficients: Coefficients, running: int, tokens: float) -> float:
+def throughput(coefficients: Coefficients, running: float, tokens: float) -> float:
     """Tokens per second of an instance; 0 when it is idle."""
     return running / step_latency(coefficients, running, tokens) if running else 0.0
 
 
-def marginal_gain(coefficients: Coefficients, running: int, tokens: float, length: float) -> float:
+def marginal_gain(coefficients: Coefficients, running: float, tokens: float, length: float) -> float:
     """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it
     does harm."""
     before = throughput(coefficients, running, tokens)

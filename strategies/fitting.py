@@ -39,14 +39,16 @@ DRIFT_EVIDENCE = 8  # intervals since the last fit, in bins that were known then
 KNOWN = 4  # latencies in a known bin
 PULL = 1e-4  # of the start, relative to the evidence; lets the start decide only what the data leave open
 KNEES = 16
-AGE = 1000.0  # intervals after which a bin that was not visited again counts half
+AGE = 1000.0  # intervals of each reporter, after which a bin that was not visited again counts half
 _SUBSETS = np.array([subset for subset in product((0.0, 1.0), repeat=3) if any(subset)])
 
 
-class _Interval(NamedTuple):
+class Interval(NamedTuple):
+    """What happened between two reports, per decode step, means."""
+
     running: float
-    tokens: float
-    latency: float
+    tokens: float  # resident
+    latency: float  # seconds
 
 
 class _Bin:
@@ -61,7 +63,7 @@ class _Bin:
         self.level: float | None = None  # latency of the bin; None when it is to be found anew
         self.known: float | None = None
 
-    def add(self, number: int, interval: _Interval) -> None:
+    def add(self, number: int, interval: Interval) -> None:
         self.ring.append((number, interval.latency))
         share = 1 / len(self.ring)
         self.running += (interval.running - self.running) * share
@@ -83,6 +85,7 @@ class OnlineFit:
 
     def __init__(self, start: Coefficients = QWEN_7B_TP1) -> None:
         """`start` holds until there is evidence, then decides only what the evidence leaves open."""
+        self.reporters = 1  # instances that teach it: the more, the more reports before it is fitted again
         self._start = self._decode = self._coefficients = start
         self._bins: dict[tuple[int, int], _Bin] = {}  # least recently visited first
         self._ratios: list[float] = []  # latency over that of the start, of the first ENOUGH intervals
@@ -113,7 +116,7 @@ class OnlineFit:
     def observe(self, before: InstanceStatus, after: InstanceStatus) -> None:
         """Learn from two successive reports of one process; of no use are intervals without decode steps."""
         self._observe_prefill(before, after)
-        interval = _interval(before, after)
+        interval = interval_between(before, after)
         if interval is None:
             return
         predicted = step_latency(self._coefficients, interval.running, interval.tokens)
@@ -130,7 +133,7 @@ class OnlineFit:
         elif self._is_fit_due():
             self._refit()
 
-    def _absorb(self, interval: _Interval, predicted: float) -> None:
+    def _absorb(self, interval: Interval, predicted: float) -> None:
         key = (
             int(RUNNING_BINS * log2(interval.running)),
             int(TOKENS_BINS * log2(1.0 + interval.tokens)),
@@ -149,10 +152,11 @@ class OnlineFit:
         if self._observations == ENOUGH:
             return True
         is_surprised = self._recent_error > 2 * self._error + 0.05
-        usual = REFIT_EVERY if self._observations < LATER else REFIT_EVERY_LATER
+        many = max(1.0, self.reporters / 4)
+        usual = REFIT_EVERY if self._observations < LATER else REFIT_EVERY_LATER * many
         if self._since_fit < (DRIFT_EVIDENCE if is_surprised else usual):
             return False
-        return self._since_fit >= REFIT_LATEST or not self._is_changing()
+        return self._since_fit >= REFIT_LATEST * many or not self._is_changing()
 
     def _is_changing(self) -> bool:
         """Whether the latest intervals lie on both sides of a drift: a fit now would take half of it."""
@@ -167,7 +171,8 @@ class OnlineFit:
         bins = list(self._bins.values())
         latencies = np.array([bin.latency() for bin in bins])
         running, tokens = np.array([(bin.running, bin.tokens) for bin in bins]).T
-        weights = np.array([len(bin.ring) / (1.0 + (self._observations - bin.last) / AGE) for bin in bins])
+        age = AGE * max(1, self.reporters)
+        weights = np.array([len(bin.ring) / (1.0 + (self._observations - bin.last) / age) for bin in bins])
         self._decode = _fit(self._start, np.stack((running, tokens, latencies)), weights)
         fitted = _latencies(self._decode, running, tokens)
         for bin, known in zip(bins, np.log(latencies / fitted).tolist(), strict=True):
@@ -215,7 +220,7 @@ class OnlineFit:
         self._coefficients = Coefficients(*self._decode[:5], *prefill)
 
 
-def _interval(before: InstanceStatus, after: InstanceStatus) -> _Interval | None:
+def interval_between(before: InstanceStatus, after: InstanceStatus) -> Interval | None:
     """Mean load and latency of a step between two reports; None if nothing was decoded or measured."""
     steps = after.decode_steps - before.decode_steps
     tokens = after.decode_tokens - before.decode_tokens
@@ -228,7 +233,7 @@ def _interval(before: InstanceStatus, after: InstanceStatus) -> _Interval | None
         return None
     # an engine that does not report what its steps read still says what it holds
     resident = context / steps if context else (before.resident_tokens + after.resident_tokens) / 2
-    return _Interval(tokens / steps, resident, latency)
+    return Interval(tokens / steps, resident, latency)
 
 
 def _weighted_median(pairs: deque[tuple[float, float]]) -> float:

@@ -25,6 +25,7 @@ PER_OCTAVE = 16
 LINEAR = 16.0  # tokens up to which bins are about equally wide
 STEPS = 8  # tables per standard deviation of what the siblings say
 FARTHEST = 4 * STEPS
+NEAR = 0.9
 MAX_RHO = 0.95  # a group that is alike in all but a hair would leave no bin with a weight
 
 
@@ -121,6 +122,13 @@ class LengthModel:
         edge = self._edges[max(after - 1, 0)]
         found = float(edge + (self._edges[after] - edge) * share)
         return min(float(self._max), max(found, float(so_far)))
+
+    def long_share(self) -> float:
+        """Share of responses that are about as long as the longest: over NEAR of the 99 % quantile."""
+        if self._fresh >= self._fresh_limit:
+            self._rebuild()
+        position = self._position(NEAR * self.quantile(0, 0.99))
+        return -self._falling[min(round(position), len(self._falling) - 1)]
 
     def _position(self, tokens: float) -> float:
         return self._per_octave * log2(1.0 + tokens / LINEAR)

@@ -43,24 +43,27 @@ def size(work: WorkView, settings: Settings) -> int:
 
 
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance whose throughput grows most, if by at least mu times what an idle one would gain.
+    """The instance whose throughput grows most until the next version is out; only where it grows now by at
+    least mu times what an idle one would gain (with mu = 0, wherever there is room).
 
     Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for new
     groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a
-    sibling, whose prompt is prefilled already. With length prediction, an instance is judged by the tokens
-    that it will hold on average, not by those of now. Source: StaleFlow (arXiv 2601.12784),
-    throughput-optimal routing with threshold mu.
+    sibling, whose prompt is prefilled already. With length prediction, an instance is judged by those that
+    will run there, not by those of now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with
+    threshold mu; looking ahead is ours.
     """
     length = size(work, settings)
     best: tuple[float, bool, int] | None = None
     for instance in instances:
         if not has_room(work, instance):
             continue
-        gain = _gain(instance, length, settings)
-        if instance.running and gain < settings.mu * ideal_gain(instance.coefficients, length):
+        is_gated = settings.mu > 0 and instance.running
+        if is_gated and _gain_now(instance, length, settings) < settings.mu * ideal_gain(
+            instance.coefficients, length
+        ):
             continue
         behind = settings.newest_version - instance.policy_version
-        worth = gain * (
+        worth = lasting_gain(instance, length, settings) * (
             OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
         )
         key = (worth, instance.has_sibling, -instance.index)
@@ -68,7 +71,23 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     return None if best is None else -best[2]
 
 
-def _gain(instance: InstanceView, length: int, settings: Settings) -> float:
+def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
+    """Tokens/s that a trajectory adds to an instance on average until the next version is out.
+
+    Work comes in bursts, a batch with each version. Who is about to end leaves an instance idle until the next
+    burst, however crowded it is now, and who has far to go crowds it for long; so those that run now count by
+    the share of that time for which they are expected to stay.
+    """
+    c, running = instance.coefficients, instance.running
+    if not running or not settings.uses_prediction:
+        return marginal_gain(c, running, instance.resident_tokens, length)
+    reach = settings.horizon_s / step_latency(c, running, instance.resident_tokens)  # tokens of each till then
+    left = max(0, instance.expected_tokens - instance.resident_tokens)
+    staying = min(running, left / max(1.0, reach))
+    return marginal_gain(c, staying, staying * settings.typical_tokens, length)
+
+
+def _gain_now(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that the trajectory adds, less what it takes from urgent ones, weighted by `urgency`."""
     c, n, tokens = instance.coefficients, instance.running, load(instance, settings)
     gain = marginal_gain(c, n, tokens, length)
@@ -79,8 +98,7 @@ def _gain(instance: InstanceView, length: int, settings: Settings) -> float:
 
 
 def _gain_order(instance: InstanceView, settings: Settings) -> float:
-    length = settings.typical_tokens
-    return -_gain(instance, length, settings)
+    return -lasting_gain(instance, settings.typical_tokens, settings)
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:

@@ -158,8 +158,12 @@ class _Host:
         self._last_words = LastWords(Path(link.settings.run_dir) / "hands" / self._attach.name)
         found = await asyncio.to_thread(self._last_words.read)
         if found is not None:
-            await hand_over(link, *found)
-        self._last_words.clear()
+            hands, policy_version = found
+            hands.cut(link.peer, ())  # so that who comes after this one names it, too
+            self._last_words.write(hands, policy_version)
+            await hand_over(link, hands, policy_version)
+            if await link.flush(FLUSH_S):  # else the next controller may have to be told
+                self._last_words.clear()
         loop = asyncio.get_running_loop()
 
         def cut() -> None:

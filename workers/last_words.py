@@ -43,12 +43,13 @@ class LastWords:
             return None
 
     def write(self, hands: Hands, policy_version: int) -> None:
-        """Leave this to the next one. Raises: OSError."""
+        """Leave this to the next one, in place of what is there. Raises: OSError."""
+        self._file.truncate(0)
         self._file.write(hands.to_bytes(policy_version))
         self._file.flush()
 
     def clear(self) -> None:
-        """It has been handed over. Raises: OSError."""
+        """A controller has heard it. Raises: OSError."""
         self._file.truncate(0)
 
 

@@ -24,7 +24,8 @@ WORK = WorkView(group=0, resident_tokens=4000, min_version=0, is_fresh=True, exp
 
 
 def instance(index, running=0, tokens=0, *, version=0, capacity=512, kv=10**6, **more):
-    return InstanceView(index, version, running, tokens, capacity, kv, expected_tokens=tokens, **more)
+    more.setdefault("expected_tokens", tokens)
+    return InstanceView(index, version, running, tokens, capacity, kv, **more)
 
 
 def test_one_instance_is_filled_up_to_the_published_numbers():
@@ -40,7 +41,8 @@ def test_an_idle_instance_is_never_refused_whatever_mu():
 
 
 def test_work_goes_where_it_adds_most_and_never_where_it_would_wait():
-    views = [instance(0, 20, 80_000), instance(1, 5, 20_000), instance(2, kv=3999), instance(3, capacity=0)]
+    views = [instance(0, 20, 80_000, expected_tokens=160_000), instance(1, 5, 20_000, expected_tokens=40_000),
+             instance(2, kv=3999), instance(3, capacity=0)]  # fmt: skip
     assert by_marginal_gain(WORK, views, Settings()) == 1
     assert by_least_requests(WORK, views, Settings()) == 1
     assert by_marginal_gain(WORK, views[2:], Settings()) is None
@@ -50,8 +52,18 @@ def test_fresh_work_prefers_new_weights_but_not_a_crowd():
     work = WORK._replace(is_fresh=True)
     views = [instance(0, 4, 16_000, version=3), instance(1, 4, 16_000, version=4)]
     assert by_marginal_gain(work, views, Settings(newest_version=4)) == 1
-    crowded = [instance(0, 2, 8_000, version=3), instance(1, 60, 240_000, version=4)]
-    assert by_marginal_gain(work, crowded, Settings(newest_version=4, mu=0.0)) == 0
+    crowd = instance(1, 60, 240_000, version=4, expected_tokens=480_000)
+    settings = Settings(newest_version=4, mu=0.0, typical_tokens=4000)
+    assert by_marginal_gain(work, [instance(0, 2, 8_000, version=3), crowd], settings) == 0
+
+
+def test_an_instance_is_judged_by_those_that_stay_until_the_next_version():
+    leaving = instance(0, 12, 48_000, expected_tokens=48_600)  # each has 50 tokens left
+    staying = instance(1, 8, 32_000, expected_tokens=64_000)
+    settings = Settings(mu=0.0, typical_tokens=4000, horizon_s=10.0)
+    assert by_marginal_gain(WORK, [leaving, staying], settings) == 0
+    assert by_marginal_gain(WORK, [leaving, staying], settings._replace(uses_prediction=False)) == 1
+    assert by_marginal_gain(WORK, [leaving, staying], settings._replace(horizon_s=0.01)) == 1  # nobody ends
 
 
 def test_siblings_go_home_while_there_is_room():
@@ -188,10 +200,18 @@ def test_the_cap_grows_while_groups_are_wanted_and_shrinks_while_stragglers_are_
 
 
 def test_mu_comes_down_while_it_keeps_work_from_starting():
-    assert next_mu(0.3, most=0.3, starved=0.0, late=0.2, gated=0.9) < 0.3
-    assert next_mu(0.1, most=0.3, starved=0.0, late=0.2, gated=0.0) > 0.1
-    assert next_mu(0.1, most=0.3, starved=0.0, late=0.0, gated=0.0) == 0.1
-    assert next_mu(0.3, most=0.3, starved=0.0, late=0.2, gated=0.0) == 0.3
+    calm = {"most": 0.3, "starved": 0.0, "late": 0.2, "gated": 0.0, "long_share": 0.01}
+    assert next_mu(0.3, **calm | {"gated": 0.9}) < 0.3
+    assert next_mu(0.1, **calm) > 0.1
+    assert next_mu(0.1, **calm | {"late": 0.0}) == 0.1
+    assert next_mu(0.3, **calm) == 0.3
+
+
+def test_nothing_is_kept_back_where_many_responses_are_as_long_as_the_longest():
+    mu = 0.3
+    for _ in range(6):
+        mu = next_mu(mu, most=0.3, starved=0.0, late=0.2, gated=0.0, long_share=0.1)
+    assert mu == 0.0
 
 
 def test_a_key_that_is_written_out_beats_the_preset():
