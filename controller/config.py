@@ -85,11 +85,12 @@ class StalenessSettings(Section):
     """`marginal_gain`, `least_requests`, `group_affine`, `round_robin`, or an import path of a function like
     those of strategies/routing.py."""
     mu: float = Field(default=0.3, ge=0, le=1)
-    """Marginal-gain routing leaves a trajectory queued when its gain is under mu times that on an idle
-    instance."""
+    """Marginal-gain routing leaves a trajectory queued while its gain everywhere is under mu times that on an
+    idle instance. 0: it starts wherever there is room."""
     adaptive_mu: bool = True
-    """Lower mu while the trainer waits for groups rather than for stragglers: then the number of tokens
-    counts, not how soon each response ends. `mu` is the most that it comes back to."""
+    """Lower mu while it keeps groups back for long, while the trainer waits for groups rather than for
+    stragglers, and where many responses are about as long as the longest. `mu` is the most that it comes back
+    to."""
     synchronization: str = "gain"
     """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
     (when it has thinned out), `every_few`, or an import path of a function like those of
@@ -122,7 +123,7 @@ class StalenessSettings(Section):
     """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
     decides whom new work slows down. Needs length prediction."""
     cost_model: str = "online"
-    """Speed of instances: `online` (fitted from their reports), `published` (a 7B model on one GPU), or a
+    """Speed of instances: `online` (fitted from the reports of all that are alike), `published` (a 7B model on one GPU), or a
     JSON file made by `launch.py profile`, whose content takes its place when the configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
