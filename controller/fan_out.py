@@ -7,7 +7,7 @@ often, however many hosts there are; of one host, one instance pulls at a time, 
 got.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from controller.policy_versions import Published
 from controller.registry import Instance, Worker
@@ -41,17 +41,28 @@ class FanOut:
                     found.append(instance)
         return found
 
-    def sources(self, instance: Instance, version: Published) -> tuple[str, ...] | None:
-        """Where a reachable instance gets a version, nearest first; () where it lies already; None if another
-        of its host has begun to pull."""
-        if instance.host == version.host:
-            return ()
-        if any(i.host == instance.host and i.pulling is not None for i in self.state.registry.instances()):
-            return None
-        tree = self.parents.setdefault(version.policy_version, {})
-        tree.pop(instance.peer, None)  # a pull that failed, and is told again
-        tree[instance.peer] = self._choose(tree, instance.peer, version.policy_version)
-        return self._path(tree, tree[instance.peer])
+    def sources(
+        self, instances: Iterable[Instance], version: Published
+    ) -> Iterator[tuple[Instance, tuple[str, ...]]]:
+        """Those of these reachable instances that may pull the version now, and where each gets it, nearest
+        first; () where it lies already. Of one host, only one may, until it has answered.
+
+        Each of them counts as a source of the next, so the caller is to make it pull.
+        """
+        pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
+        room: _Room | None = None
+        for instance in instances:
+            if instance.host == version.host:
+                yield instance, ()
+            elif instance.host not in pulling:
+                tree = self.parents.setdefault(version.policy_version, {})
+                room = room or self._room(tree, version.policy_version)
+                pulling.add(instance.host)
+                tree.pop(instance.peer, None)  # a pull that failed, and is told again
+                source = next(s for s in room.nearest() if instance.peer not in self._ancestors(tree, s))
+                tree[instance.peer] = source
+                room.take(instance.peer, source)
+                yield instance, self._path(tree, source)
 
     def on_serving(self, worker: Worker, endpoint: str) -> None:
         """A worker says where it hands versions on: somebody may have waited for that."""
@@ -86,14 +97,9 @@ class FanOut:
             for peer in tree:
                 assert peer not in self._ancestors(tree, tree[peer]), f"{peer} is a source of its own"
 
-    def _choose(self, tree: dict[PeerId, PeerId], peer: PeerId, policy_version: int) -> PeerId:
-        """The source nearest to the trainer that has room for one more, and does not depend on this one."""
-        children, most = self._children(tree, policy_version), self.state.config.weights.fan_out
-        for source in (TRAINER, *tree):
-            has_it = source == TRAINER or self._has(source, policy_version)
-            if has_it and children.get(source, 0) < most and peer not in self._ancestors(tree, source):
-                return source
-        raise AssertionError("a source without children has room")
+    def _room(self, tree: dict[PeerId, PeerId], policy_version: int) -> "_Room":
+        have_it = [TRAINER, *(peer for peer in tree if self._has(peer, policy_version))]
+        return _Room(have_it, self._children(tree, policy_version), self.state.config.weights.fan_out)
 
     def _children(self, tree: dict[PeerId, PeerId], policy_version: int) -> dict[PeerId, int]:
         """How many a source feeds, or has fed."""
@@ -129,3 +135,31 @@ class FanOut:
         if not worker.is_asked:
             worker.is_asked = True
             self.state.send(worker.peer, Serve())
+
+
+class _Room:
+    """The sources of one version, nearest to the trainer first, with room for one more.
+
+    One that is full is not looked at again: to choose for all instances takes about as many looks as there are
+    instances.
+    """
+
+    def __init__(self, sources: list[PeerId], children: dict[PeerId, int], most: int) -> None:
+        self._sources, self._children, self._most = sources, children, most
+        self._full = 0  # so many of the first are
+
+    def nearest(self) -> Iterator[PeerId]:
+        """Those with room."""
+        while self._is_full(self._sources[self._full]):
+            self._full += 1
+        for index in range(self._full, len(self._sources)):
+            if not self._is_full(self._sources[index]):
+                yield self._sources[index]
+
+    def take(self, peer: PeerId, source: PeerId) -> None:
+        """The peer pulls from this source, and becomes one."""
+        self._children[source] = self._children.get(source, 0) + 1
+        self._sources.append(peer)
+
+    def _is_full(self, source: PeerId) -> bool:
+        return self._children.get(source, 0) >= self._most

@@ -49,9 +49,7 @@ class Pulls:
         useful = self.state.queue.count_by_version()
         views = [self._view(instance, useful) for instance in behind]
         numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
-        for instance in behind:
-            if instance.number in numbers or self._must_pull(instance):
-                self._pull(instance, newest)
+        self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way."""
@@ -69,10 +67,9 @@ class Pulls:
         ]
         free = self.fan_out.reachable(free, wanted)
         if free:
-            self._pull(
-                min(free, key=lambda i: (i.policy_version > wanted.policy_version, len(i.running), i.number)),
-                wanted,
-            )
+            is_newer = {i.number: i.policy_version > wanted.policy_version for i in free}
+            chosen = min(free, key=lambda i: (is_newer[i.number], len(i.running), i.number))
+            self._pull([chosen], wanted)
 
     def _must_pull(self, instance: Instance) -> bool:
         """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
@@ -127,20 +124,18 @@ class Pulls:
             sum(count for version, count in useful.items() if version <= instance.policy_version),
         )
 
-    def _pull(self, instance: Instance, version: Published) -> None:
+    def _pull(self, instances: list[Instance], version: Published) -> None:
         state = self.state
-        sources = self.fan_out.sources(instance, version)
-        if sources is None:  # another of its host has begun to
-            return
-        is_back = version.policy_version < instance.policy_version
-        if instance.running and (is_back or not state.config.staleness.keep_kv):
-            attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
-            state.send(instance.peer, Interrupt(attempts))
-            state.accounts.counts["interrupts"] += len(attempts)
-        instance.pulling = version.policy_version
-        state.registry.changed[instance.peer] = None
-        state.accounts.counts["pulls"] += 1
-        if version.policy_version > state.pulled_version:
-            state.pulled_version = version.policy_version
-            state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
-        state.send(instance.peer, Pull(version.policy_version, version.location, version.digest, sources))
+        for instance, sources in self.fan_out.sources(instances, version):
+            is_back = version.policy_version < instance.policy_version
+            if instance.running and (is_back or not state.config.staleness.keep_kv):
+                attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+                state.send(instance.peer, Interrupt(attempts))
+                state.accounts.counts["interrupts"] += len(attempts)
+            instance.pulling = version.policy_version
+            state.registry.changed[instance.peer] = None
+            state.accounts.counts["pulls"] += 1
+            if version.policy_version > state.pulled_version:
+                state.pulled_version = version.policy_version
+                state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
+            state.send(instance.peer, Pull(version.policy_version, version.location, version.digest, sources))
