@@ -78,7 +78,7 @@ class SurvivingSimulation(FaultySimulation):
         self._hands = {f"node-{i}": Hands() for i in range(remote)}
         self._adrift: dict[str, _Process] = {}  # without a controller; by name
         self._left: dict[str, tuple[Hands, int]] = {}  # last words of local workers, and their versions
-        self._files: dict[str, tuple[Hands, int]] = {}  # those again, as long as a controller may not have heard them
+        self._files: dict[str, tuple[Hands, int]] = {}  # again, until a controller has heard them
         self._pending: dict[str, list[Message]] = {}  # what a successor says behind them
         self._gone_share = gone_share
         make = self.cluster.make

@@ -123,8 +123,9 @@ class StalenessSettings(Section):
     """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
     decides whom new work slows down. Needs length prediction."""
     cost_model: str = "online"
-    """Speed of instances: `online` (fitted from the reports of all that are alike), `published` (a 7B model on one GPU), or a
-    JSON file made by `launch.py profile`, whose content takes its place when the configuration is read."""
+    """Speed of instances: `online` (fitted from the reports of all that are alike), `published` (a 7B model
+    on one GPU), or a JSON file made by `launch.py profile`, whose content takes its place when the
+    configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
     pace: float = Field(default=0.0, ge=0, lt=1)

@@ -140,8 +140,8 @@ class FanOut:
 class _Room:
     """The sources of one version, nearest to the trainer first, with room for one more.
 
-    One that is full is not looked at again: to choose for all instances takes about as many looks as there are
-    instances.
+    One that is full is not looked at again, so choosing for all instances takes about as many looks as there
+    are instances.
     """
 
     def __init__(self, sources: list[PeerId], children: dict[PeerId, int], most: int) -> None:

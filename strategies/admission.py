@@ -116,13 +116,11 @@ def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: fl
 
 
 MU_STEP = 0.05  # at each train step: from its default to 0 in six
-GATED = 0.3  # share of a step in which admitted groups find no instance: then they start so late as to be late
+GATED = 0.3  # share of a step in which admitted groups find no instance; beyond, they start too late
 MANY_LONG = 0.06  # share of responses near the longest, from which one of those is among any that start late
 
 
-def next_mu(
-    mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float
-) -> float:
+def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float) -> float:
     """The routing threshold after a train step.
 
     What it keeps back starts where others have ended, which evens instances out, but starts late. So it is

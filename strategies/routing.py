@@ -74,14 +74,14 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that a trajectory adds to an instance on average until the next version is out.
 
-    Work comes in bursts, a batch with each version. Who is about to end leaves an instance idle until the next
-    burst, however crowded it is now, and who has far to go crowds it for long; so those that run now count by
-    the share of that time for which they are expected to stay.
+    Work comes in bursts, a batch with each version. Who is about to end leaves an instance idle until the
+    next burst, however crowded it is now, and who has far to go crowds it for long; so those that run now
+    count by the share of that time for which they are expected to stay.
     """
     c, running = instance.coefficients, instance.running
     if not running or not settings.uses_prediction:
         return marginal_gain(c, running, instance.resident_tokens, length)
-    reach = settings.horizon_s / step_latency(c, running, instance.resident_tokens)  # tokens of each till then
+    reach = settings.horizon_s / step_latency(c, running, instance.resident_tokens)  # tokens of each
     left = max(0, instance.expected_tokens - instance.resident_tokens)
     staying = min(running, left / max(1.0, reach))
     return marginal_gain(c, staying, staying * settings.typical_tokens, length)

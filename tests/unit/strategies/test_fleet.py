@@ -29,8 +29,8 @@ class Cluster:
     def miss(self, number: int) -> float:
         """Mean relative error of what is believed of this instance."""
         loads = [(1, 2_000), (8, 16_000), (32, 100_000), (64, 300_000)]
-        pairs = [(step_latency(self.fits[number].coefficients, *load), step_latency(self.truth(number), *load))
-                 for load in loads]  # fmt: skip
+        believed, true = self.fits[number].coefficients, self.truth(number)
+        pairs = [(step_latency(believed, *load), step_latency(true, *load)) for load in loads]
         return sum(abs(a - b) / b for a, b in pairs) / len(pairs)
 
 

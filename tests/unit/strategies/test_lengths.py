@@ -78,7 +78,7 @@ def test_a_quantile_is_passed_by_the_rest(workload):
             assert sum(length < 0.97 * found for length in longer) / len(longer) < q + 0.04
 
 
-@pytest.mark.parametrize("draw, expected", [(lognormal, 0.038), (bimodal, 0.1), (uniform, 0.12)])
+@pytest.mark.parametrize(("draw", "expected"), [(lognormal, 0.038), (bimodal, 0.1), (uniform, 0.12)])
 def test_the_share_of_responses_near_the_longest_is_learned(draw, expected):
     assert taught(draw, 24_000).long_share() == pytest.approx(expected, rel=0.25)
 
