@@ -156,10 +156,14 @@ class Runner:
         print(f"{len(keys)} runs, {len(missing)} of them to be made", flush=True)
         with ProcessPoolExecutor(self.processes, mp_context=get_context("fork")) as pool:
             started = {pool.submit(run_in_time, one, self.ends): one for one in missing}
-            for count, future in enumerate(as_completed(started), 1):
-                if (figures := future.result()) is not None:
-                    self._keep(keys[started[future]], started[future], figures)
-                    print(f"  {count}/{len(missing)} {told(started[future], figures)}", flush=True)
+            try:
+                for count, future in enumerate(as_completed(started), 1):
+                    if (figures := future.result()) is not None:
+                        self._keep(keys[started[future]], started[future], figures)
+                        print(f"  {count}/{len(missing)} {told(started[future], figures)}", flush=True)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)  # else the others go on in silence
+                raise
         return {one: self._kept[keys[own]]["figures"] for one, own in wanted.items()
                 if self._is_known(keys[own])}  # fmt: skip
 

@@ -43,6 +43,32 @@ def config(*, max_staleness=2, batch_groups=4, group_size=4, instances=3, steps=
 FAULTS = Faults(rollout_kills=0.05, stragglers=0.05, slow_links=0.02, late_share=0.02)
 
 
+class Watched(Simulation):
+    """Compares what routing sees with what is, after every event."""
+
+    compared = 0
+
+    def _deliver(self, event):
+        super()._deliver(event)
+        registry, dispatch = self.core.state.registry, self.core.dispatch
+        for instance in registry.instances():
+            if instance.peer not in registry.changed:
+                seen = dispatch._views.get(instance.number)
+                assert (seen is not None) == dispatch.is_routable(instance)
+                if seen is not None:
+                    now = dispatch.view(instance)
+                    tokens = {name: getattr(now, name) for name in ("resident_tokens", "expected_tokens")}
+                    assert seen._replace(**tokens) == now  # those of running responses come with each report
+                    self.compared += 1
+
+
+@pytest.mark.parametrize("rules", [{}, {"strategy": "greedy"}, {"strategy": "areal"}])
+def test_routing_sees_every_instance_as_it_is(rules):
+    run = Watched(config(instances=6, **rules), seed=1, faults=FAULTS)
+    assert run.run().is_success
+    assert run.compared > 1000
+
+
 @pytest.mark.parametrize(
     "rules", [{}, {"in_flight_batches": "all", "routing": "least_requests"}, {"mu": 0.3, "decide_s": 0.5},
               {"spare_groups": 2, "spare_responses": 1}, {"strategy": "areal"}, {"strategy": "verl_async"},

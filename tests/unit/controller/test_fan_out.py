@@ -115,6 +115,25 @@ def test_of_one_host_one_instance_pulls_and_the_next_finds_it_there():
     assert set(run.pulls) == {first}
     run.answer(first)
     assert set(run.pulls) == {second}
+    run.answer(second)
+    run.publish(1)  # to both at once
+    assert set(run.pulls) == {first}
+
+
+def test_one_that_is_told_again_does_not_pull_from_those_below_it():
+    run = Run(fan_out=1)
+    first = run.attach("rollout", "host 0")
+    run.serve(run.trainer)
+    second, third = run.attach("rollout", "host 1"), run.attach("rollout", "host 2")
+    for peer in (first, second, third):
+        run.serve(peer)
+    fan_out, state = run.core.fan_out, run.core.state
+    fan_out.parents[0] = {first: "", second: first, third: ""}  # the third took the place of the first
+    again = state.registry.workers[first]
+    again.pulling = None
+    assert state.versions.newest is not None
+    told = list(fan_out.sources([again], state.versions.newest))
+    assert told == [(again, (f"tcp://{third}", f"tcp://{run.trainer}"))]
 
 
 def test_copies_elsewhere_are_retired_with_the_version():

@@ -48,6 +48,13 @@ def test_work_goes_where_it_adds_most_and_never_where_it_would_wait():
     assert by_marginal_gain(WORK, views[2:], Settings()) is None
 
 
+def test_nothing_is_kept_back_at_mu_zero_even_where_urgent_ones_run():
+    busy = instance(0, 60, 240_000, expected_tokens=480_000, urgent=60)
+    settings = Settings(mu=0.0, urgency=20.0, is_tail_bound=True)
+    assert by_marginal_gain(WORK, [busy], settings) == 0
+    assert by_marginal_gain(WORK, [busy], settings._replace(mu=0.01)) is None
+
+
 def test_fresh_work_prefers_new_weights_but_not_a_crowd():
     work = WORK._replace(is_fresh=True)
     views = [instance(0, 4, 16_000, version=3), instance(1, 4, 16_000, version=4)]

@@ -61,6 +61,21 @@ def test_one_that_slows_down_is_followed_and_comes_back_to_the_others():
     cluster.speeds[2] = 1.0
     cluster.run(60)
     assert cluster.fits[2] is cluster.fits[0]
+    assert len(cluster.fleet._kinds) == 1
+
+
+def test_one_that_comes_back_little_by_little_joins_the_others_again():
+    cluster = Cluster([1.0] * 6)
+    cluster.run(60)
+    cluster.speeds[2] = 0.5
+    cluster.run(60)
+    assert cluster.fits[2] is not cluster.fits[0]
+    while cluster.speeds[2] < 1.0:  # never so much at once that it would look for another kind
+        cluster.speeds[2] = min(1.0, cluster.speeds[2] * 1.03)
+        cluster.run(20)
+    cluster.run(40)
+    assert cluster.fits[2] is cluster.fits[0]
+    assert len(cluster.fleet._kinds) == 1
 
 
 def test_what_was_taught_stays_for_those_that_come_later():
@@ -74,7 +89,9 @@ def test_what_was_taught_stays_for_those_that_come_later():
 
 
 def test_instances_of_any_speed_make_few_kinds_and_each_is_known():
-    cluster = Cluster([1.02**number for number in range(100)])  # the fastest has seven times the speed
+    cluster = Cluster([1.04**number for number in range(100)])  # the fastest has fifty times the speed
     cluster.run(60)
-    assert len(set(cluster.fits.values())) <= MAX_KINDS
-    assert max(cluster.miss(number) for number in cluster.fits) < 0.25
+    assert len(set(cluster.fits.values())) == len(cluster.fleet._kinds) == MAX_KINDS
+    misses = sorted(cluster.miss(number) for number in cluster.fits)
+    assert misses[len(misses) // 2] < 0.15
+    assert misses[-1] < 0.9
