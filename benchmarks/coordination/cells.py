@@ -50,6 +50,7 @@ SHAPES = {
     "wide": Shape(128, 128, 16, 0.0, 20_000),
     "mixed": Shape(16, 512, 1, speeds=(1.0, 0.4)),
 }
+FIELDS = ("shape", "publish", "is_reserved", "seed", "steps", "scale")  # of a cell, besides its rules
 TRAIN_S_PER_TOKEN = 2.3e-5  # of a trainer that fits 16 instances; others have more GPUs
 
 
@@ -61,7 +62,8 @@ class Cell:
     bound: int
     rules: tuple[tuple[str, Any], ...] = ()
     shape: str = "single"
-    publish: str = "honest"
+    publish: str = "honest"  # or "early": on the terms and with the lengths of that study
+    is_reserved: bool = False  # KV is taken for final lengths, as there; with early publishing
     seed: int = 1
     steps: int = simulation_agreement.VERSIONS
     scale: int = 1  # divides instances and prompts alike
@@ -78,6 +80,8 @@ class Cell:
         tree["rollout"]["max_response_tokens"] = shape.cap or tree["rollout"]["max_response_tokens"]
         tree["trainer"]["batch_groups"] = max(1, shape.prompts // self.scale)
         tree["simulation"] |= {"publish": self.publish, "report_s": 10.0}
+        if self.publish == "honest":
+            tree["simulation"] |= {"pull_s": simulation_agreement.SYNC_S, "train_base_s": 0.0}
         tree["simulation"]["train_token_s"] = TRAIN_S_PER_TOKEN * 16 / instances
         tree["simulation"]["workload"]["group_correlation"] = shape.correlation
         tree["simulation"]["engine"]["speeds"] = shape.speeds
@@ -91,7 +95,7 @@ class Cell:
 
 def cell(workload: str, bound: int, strategy: str = "staleflow", **rest: Any) -> Cell:
     """A cell under a preset; what is no field of a cell is a key of `staleness`."""
-    own = {key: rest.pop(key) for key in ("shape", "publish", "seed", "steps", "scale") if key in rest}
+    own = {key: rest.pop(key) for key in FIELDS if key in rest}
     rules = tuple(sorted({"strategy": strategy, **rest}.items()))
     return Cell(workload, FIXED_BOUND.get(strategy, bound), rules, **own)
 
@@ -107,7 +111,10 @@ def source_digest() -> str:
 def run(one: Cell) -> Figures:
     """The figures of a cell, or `{"failure": reason}`."""
     config, began = one.config, time.perf_counter()
-    simulation = Simulation(config, seed=one.seed, with_digest=False)
+    if one.publish == "early":
+        simulation = simulation_agreement.study_simulation(config, seed=one.seed, is_reserved=one.is_reserved)
+    else:
+        simulation = Simulation(config, seed=one.seed, with_digest=False)
     try:
         outcome = simulation.run(max_events=MAX_EVENTS)
     except RuntimeError as error:
@@ -175,6 +182,8 @@ class Runner:
 
     def _key(self, one: Cell) -> str:
         text = f"{one.config.model_dump_json()}/{one.seed}"
+        if one.publish == "early":
+            text += "/as in the study" + "/reserved" * one.is_reserved
         return blake2b(text.encode(), digest_size=12).hexdigest()
 
     def _keep(self, key: str, one: Cell, figures: Figures) -> None:

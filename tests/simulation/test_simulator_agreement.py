@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.simulation_agreement import PUBLISHED, make_config
+from benchmarks.simulation_agreement import AREAL, PUBLISHED, make_config, study_simulation
 from controller.simulation import Faults, Simulation, window
 from tests.simulation.test_simulated_runs import config
 
@@ -13,6 +13,18 @@ def test_a_synchronous_run_is_as_fast_as_published(kind):
     figures = window(simulation.run().starts, max_staleness=0, skip=4)
     assert figures is not None
     assert figures.trajectories_per_s == pytest.approx(PUBLISHED[kind][0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "published"),
+    [("bimodal", "greedy", PUBLISHED["bimodal"][3]), ("uniform", "areal", AREAL["uniform"][2])],
+)
+def test_on_the_terms_of_the_other_simulator_ours_says_the_same(kind, strategy, published):
+    simulation = study_simulation(make_config(kind, 3, strategy=strategy), seed=1, is_reserved=True)
+    figures = window(simulation.run().starts, max_staleness=3, skip=10)
+    assert figures is not None
+    assert figures.trajectories_per_s == pytest.approx(published, rel=0.03)
+    assert figures.reprefilled_tokens == 0
 
 
 @pytest.mark.parametrize("seed", range(6))
