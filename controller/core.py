@@ -100,11 +100,11 @@ class Core:
         self.scoring.take_completed()
         if state.ending is None:
             self.examples.fill()
+            if self.moves.gives_up_stragglers and self.training.can_begin():
+                self.moves.give_up_stragglers()
             if self.training.consume():
                 self.scoring.give_up_useless()
             self.training.run_ahead()
-            if not self.training.is_busy:
-                self.moves.give_up_stragglers()
             self.evaluation.schedule()
             self.pulls.serve_evaluation()
             self.pulls.run()

@@ -64,10 +64,19 @@ class Moves:
                 back.append(self.state.groups[group].members[member])
         self._interrupt(back, "returned")
 
+    @property
+    def gives_up_stragglers(self) -> bool:
+        """Whether `staleness.stragglers` says to do anything but wait."""
+        return self.state.config.staleness.stragglers != "wait"
+
     def give_up_stragglers(self) -> None:
-        """Do with the groups that alone hold the next batch back what `staleness.stragglers` says."""
+        """Do with the groups that alone hold the next batch back what `staleness.stragglers` says.
+
+        The caller consumes at once: what is begun anew under the weights that it had before would be due for
+        the same batch, and so hold it back again.
+        """
         staleness, ledger = self.state.config.staleness, self.state.ledger
-        if staleness.stragglers == "wait" or ledger.is_ready():
+        if ledger.is_ready():
             return
         blockers = [self.state.groups[id] for id in ledger.blockers()]
         if not 0 < len(blockers) <= staleness.straggler_groups:

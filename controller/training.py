@@ -68,10 +68,14 @@ class Training:
         """Whether a trainer is there and doing it."""
         return self.feed.is_working
 
+    def can_begin(self) -> bool:
+        """Whether a batch would go to the trainer now if it were ready."""
+        return self._is_free() and not self._holds()
+
     def consume(self) -> bool:
         """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
         trainer = self.state.registry.trainer()
-        if trainer is None or self.is_busy or self.state.ending is not None:
+        if trainer is None or not self._is_free():
             return False
         if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
             self._enough_at = self.state.now
@@ -113,6 +117,10 @@ class Training:
         certain = [id for id in ledger.settle() if id not in feed.ahead][:room] if room else []
         if certain:
             feed.send_ahead([self.state.groups[id] for id in certain], trainer.peer)
+
+    def _is_free(self) -> bool:
+        is_there = self.state.registry.trainer() is not None
+        return is_there and not self.is_busy and self.state.ending is None
 
     def _holds(self) -> bool:
         """Whether a batch that is ready had better wait, so that steps come at an even pace.
