@@ -98,7 +98,7 @@ def test_a_prompt_that_was_begun_anew_is_not_lost():
 @pytest.mark.parametrize("pace", [0.0, 0.9])
 def test_a_prompt_that_is_begun_anew_does_not_hold_the_same_batch_back_again(pace, seed):
     lazy = {"keep_kv": True, "synchronization": "every_few", "sync_steps": 2, "decide_s": 0.3, "mu": 0.3}
-    rules = {"max_staleness": 1, "in_flight_batches": 1.5, "pace": pace}  # under old weights it is due at once
+    rules = {"max_staleness": 1, "in_flight_batches": 1.5, "pace": pace}  # with old weights it is due at once
     _, outcome = run(seed=seed, stragglers="retry", prompts=48, **rules, **lazy)
     assert outcome.is_success, outcome.reason
     assert sorted(group for batch in outcome.trained for group in batch) == list(range(48))
