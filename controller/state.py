@@ -72,6 +72,7 @@ class RunState:
             phi_throughput=staleness.phi_throughput,
             sync_steps=staleness.sync_steps,
             uses_prediction=staleness.length_prediction,
+            keeps_kv=staleness.keep_kv,
             urgency=staleness.urgency,
         )
         self.epoch = 1  # controller processes that the run has had

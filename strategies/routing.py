@@ -44,7 +44,8 @@ def size(work: WorkView, settings: Settings) -> int:
 
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
     """The instance whose throughput grows most until the next version is out; only where it grows now by at
-    least mu times what an idle one would gain (with mu = 0, wherever there is room).
+    least mu times what an idle one would gain (with mu = 0, wherever there is room). Where a pull sends back
+    all that runs (`keep_kv: false`), only fresh work is kept back so: what has begun is due sooner.
 
     Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for new
     groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a
@@ -57,7 +58,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     for instance in instances:
         if not has_room(work, instance):
             continue
-        is_gated = settings.mu > 0 and instance.running
+        is_gated = settings.mu > 0 and instance.running and (work.is_fresh or settings.keeps_kv)
         if is_gated and _gain_now(instance, length, settings) < settings.mu * ideal_gain(
             instance.coefficients, length
         ):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from strategies.cost_model import throughput
 from strategies.views import Settings, SyncView
 
-CHEAP = 0.05  # of the time between two versions: a pull that takes less is not worth thinking about
+CHEAP = 0.5  # of the time between two versions: a pull that takes less is made at once
 
 Synchronization = Callable[[Sequence[SyncView], Settings], list[int]]
 
@@ -24,9 +24,11 @@ def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """Those for whom new weights are worth what they cost.
 
-    An idle instance pulls at once, and one for which a pull is cheap. Another pulls when fresh trajectories
-    wait that it could take at the newest version only, and the tokens that they would add until the next
-    version is out exceed those that it loses while it pulls and prefills again what it had. The cheapest come
+    An idle instance pulls at once, and one whose pull takes less than half of the time between two versions:
+    what is put off has to be prefilled again all the same, a version later, and meanwhile fresh groups start
+    under old weights and are due sooner. Another pulls when fresh trajectories wait that it could take at the
+    newest version only, and the tokens that they would add until the next version is out exceed those that it
+    loses while it pulls and prefills again what it had. The cheapest come
     first, and each takes its share of what waits. Our reading of the paper's marginal-gain rule (the release
     has it commented out); lazy pulls after SIMULATION.md section 5, item 5.
     """

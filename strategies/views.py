@@ -79,6 +79,7 @@ class Settings(NamedTuple):
     phi_throughput: float = 5.0
     sync_steps: int = 1  # pull only versions that are a multiple of this
     uses_prediction: bool = True
+    keeps_kv: bool = True  # a pull leaves what runs where it is
     urgency: float = 0.0  # worth of a token/s of an urgent trajectory, relative to any other
 
 

@@ -73,6 +73,15 @@ def test_an_instance_is_judged_by_those_that_stay_until_the_next_version():
     assert by_marginal_gain(WORK, [leaving, staying], settings._replace(horizon_s=0.01)) == 1  # nobody ends
 
 
+def test_begun_work_that_every_pull_sends_back_is_not_kept_back():
+    crowd = [instance(0, 60, 240_000, expected_tokens=480_000)]
+    begun = WORK._replace(is_fresh=False)
+    settings = Settings(mu=0.3, keeps_kv=False)
+    assert by_marginal_gain(WORK, crowd, settings) is None
+    assert by_marginal_gain(begun, crowd, settings) == 0
+    assert by_marginal_gain(begun, crowd, settings._replace(keeps_kv=True)) is None
+
+
 def test_siblings_go_home_while_there_is_room():
     views = [instance(0, 3, 9000), instance(1, 12, 40_000, has_sibling=True)]
     assert by_group(WORK, views, Settings()) == 1
@@ -98,7 +107,7 @@ def behind(index, running, tokens=0, **more):
 
 def test_a_pull_that_costs_much_waits_until_it_pays():
     dear = {"pull_s": 3.0, "restart_s": 30.0}
-    views = [behind(0, 0), behind(1, 30, 120_000, **dear), behind(2, 2, 8_000, pull_s=3.0, restart_s=1.0)]
+    views = [behind(0, 0), behind(1, 30, 120_000, **dear), behind(2, 2, 8_000, pull_s=3.0, restart_s=28.0)]
     settings = Settings(newest_version=1, typical_tokens=4000, horizon_s=60.0)
     assert by_gain(views, settings) == [0]
     assert by_gain(views, settings._replace(fresh=16)) == [0, 2]
