@@ -54,7 +54,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class ReportStep:
-    """One train step is done: the line for metrics.jsonl, complete, in the order of DESIGN.md section 7."""
+    """One train step is done: the line for metrics.jsonl, complete and in its order."""
 
     metrics: dict[str, object] = field(hash=False)
 

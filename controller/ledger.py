@@ -2,7 +2,7 @@
 broken.
 
 A reservation is a *deadline*, not a slot: a group that starts under version v must be consumed by the batch
-of `v + max_staleness` at the latest. Invariants (STALEFLOW.md B.3, stated for deadlines):
+of `v + max_staleness` at the latest. Invariants:
 - L1 Window: every unconsumed group's deadline lies in [train_version, train_version + max_staleness].
 - L2 Hall: without redundancy, for every u >= train_version, at most `batch_groups * (u - train_version + 1)`
   unconsumed groups are due by u. So a slot assignment exists at all times, whatever the order of completion.

@@ -3,7 +3,8 @@
 Invariants: a batch is `batch_groups` occupied groups, consumed in order of train_version; there is no
 reservation, so any number may start (admission alone limits it); `floor` keeps the bound by dropping what
 grew too old, `arrival` and `completion` do not keep it at all.
-Source: STALEFLOW.md F.4: AReaL (arrival), veRL fully asynchronous (completion), ROLL Flash (floor).
+Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (`completion`), ROLL Flash
+(`floor`), as DryRun-RL, the simulator of StaleFlow's authors, has them.
 """
 
 from typing import Literal

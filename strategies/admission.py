@@ -1,8 +1,9 @@
 """How many groups may start now: the cap, apart from the deadline. `admit(view, batches) -> groups`.
 
 The ledger keeps the bound; admission chooses how much of its room to use. The rules of other systems are here
-to be compared on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source:
-SIMULATION.md section 5 (cap apart from deadline); STALEFLOW.md F.4 (the rules of other systems).
+to be compared on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source of
+those: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer), ROLL Flash, as DryRun-RL, the simulator of
+StaleFlow's authors, has them; a cap apart from the deadline is ours.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,8 @@
 
 Invariants: a preset is nothing but values of other keys of `staleness`; a key that is written out counts
 instead. A preset whose ledger is not strict does not promise the bound: its violations are counted and shown.
-Source: STALEFLOW.md F.4 (admission and consumption rules of the other systems).
+Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Flash: what they admit and what
+they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it.
 """
 
 from typing import Any

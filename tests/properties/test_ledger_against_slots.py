@@ -213,7 +213,7 @@ def test_a_straggler_due_now_holds_the_batch_back():
 
 
 def test_the_worked_example_of_the_paper_admits_and_denies_at_the_same_points():
-    """STALEFLOW.md B.11: max_staleness 1, batches of 3; g7 of version 0 is the first to be denied."""
+    """max_staleness 1, batches of 3; g7 of version 0 is the first to be denied."""
     ledger = Ledger(max_staleness=1, batch_groups=3)
     for group in (1, 2, 3, 4):
         ledger.reserve(group, 0)

@@ -125,7 +125,7 @@ class PaperSlots:
 
 
 def test_the_oracle_replays_the_worked_example_row_by_row():
-    """STALEFLOW.md B.11, executed on the released controller: eta 1, buffers of 3."""
+    """As the released controller of StaleFlow executes it: eta 1, buffers of 3."""
     paper, ledger = PaperSlots(1, 3), Ledger(max_staleness=1, batch_groups=3)
 
     def reserve(version, *groups):
