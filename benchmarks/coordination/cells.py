@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks import simulation_agreement
 from controller.config import Config
 from controller.simulation import Simulation, window
 from controller.simulation.bounds import throughput_bound
-from controller.simulation.cluster import distribution_of
 from controller.simulation.compare import TRANSIENT_STEPS
 from strategies.presets import FIXED_BOUND
 
@@ -126,10 +126,20 @@ def run(one: Cell) -> Figures:
     return {
         **asdict(figures),
         "upper_bound": throughput_bound(config),
-        "length_ratio": figures.mean_tokens / distribution_of(config).mean(),
+        "length_ratio": figures.mean_tokens / drawn_tokens(simulation, config, skip),
         "events": outcome.events,
         "wall_s": time.perf_counter() - began,
     }
+
+
+def drawn_tokens(simulation: Simulation, config: Config, skip: int) -> float:
+    """Mean length of the responses that the steps after the first `skip` train if none is lost.
+
+    It is that of the draw, not of the workload: a few hundred correlated responses are no fair sample.
+    """
+    batch, length = config.trainer.batch_groups, simulation.cluster.workload.length
+    groups, members = range(batch * skip, batch * config.run.steps), range(config.rollout.group_size)
+    return fmean(length(group, member) for group in groups for member in members)
 
 
 class Runner:

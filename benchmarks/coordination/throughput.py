@@ -73,7 +73,7 @@ def _shares(results: Results, how: dict[str, Any]) -> Table:
     header = ["workload", "bound", "bound/s", *PRESETS, "staleflow on the best strict", "seeds"]
     note = (
         "Share of the upper bound (mean staleness; trajectories over the bound; mean length if under 0.93 of "
-        "the workload's). KV kept, honest publishing. `sync` and `one_step` run at bounds 0 and 1 everywhere."
+        "the draw's). KV kept, honest publishing. `sync` and `one_step` run at bounds 0 and 1 everywhere."
     )
     return Table(f"Throughput, {how['shape']}", header, rows, note)
 
