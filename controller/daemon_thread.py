@@ -25,7 +25,7 @@ async def in_daemon_thread(call: Callable[[], Result]) -> Result:
         result, error = None, None
         try:
             result = call()
-        except Exception as raised:
+        except BaseException as raised:  # one that escaped would leave the caller waiting for ever
             error = raised
         with suppress(RuntimeError):  # the loop is closed: the run ended while the source was blocked
             loop.call_soon_threadsafe(settle, result, error)

@@ -105,7 +105,7 @@ class PromptSource:
             before = number
             try:
                 rows = make(seed=self._seed + epoch)
-            except Exception as error:  # whatever the user's code raises
+            except (Exception, SystemExit) as error:  # whatever the user's code raises
                 raise _failed(error) from error
             for row in _in_words(rows):
                 number += 1
@@ -221,11 +221,11 @@ def _in_words(iterable: Iterable[object]) -> Iterator[object]:
     """The same rows; what the user's code raises on the way becomes a ConfigError with its traceback."""
     try:
         yield from iterable
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise _failed(error) from error
 
 
-def _failed(error: Exception) -> ConfigError:
+def _failed(error: BaseException) -> ConfigError:
     trace = "".join(traceback.format_exception(error))[-4000:]
     return ConfigError(f"The prompt source raised {type(error).__name__}: {error}. Mend it; where:\n{trace}")
 

@@ -34,7 +34,7 @@ def load_object(spec: str) -> Any:
         module = _load_file(spec, place) if place.endswith(".py") else importlib.import_module(place)
     except ConfigError:
         raise
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
         raise ConfigError(
             f"Importing `{place}` for {spec!r} failed: {_in_words(error)}. Mend the module, install what it "
             "needs, or check the spelling; modules are looked up beside the configuration and on PYTHONPATH."
@@ -74,7 +74,7 @@ def _load_file(spec: str, place: str) -> ModuleType:
     return module
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"

@@ -140,11 +140,14 @@ def test_a_function_is_called_anew_for_each_pass_with_another_seed(tmp_path: Pat
     assert source.is_end
 
 
-def test_what_the_users_generator_raises_is_told_with_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("raised", ["KeyError('oops')", "SystemExit('oops')"])
+@pytest.mark.parametrize("first", ["yield {'prompt': 'p'}", "pass"])
+def test_what_the_users_code_raises_is_told_with_its_place(tmp_path: Path, first: str, raised: str) -> None:
     file = tmp_path / "broken_prompts.py"
-    file.write_text("def prompts(*, seed):\n    yield {'prompt': 'p'}\n    raise KeyError('oops')\n")
+    file.write_text(f"def prompts(*, seed):\n    {first}\n    raise {raised}\n")
     source = PromptSource(config(f"{file}:prompts"))
-    with pytest.raises(ConfigError, match=r"(?s)KeyError: 'oops'.*broken_prompts.py"):
+    kind = raised.partition("(")[0]
+    with pytest.raises(ConfigError, match=rf"(?s){kind}: '?oops.*broken_prompts.py"):
         source.read(2)
 
 

@@ -50,3 +50,10 @@ def test_an_exception_at_import_is_named_with_its_line(tmp_path: Path) -> None:
     for _ in range(2):  # a failed import leaves nothing behind that a second one would take for the module
         with pytest.raises(ConfigError, match=r"ZeroDivisionError.*broken.py, line 2"):
             load_object(f"{file}:y")
+
+
+def test_a_module_that_exits_does_not_end_the_process_that_imports_it(tmp_path: Path) -> None:
+    file = tmp_path / "leaving.py"
+    file.write_text("import sys\nsys.exit('run me as a script')\n")
+    with pytest.raises(ConfigError, match=r"SystemExit: run me as a script.*leaving.py, line 2"):
+        load_object(f"{file}:y")
