@@ -16,8 +16,8 @@ from controller.shortlist import Shortlist
 from controller.state import RunState
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
-from strategies.admission import ADMISSIONS, window_rule
-from strategies.routing import ROUTINGS, Order
+from strategies.admission import window_rule
+from strategies.routing import Order
 from strategies.select import select
 from strategies.views import AdmissionView, InstanceView, WorkView
 
@@ -32,9 +32,9 @@ class Dispatch:
     def __init__(self, state: RunState) -> None:
         self.state = state
         staleness = state.config.staleness
-        self.route = select(staleness.routing, ROUTINGS)
+        self.route = select("routing", staleness.routing)
         self._order: Order | None = getattr(self.route, "order", None)
-        self.admit = select(staleness.admission, ADMISSIONS)
+        self.admit = select("admission", staleness.admission)
         if staleness.admission == "window":
             self.admit = window_rule(staleness.in_flight_batches)
         self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts

@@ -15,7 +15,6 @@ from controller.registry import Instance
 from controller.state import RunState
 from protocol.ids import TrajectoryId
 from protocol.messages import InstanceStatus, Interrupt
-from strategies.migration import MIGRATIONS
 from strategies.select import select
 from strategies.views import RunningView
 
@@ -29,7 +28,7 @@ class Moves:
         self.state = state
         self.coordination, self.dispatch = coordination, dispatch
         self.is_off = state.config.staleness.migration == "none"
-        self.migrate = select(state.config.staleness.migration, MIGRATIONS)
+        self.migrate = select("migration", state.config.staleness.migration)
         self._decided_at = 0.0
         self._decided_after = 0
 
@@ -115,6 +114,11 @@ class _Running(Mapping[int, Sequence[RunningView]]):
     def trajectory(self, index: int) -> Trajectory:
         """The one that a strategy named."""
         return self._numbered[index]
+
+    @property
+    def shown(self) -> int:
+        """Trajectories that a strategy has looked at; their indices are below."""
+        return len(self._numbered)
 
     def __getitem__(self, number: int) -> Sequence[RunningView]:
         if number not in self._views:

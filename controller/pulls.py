@@ -15,7 +15,6 @@ from controller.state import RunState
 from protocol.messages import Interrupt, Pull
 from strategies.cost_model import prefill_s
 from strategies.select import select
-from strategies.synchronization import SYNCHRONIZATIONS
 from strategies.views import SyncView
 
 
@@ -27,7 +26,7 @@ class Pulls:
     ) -> None:
         self.state = state
         self.dispatch, self.fan_out, self.evaluations = dispatch, fan_out, evaluations
-        self.choose = select(state.config.staleness.synchronization, SYNCHRONIZATIONS)
+        self.choose = select("synchronization", state.config.staleness.synchronization)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
         self._decided_after = 0

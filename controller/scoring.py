@@ -27,7 +27,6 @@ from protocol.messages import (
     ScoreItem,
 )
 from strategies.advantages import advantages
-from strategies.filtering import FILTERS
 from strategies.select import select
 
 ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
@@ -44,7 +43,7 @@ class Scoring:
         self.state = state
         self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
         self.evaluation = evaluation
-        self.keep = select(state.config.staleness.filter, FILTERS)
+        self.keep = select("filter", state.config.staleness.filter)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
         self._read_until = self._next_release = (

@@ -67,7 +67,8 @@ class Shadow:
             except Exception as error:  # it may be the user's
                 raise RunError(
                     f"The other strategy failed as {name} at {self._core.state.now:.3f} s with "
-                    f"{type(error).__name__}: {error}. Mend it, or choose one that fits the run."
+                    f"{type(error).__name__}: {str(error).rstrip('.')}. Mend it, or choose one that fits "
+                    "the run."
                 ) from error
             agreement = self.agreements[name]
             agreement.decisions += 1

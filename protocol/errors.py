@@ -21,6 +21,10 @@ class RunError(StaleFlowError):
     """The run ended without success; the text names the first cause. Exit code 1."""
 
 
+class StrategyError(RunError):
+    """A strategy of the user's raised, or answered what cannot be; names the key, the file and the line."""
+
+
 class RemoteError(StaleFlowError):
     """A peer broke the protocol: malformed, oversize, unknown or contradictory message."""
 

@@ -1,0 +1,215 @@
+"""A strategy of the user's, held to what it promises.
+
+Invariants: the function gets the very arguments of the core, and what it answers comes out as plain numbers;
+what it raises, and every answer that the core could not act on, is a StrategyError that names the key of the
+configuration, file and line, what was given and what was expected. Built-in strategies are not wrapped.
+"""
+
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from protocol.errors import ConfigError, StrategyError
+
+SHOWN_CHARS = 120  # of an answer
+GOES_ON = "; a run that ended so goes on with the same command"
+Arguments = tuple[Any, ...]
+
+
+class Unusable(Exception):
+    """An answer that the core cannot act on; the text stands right behind the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """How strategies of one kind are called, and what they may answer."""
+
+    parameters: tuple[str, ...]
+    expected: str
+    module: str  # where such functions can be read
+    accept: Callable[[Any, Arguments], Any]  # the answer as the core takes it; raises Unusable
+
+
+def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
+    """The function, whose mistakes are StrategyErrors.
+
+    Raises: ConfigError if it cannot be called so at all.
+    """
+    _refuse_uncallable(function, promise, key)
+    accept, where = promise.accept, _where(function)
+
+    def failure(what: str, arguments: Arguments) -> StrategyError:
+        given = ", ".join(map(_shape, arguments)) or "nothing"
+        return StrategyError(
+            f"{key}: {what}. It was given {given}; expected {promise.expected} (see {promise.module}). Mend "
+            f"the function{GOES_ON}."
+        )
+
+    @wraps(function)
+    def decide(*arguments: Any) -> Any:
+        try:
+            answer = function(*arguments)
+            return accept(answer, arguments)
+        except Unusable as why:
+            shown = f"{answer!r:.{SHOWN_CHARS}}"
+            raise failure(f"{where} answered {shown}{why}", arguments) from None
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise failure(f"{_where(function, error)} raised {raised}", arguments) from error
+
+    return decide
+
+
+def _refuse_uncallable(function: Any, promise: Promise, key: str) -> None:
+    called = f"called with ({', '.join(promise.parameters)})"
+    if inspect.isclass(function):
+        name = function.__name__
+        raise ConfigError(
+            f"{key}: {name} is a class ({_place(function)}); expected a function that is {called}. Make one "
+            f"object in that file, `rule = {name}()`, and name `rule`."
+        )
+    if not callable(function):
+        raise ConfigError(f"{key} is {function!r:.{SHOWN_CHARS}}; expected a function that is {called}.")
+    try:
+        inspect.signature(function).bind(*promise.parameters)
+    except TypeError as error:
+        raise ConfigError(
+            f"{key}: {_where(function)} takes {inspect.signature(function)}, and is {called}, by position: "
+            f"TypeError: {error}. Give it these parameters (see {promise.module})."
+        ) from None
+    except ValueError:
+        return  # compiled: calling it will tell
+
+
+# -- what each kind may answer -------------------------------------------------------------------------------
+
+
+def index(answer: Any, arguments: Arguments) -> int | None:
+    """One of the instances in the second argument, or None."""
+    if answer is None:
+        return None
+    number = _integer(answer)
+    shown = [view.index for view in arguments[1]]
+    if number not in shown:
+        raise Unusable(f", which is none of the instances that it may choose from, {_listed(shown)}")
+    return number
+
+
+def indices(answer: Any, arguments: Arguments) -> list[int]:
+    """Some of the instances in the first argument."""
+    numbers = _integers(answer)
+    shown = {view.index: None for view in arguments[0]}
+    for number in numbers:
+        if number not in shown:
+            raise Unusable(
+                f"; {number} is none of the instances that it may choose from, {_listed([*shown])}"
+            )
+    return numbers
+
+
+def moves(answer: Any, arguments: Arguments) -> list[int]:
+    """Some of the trajectories in the second argument, numbered from 0 as they were looked at."""
+    numbers = _integers(answer)
+    running = arguments[1]
+    shown = running.shown if hasattr(running, "shown") else sum(map(len, running.values()))
+    for number in numbers:
+        if not 0 <= number < shown:
+            raise Unusable(f"; {number} is none of the {shown} trajectories that it looked at")
+    return numbers
+
+
+def amount(answer: Any, arguments: Arguments) -> int | float:
+    """A number of groups; 0 and less start none."""
+    del arguments
+    return _number(answer)
+
+
+def verdict(answer: Any, arguments: Arguments) -> bool:
+    """Yes or no."""
+    del arguments
+    return bool(_number(int(answer) if isinstance(answer, bool) else answer))
+
+
+def sort_key(answer: Any, arguments: Arguments) -> Any:
+    """A number, or a tuple of numbers, so that all can be compared."""
+    del arguments
+    return tuple(map(_number, answer)) if isinstance(answer, tuple) else _number(answer)
+
+
+def _number(answer: Any) -> int | float:
+    found = answer.item() if hasattr(answer, "item") and getattr(answer, "ndim", 0) == 0 else answer
+    if isinstance(found, bool):
+        found = int(found)
+    if type(found) not in (int, float):
+        raise Unusable(", which is no number")
+    if found != found:
+        raise Unusable(", which is no number")
+    return found
+
+
+def _integer(answer: Any) -> int:
+    if type(answer) is int:
+        return answer
+    if isinstance(answer, bool) or not hasattr(answer, "__index__"):
+        raise Unusable(", which is no index")
+    return operator.index(answer)
+
+
+def _integers(answer: Any) -> list[int]:
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
+        raise Unusable(", which is no list")
+    return [_integer(each) for each in (sorted(answer) if isinstance(answer, set | frozenset) else answer)]
+
+
+# -- in words ------------------------------------------------------------------------------------------------
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{shown}, ... ({len(numbers)} of them)" if len(numbers) > 8 else shown or "(none)"
+
+
+def _shape(argument: Any) -> str:
+    """An argument in a few words."""
+    if hasattr(argument, "is_fresh"):
+        return f"a WorkView of {'fresh' if argument.is_fresh else 'begun'} work"
+    if hasattr(argument, "_fields"):
+        return type(argument).__name__
+    if isinstance(argument, Mapping):
+        return f"the trajectories of {len(argument)} instances"
+    if isinstance(argument, Sequence) and not isinstance(argument, str):
+        if not argument:
+            return "an empty list"
+        names = {type(each).__name__ for each in argument}
+        name = names.pop() if len(names) == 1 else "value"
+        return f"{len(argument)} {name}{'s' * (len(argument) != 1)}"
+    return f"{argument!r:.{SHOWN_CHARS}}"
+
+
+def _code(function: Any) -> Any:
+    """The code object behind a function, a method, a functools.partial or an object with `__call__`."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+
+
+def _where(function: Any, error: BaseException | None = None) -> str:
+    """The function with its file and line: the last line of that file that an error came through."""
+    code = _code(function)
+    if code is None:
+        return f"{function!r:.{SHOWN_CHARS}}"
+    frame, line = error.__traceback__ if error else None, code.co_firstlineno
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == code.co_filename:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return f"{code.co_qualname} ({code.co_filename}, line {line})"
+
+
+def _place(kind: type) -> str:
+    try:
+        return f"{inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]}"
+    except (OSError, TypeError):
+        return kind.__module__

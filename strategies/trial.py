@@ -1,0 +1,134 @@
+"""Calls strategies of the user's on made-up pictures of a run: `python -m strategies.trial FIELD=PATH ...`.
+
+Invariants: every situation is one that the core really shows; each is shown twice, so that a strategy whose
+answers differ, or that changes what it is given, is told. The process prints one JSON list of [level, text]
+per argument, in order, as soon as it is known; what the user's code prints goes to standard error.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from copy import deepcopy
+from typing import Any
+
+from protocol.errors import ConfigError, StrategyError
+from strategies.own import GOES_ON, SHOWN_CHARS, Arguments
+from strategies.routing import has_room
+from strategies.select import select
+from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
+
+Remarks = Iterator[tuple[str, str]]
+
+SETTINGS = Settings(newest_version=3, fresh=4, typical_tokens=64, horizon_s=10.0, is_batch_ready=True)
+FULL = InstanceView(0, 3, 8, 4000, 8, 4096, expected_tokens=4090)
+IDLE = InstanceView(1, 3, 0, 0, 8, 4096)
+BUSY = InstanceView(5, 2, 6, 900, 8, 4096, expected_tokens=1500, has_sibling=True, urgent=1, waiting=2)
+FRESH = WorkView(7, 20, 0, True, 84, 2)
+BEGUN = WorkView(6, 60, 2, False, 120, 1)
+
+
+def _running(index: int, tokens: int, left: int) -> RunningView:
+    return RunningView(index, tokens, left, 2, index % 2, tokens // 2)
+
+
+def _routing() -> list[Arguments]:
+    shown = ([IDLE], [BUSY], [IDLE, BUSY], [FULL], [FULL, IDLE, BUSY])
+    return [(work, instances, SETTINGS) for work in (FRESH, BEGUN) for instances in shown]
+
+
+def _synchronization() -> list[Arguments]:
+    idle = SyncView(0, 2, 0, 0, 8, pull_s=0.5, kv_tokens=4096)
+    busy = SyncView(1, 1, 6, 900, 8, pull_s=0.5, restart_s=2.0, waiting=2, kv_tokens=4096, useful=3)
+    new = SyncView(5, -1, 0, 0, 8, kv_tokens=4096)
+    return [
+        (instances, settings)
+        for instances in ([idle], [busy], [idle, busy, new])
+        for settings in (SETTINGS, SETTINGS._replace(is_batch_ready=False, fresh=0, guard=True))
+    ]
+
+
+def _migration() -> list[Arguments]:
+    some = {0: [_running(2, 500, 9)], 1: [], 5: [_running(0, 150, 40), _running(1, 90, 400)]}
+    return [
+        ([], {}, SETTINGS),
+        ([IDLE], {1: []}, SETTINGS),
+        ([IDLE, BUSY], {1: [], 5: some[5]}, SETTINGS),
+        ([FULL, IDLE, BUSY], some, SETTINGS._replace(is_tail_bound=True)),
+    ]
+
+
+def _admission() -> list[Arguments]:
+    first = AdmissionView(2, 8, 0, 0, 0, 0, 0, cap=16.0)
+    later = AdmissionView(2, 8, 5, 4, 10, 6, 56, 4, 12, 9, cap=16.0)
+    return [(view, batches) for view in (first, later) for batches in ("auto", "all", 2.0)]
+
+
+def _filter() -> list[Arguments]:
+    return [((0.0, 0.0, 0.0, 0.0),), ((1.0, 1.0),), ((0.0, 1.0, 0.5, -2.0),)]
+
+
+SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
+    "routing": _routing,
+    "synchronization": _synchronization,
+    "migration": _migration,
+    "admission": _admission,
+    "filter": _filter,
+}
+
+
+def try_out(field: str, name: str) -> Remarks:
+    """("error" or "note", text) on the strategy at the import path `name`, called as `staleness.FIELD` is."""
+    notes: dict[str, str] = {}
+    try:
+        strategy = select(field, name)
+        for arguments in SITUATIONS[field]():
+            for kind, text in _try_one(strategy, arguments):
+                notes.setdefault(kind, text)
+    except (ConfigError, StrategyError) as error:
+        yield "error", str(error).removeprefix(f"staleness.{field}: ").replace(GOES_ON, "")
+        return
+    for text in notes.values():
+        yield "note", text
+
+
+def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[str, str]]:
+    answers = []
+    for _ in range(2):
+        given = deepcopy(arguments)
+        answers.append(strategy(*given))
+        if given != arguments:
+            yield (
+                "changes",
+                "changed a list that it was given. Expected that a strategy changes nothing: copy it first, "
+                "`sorted(...)` in place of `.sort()`.",
+            )
+    if answers[0] != answers[1]:
+        one, other = (f"{answer!r:.{SHOWN_CHARS}}" for answer in answers)
+        yield (
+            "differs",
+            f"answered {one} and then {other} to the very same. Expected that it depends on its arguments "
+            "alone: a run is taken up and replayed by asking again. Derive chance from them, for example by "
+            "`random.Random(work.group)`.",
+        )
+    if isinstance(arguments[0], WorkView) and answers[0] is not None:
+        chosen = next(view for view in arguments[1] if view.index == answers[0])
+        if not has_room(arguments[0], chosen):
+            yield (
+                "crowds",
+                "chose an instance without room, inside which the work waits while others become free. Leave "
+                "out those for which strategies.routing.has_room(work, instance) is False.",
+            )
+
+
+def main() -> None:
+    """Try what the command line names."""
+    for argument in sys.argv[1:]:
+        field, _, name = argument.partition("=")
+        with redirect_stdout(sys.stderr):
+            remarks = list(try_out(field, name))
+        print(json.dumps(remarks), flush=True)
+
+
+if __name__ == "__main__":
+    main()
