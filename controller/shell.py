@@ -99,6 +99,7 @@ class Shell:
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._first_event: Event = events.Started()
+        self._is_held = False  # what comes waits: the core of a run that is taken up hears of its restart first
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -175,6 +176,7 @@ class Shell:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
         self.core, self._next_group = past.core, past.core.scoring.read_until
         config = self._config.model_dump_json()
+        self._is_held = True
         self._first_event = events.Restarted(config, str(self.directory.path), self._import_paths)
         with self._store.transaction():
             rows = self._store.keep_only(self.core.groups_with_payload())
@@ -264,7 +266,7 @@ class Shell:
     def _turn(self) -> None:
         """Write the waiting events, let the core decide, execute."""
         self._is_turn_due = False
-        if not self._inbox or self._over.is_set():
+        if not self._inbox or self._is_held or self._over.is_set():
             return
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
@@ -407,7 +409,9 @@ class Shell:
                     seed=self._config.run.seed,
                     on_progress=self._on_progress,
                 )
+            held, self._inbox, self._is_held = self._inbox, [], False
             self._post(self._first_event)
+            self._inbox += held
             waiting, self._model_wanted = self._model_wanted or [], None
             for peer in waiting:
                 self._send_model_files(peer)
