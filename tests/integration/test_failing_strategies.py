@@ -3,8 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,12 @@ RAISES = "def choose(instances, settings):\n    return [instances[1].index]\n"
 MENDED = "def choose(instances, settings):\n    return [i.index for i in instances]\n"
 SOMEBODY = "0a" * 16  # a routing id
 PROMPTS = [{"prompt": "p"}] * 100
+
+
+@pytest.fixture(autouse=True)
+def no_long_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These workers acknowledge nothing at the end."""
+    monkeypatch.setattr("controller.shell.FLUSH_S", 0.1)
 
 
 def config(folder: Path) -> Config:
@@ -67,18 +72,15 @@ def forget(file: Path) -> None:
         del sys.modules[name]
 
 
-@asynccontextmanager
-async def serving(controller: Controller) -> AsyncIterator[Worker]:
+async def serve(controller: Controller, stack: ExitStack) -> Worker:
     """A trainer that has published, and the rollout worker for which the strategy says whether it pulls."""
     trainer = Worker(controller.run_dir, "trainer")
+    stack.callback(trainer.connection.close)
     trainer.connection.send(PolicyPublished(0, "v", "digest", 1, 0.1))
     await trainer.hears(Welcome)  # what it has said is known then, before the other is ready
     rollout = Worker(controller.run_dir, "rollout")
-    try:
-        yield rollout
-    finally:
-        trainer.connection.close()
-        rollout.connection.close()
+    stack.callback(rollout.connection.close)
+    return rollout
 
 
 def ignore(*_: object) -> None:
@@ -122,9 +124,11 @@ async def test_a_worker_that_is_back_before_the_controller_has_begun_is_not_forg
 
 async def train(config: Config) -> None:
     """A run that makes no step."""
-    async with Controller(config, prompts=PROMPTS) as controller, serving(controller):
-        async for _ in controller.train():
-            raise AssertionError
+    with ExitStack() as stack:  # they hear that the run is over
+        async with Controller(config, prompts=PROMPTS) as controller:
+            await serve(controller, stack)
+            async for _ in controller.train():
+                raise AssertionError
 
 
 async def test_a_failing_strategy_is_named_by_file_and_line_and_the_run_goes_on_when_it_is_mended(tmp_path):
@@ -145,6 +149,8 @@ async def test_a_failing_strategy_is_named_by_file_and_line_and_the_run_goes_on_
     said: list[str] = []
     async with asyncio.timeout(LIMIT_S):
         again = Controller(config(tmp_path), prompts=PROMPTS, on_progress=lambda _, text: said.append(text))
-        async with again as controller, serving(controller) as worker:
-            await worker.hears(Pull)
+        with ExitStack() as stack:
+            async with again as controller:
+                worker = await serve(controller, stack)
+                await worker.hears(Pull)
     assert "going on with the run" in said[0]
