@@ -9,7 +9,7 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,16 +17,14 @@ from pydantic import BaseModel, ValidationError
 from controller.config import Config, Section
 from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import EvaluationSettings
+from controller.known_names import MOST_SHOWN, REMARKS, leaves, our_key
+from controller.pluggable import BUILT_IN, FILES
 from controller.yaml_file import MAX_CHARACTERS, read_yaml
 from protocol.errors import ConfigError
 from strategies.cost_model import COST_MODELS, load_coefficients
 
-PATH_KEYS = (
-    "data.path", "model.path", "model.factory", "reward.function", "rollout.engine", "trainer.loss",
-    "staleness.routing", "staleness.synchronization", "staleness.filter", "evaluation.reward_function",
-)  # fmt: skip
-
 Tree = dict[str, Any]
+WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -100,6 +98,7 @@ def change_config(config: Config, overrides: Sequence[str], *, without: Sequence
 
 
 def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str) -> Config:
+    _read_words(Config, tree)
     config, bad_fields = None, set[str]()
     for _ in range(
         2
@@ -193,7 +192,7 @@ def _in_words(error: ValidationError, tree: Tree) -> list[tuple[str, str]]:
     for entry in error.errors(include_url=False):
         field, value = _field_of(entry["loc"], tree)
         if entry["type"] == "extra_forbidden":
-            messages[field] = [_unknown_key(field)]
+            messages[field] = [_unknown_key(field, value)]
         else:
             message = entry["msg"].removeprefix("Input should be ")
             messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
@@ -239,9 +238,13 @@ def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
             yield from valid_keys(field.annotation, f"{prefix}{name}.")
 
 
-def _unknown_key(field: str) -> str:
+def _unknown_key(field: str, value: Any) -> str:
     known = list(valid_keys())
     section, _, name = field.rpartition(".")
+    if isinstance(value, dict) and (translated := _translated(field, value, known)):
+        return f"there is no such section. {translated}"
+    if (ours := our_key(name)) is not None:
+        return " ".join(filter(None, [f"there is no such key. Did you mean `{ours}`?", REMARKS.get(ours)]))
     siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
     elsewhere = [key for key in known if key.rpartition(".")[2] == name]
     near = difflib.get_close_matches(name, siblings, n=1)
@@ -251,34 +254,66 @@ def _unknown_key(field: str) -> str:
     return f"there is no such key. Keys here: {', '.join(siblings) or ', '.join(Config.model_fields)}."
 
 
+def _translated(section: str, value: Any, known: Sequence[str]) -> str:
+    """Our names for what another system's section holds; "" if it holds nothing that is known."""
+    near = difflib.get_close_matches(section, [key for key in known if "." not in key], n=1)
+    if near:
+        return ""  # a slip of the pen
+    by_name = {key.rpartition(".")[2]: key for key in reversed(known)}  # the first of equal names counts
+    found = {}
+    for leaf in leaves(value, section):
+        name = leaf.rpartition(".")[2]
+        if (ours := our_key(name) or by_name.get(name)) is not None:
+            found[leaf] = ours
+    shown = [f"`{leaf}` is `{ours}` here" for leaf, ours in list(found.items())[:MOST_SHOWN]]
+    return ", ".join(shown) + "." if shown else ""
+
+
+def _read_words(model: type[BaseModel], tree: Any) -> None:
+    """`yes`, `no`, `on` and `off` become booleans where one is expected; anywhere else they are words."""
+    for name, field in model.model_fields.items() if isinstance(tree, dict) else ():
+        kind, value = field.annotation, tree.get(name)
+        if isinstance(kind, type) and issubclass(kind, Section):
+            _read_words(kind, value)
+        elif isinstance(value, str) and bool in (kind, *get_args(kind)):
+            tree[name] = WORDS.get(value.lower(), value)
+        elif isinstance(value, dict) and any(bool in get_args(inner) for inner in get_args(kind)):
+            tree[name] = {k: WORDS.get(v.lower(), v) if isinstance(v, str) else v for k, v in value.items()}
+
+
 def _with_absolute_paths(config: Config, beside: Path) -> Config:
     """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
 
     What is found in neither place is left as it is, for `check` to name.
     """
     sections: dict[str, Section] = {}
-    for dotted in PATH_KEYS:
+    for dotted in (*FILES, *BUILT_IN):
         section_name, field = dotted.split(".")
         section: Section = sections.get(section_name) or getattr(config, section_name)
         value = cast("str | None", getattr(section, field))
         if not value or (dotted == "model.path" and config.model.factory):
             continue
-        sections[section_name] = section.model_copy(update={field: _absolute(value, beside)})
+        found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
+        sections[section_name] = section.model_copy(update={field: found})
     evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
     data = {
-        name: one.model_copy(update={"path": _absolute(one.path, beside)})
+        name: one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)})
         for name, one in evaluation.data.items()
     }
     sections["evaluation"] = evaluation.model_copy(update={"data": data})
     return config.model_copy(update=sections)
 
 
-def _absolute(value: str, beside: Path) -> str:
+def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
+    """The place that a value names; an import path keeps the name behind the colon."""
     file, separator, name = value.rpartition(":")
     if not (separator and file.endswith(".py") and name.isidentifier()):
         file, separator, name = value, "", ""
     for folder in (Path.cwd(), beside):
         found = folder / file
-        if found.is_file() or ((found / "config.json").exists() or (found / "dataset_info.json").exists()):
+        is_there = found.is_file() if separator else (
+            (is_data and found.exists()) or (is_model and (found / "config.json").exists())
+        )  # fmt: skip
+        if is_there:
             return f"{found.resolve()}{separator}{name}"
     return value

@@ -99,7 +99,7 @@ class Shell:
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._first_event: Event = events.Started()
-        self._is_held = False  # what comes waits: the core of a run that is taken up hears of its restart first
+        self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""

@@ -16,10 +16,12 @@ MAX_DEPTH = 32
 MAX_DIGITS = 100  # of a number, signs and points included
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 TEXT = "tag:yaml.org,2002:str"
+NOT_RESOLVED = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as meant: `1e-6` is a number, `2026-01-01` a string, and a key given twice is a mistake."""
+    """YAML as meant: `1e-6` is a number, `2026-01-01` and `no` are strings, and a key given twice is a
+    mistake."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Raises: yaml.YAMLError, also for what only looks like a number, such as `0x_`."""
@@ -30,9 +32,12 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
+    first: [entry for entry in entries if entry[0] not in NOT_RESOLVED]
     for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)  # as in YAML 1.2; 1.1 takes yes, no, on and off, too
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

@@ -1,4 +1,4 @@
-"""A folder as a user has it: a configuration, a reward, data, and a model of which only the tokenizer works."""
+"""A folder as a user has it: a configuration, a reward, data, and a model with a tokenizer and no weights."""
 
 import json
 from pathlib import Path

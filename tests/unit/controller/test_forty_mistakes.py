@@ -1,7 +1,7 @@
 """Mistakes that people make: `check` answers each with its place and what to do, in seconds.
 
-The list was written down before any answer was mended. Two thirds are what a user tried, and what killed runs after
-a minute; the rest was made up here. An answer counts if it holds all words of its row and the exit code is 2.
+The list was written down before any answer was mended. Two thirds are what a user tried, and what killed runs
+after a minute; the rest was made up here. An answer counts if it holds all words of its row, with exit code 2.
 """
 
 from collections.abc import Callable
@@ -81,8 +81,8 @@ TRIED_BY_A_USER = [
         "a word that YAML 1.1 takes for a boolean",
         ("staleness.migration", "'no'", "none, gap, benefit"),
         files={
-            "extra.yaml": "model: {path: model}\ndata: {path: rows.jsonl}\nreward: {function: rewards.py:score}\n"
-            "staleness: {migration: no}\n"
+            "extra.yaml": "model: {path: model}\ndata: {path: rows.jsonl}\n"
+            "reward: {function: rewards.py:score}\nstaleness: {migration: no}\n"
         },
         command=("check", "extra.yaml"),
     ),

@@ -1,0 +1,113 @@
+"""What other systems call the keys of this configuration.
+
+Invariant: every key on the left is one of ours, and no name on the right is (a test says so); a name stands
+here only if people who come from verl, TRL, OpenRLHF, prime-rl, AReaL, NeMo-RL, SkyRL or slime write it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+NAMES: dict[str, str] = {
+    "rollout.group_size": "n n_samples n_samples_per_prompt num_generations num_generations_per_prompt "
+    "num_return_sequences num_samples_per_prompt rollouts_per_example samples_per_prompt rollout_n",
+    "rollout.max_response_tokens": "generate_max_len max_completion_length max_completion_tokens max_gen_len "
+    "max_generate_length max_length max_model_len max_new_tokens max_response_length max_response_len "
+    "max_seq_len max_tokens response_length seq_len",
+    "rollout.max_prompt_tokens": "max_input_length max_prompt_len max_prompt_length prompt_length "
+    "prompt_max_len",
+    "rollout.instances": "data_parallel_size num_engines num_rollout_workers rollout_num_engines "
+    "vllm_num_engines",
+    "rollout.max_running": "max_num_seqs max_running_requests",
+    "rollout.engine": "backend inference_backend rollout_backend",
+    "rollout.vllm.is_eager": "enforce_eager",
+    "rollout.vllm.tensor_parallel_size": "tensor_model_parallel_size tp tp_size vllm_tensor_parallel_size",
+    "rollout.vllm.gpu_memory_utilization": "vllm_gpu_memory_utilization",
+    "trainer.batch_groups": "batch_size global_batch_size num_prompts_per_step prompts_per_step "
+    "rollout_batch_size train_batch_size",
+    "trainer.minibatches": "mini_batch_size ppo_mini_batch_size",
+    "trainer.max_tokens_per_microbatch": "gradient_accumulation_steps max_tokens_per_gpu micro_batch_size "
+    "micro_train_batch_size per_device_train_batch_size ppo_max_token_len_per_gpu ppo_micro_batch_size "
+    "ppo_micro_batch_size_per_gpu train_micro_batch_size",
+    "trainer.lr": "actor_learning_rate learning_rate max_lr",
+    "trainer.lr_schedule": "lr_decay_style lr_scheduler lr_scheduler_type",
+    "trainer.warmup_steps": "lr_warmup_steps lr_warmup_steps_ratio num_warmup_steps warmup_ratio "
+    "warmup_steps_proportion",
+    "trainer.critic_lr": "critic_learning_rate",
+    "trainer.betas": "adam_beta1 adam_beta2 adam_betas",
+    "trainer.adam_eps": "adam_epsilon",
+    "trainer.weight_decay": "l2 wd",
+    "trainer.grad_clip": "clip_grad gradient_clipping max_grad_norm max_norm",
+    "trainer.kl_coefficient": "beta init_kl_coef kl_beta kl_coef kl_coeff kl_ctl kl_loss_coef "
+    "kl_penalty_coef reference_policy_kl_penalty use_kl_loss",
+    "trainer.kl_estimator": "kl_loss_type kl_penalty",
+    "trainer.entropy_coefficient": "ent_coef entropy_coef entropy_coeff entropy_loss_coef",
+    "trainer.clip_low": "clip_ratio clip_ratio_low cliprange eps_clip epsilon epsilon_low ratio_clip_min",
+    "trainer.clip_high": "clip_ratio_high eps_clip_high eps_clip_higher epsilon_high ratio_clip_max",
+    "trainer.dual_clip": "clip_ratio_c delta eps_clip_c ratio_clip_c",
+    "trainer.gae_lambda": "lam lambd",
+    "trainer.algorithm": "adv_estimator advantage_estimator loss_type",
+    "trainer.loss_aggregation": "loss_agg_mode",
+    "trainer.importance_cap": "behav_imp_weight_cap behave_imp_weight_cap rollout_is_threshold "
+    "tis_imp_ratio_cap vllm_importance_sampling_cap",
+    "trainer.mask_truncated": "mask_truncated_completions overlong_filtering",
+    "trainer.checkpoint_steps": "checkpoint_interval save_every save_freq save_interval save_period "
+    "save_steps",
+    "trainer.keep_checkpoints": "keep_last max_actor_ckpt_to_keep max_ckpt_num save_total_limit",
+    "trainer.ranks": "gpus_per_node n_gpus_per_node nproc_per_node num_gpus num_gpus_per_node world_size",
+    "trainer.activation_checkpointing": "enable_gradient_checkpointing gradient_checkpointing",
+    "trainer.cpu_offload": "adam_offload offload_optimizer optimizer_offload param_offload",
+    "trainer.lora.rank": "lora_r lora_rank",
+    "trainer.lora.alpha": "lora_alpha",
+    "trainer.lora.target_modules": "lora_target_modules",
+    "staleness.max_staleness": "async_level eta max_async_level max_head_offpolicyness max_lag "
+    "max_off_policy_steps max_off_policy_threshold max_policy_age max_staleness_steps "
+    "max_trajectory_age_steps max_weight_staleness off_policyness staleness_threshold",
+    "staleness.in_flight_batches": "max_concurrent_rollouts max_inflight max_inflight_prompts",
+    "staleness.sync_steps": "parameter_sync_interval trigger_parameter_sync_step update_weights_interval "
+    "weight_sync_interval weight_sync_steps",
+    "staleness.filter": "dynamic_sampling filter_groups",
+    "run.steps": "max_num_steps max_steps num_steps num_train_steps total_train_steps total_training_steps",
+    "run.name": "experiment_name project_name run_name trial_name",
+    "run.dir": "checkpoint_dir ckpt_dir default_local_dir fileroot output_dir save_path",
+    "run.resume": "load_checkpoint resume_from_checkpoint resume_mode",
+    "data.epochs": "num_epochs num_train_epochs total_epochs",
+    "data.path": "data_path dataset dataset_name dataset_path prompt_data train_file train_files",
+    "data.columns": "answer_key input_key label_key prompt_key",
+    "evaluation.data": "eval_data eval_dataset test_files val_files",
+    "evaluation.every_steps": "eval_freq eval_interval eval_steps test_freq val_period",
+    "model.path": "actor_model model_name model_name_or_path model_path pretrain "
+    "pretrained_model_name_or_path",
+    "model.dtype": "bf16 precision torch_dtype",
+    "reward.function": "compute_score custom_reward_function custom_rm_path remote_rm_url reward_fn "
+    "reward_func reward_funcs reward_model",
+}  # fmt: skip
+"""Our key -> names that others have for it."""
+REMARKS = {
+    "trainer.batch_groups": "It counts prompts, each with rollout.group_size responses.",
+    "trainer.minibatches": "It says how many there are, not how large they are.",
+    "trainer.max_tokens_per_microbatch": "It is a budget in tokens, which micro-batches are packed into.",
+    "trainer.warmup_steps": "It counts train steps.",
+    "rollout.max_response_tokens": "The prompt has a limit of its own, rollout.max_prompt_tokens.",
+    "staleness.in_flight_batches": "It counts batches.",
+    "staleness.sync_steps": "It is read by `staleness.synchronization: every_few`.",
+    "staleness.filter": "For dynamic sampling, give zero_variance.",
+    "data.columns": "For example `columns: {prompt: question, answer: solution}`.",
+    "evaluation.data": "For example `data: {test: {path: test.jsonl}}`.",
+}
+"""Where a value cannot be taken over as it is."""
+OURS = {name: key for key, names in NAMES.items() for name in names.split()}
+MOST_SHOWN = 8
+
+
+def our_key(name: str) -> str | None:
+    """Our key for the last part of another system's."""
+    return OURS.get(name.lower().replace("-", "_"))
+
+
+def leaves(value: Any, prefix: str) -> Iterator[str]:
+    """Dotted paths of all plain values below a mapping."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from leaves(inner, f"{prefix}.{name}")
+    else:
+        yield prefix

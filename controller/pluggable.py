@@ -1,0 +1,22 @@
+"""The keys of the configuration that take an import path: the one list of them.
+
+Invariant: what reads a configuration (paths beside the file), checks it (what such a path names) or says what
+is built in goes by this list, so that a key of a new kind is added here alone.
+"""
+
+from protocol.algorithms import LOSSES
+from strategies.select import STRATEGIES
+
+BUILT_IN: dict[str, tuple[str, ...]] = {
+    "model.factory": (),
+    "reward.function": (),
+    "evaluation.reward_function": (),
+    "rollout.engine": ("torch", "vllm"),
+    "trainer.engine": ("fsdp",),
+    "trainer.loss": LOSSES,
+    **{f"staleness.{field}": tuple(table) for field, table in STRATEGIES.items()},
+}
+"""Each key, and the names that stand for what is built in."""
+
+FILES = ("data.path", "model.path")
+"""Keys that name a file or a folder; `data.path` may be an import path, too."""

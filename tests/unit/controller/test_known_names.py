@@ -1,0 +1,146 @@
+"""Names that other systems have for our keys, and the one list of keys that take an import path."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controller.config import Config, Section, load_config
+from controller.config_file import valid_keys
+from controller.known_names import OURS, REMARKS
+from controller.pluggable import BUILT_IN, FILES
+from protocol.errors import ConfigError
+
+
+def problems(tmp_path: Path, text: str = "", *overrides: str) -> str:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_config(str(tmp_path / "run.yaml"), overrides)
+    return str(raised.value)
+
+
+def test_every_name_of_others_leads_to_a_key_of_ours_and_is_none_itself():
+    known = set(valid_keys())
+    assert {*OURS.values(), *REMARKS} <= known
+    leaves = {key.rpartition(".")[2]: key for key in known}
+    assert {name: leaves[name] for name in OURS if name in leaves} == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("trainer.learning_rate", "trainer.lr"),  # TRL, OpenRLHF
+        ("trainer.beta", "trainer.kl_coefficient"),  # TRL
+        ("rollout.n", "rollout.group_size"),  # verl
+        ("num_generations", "rollout.group_size"),  # TRL, at the top
+        ("trainer.max_completion_length", "rollout.max_response_tokens"),
+        ("rollout.sampling.max_new_tokens", "rollout.max_response_tokens"),
+        ("data.train_batch_size", "trainer.batch_groups"),
+        ("trainer.num_train_epochs", "data.epochs"),
+        ("trainer.total_training_steps", "run.steps"),
+        ("staleness.max_head_offpolicyness", "staleness.max_staleness"),  # AReaL
+        ("orchestrator.max-async-level", "staleness.max_staleness"),  # prime-rl
+        ("rollout.rollouts_per_example", "rollout.group_size"),
+        ("grpo.num_prompts_per_step", "trainer.batch_groups"),  # NeMo-RL
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", "trainer.minibatches"),
+    ],
+)
+def test_the_names_of_other_systems_are_understood(tmp_path, key, ours):
+    assert f"`{ours}`" in problems(tmp_path, "", f"{key}=1")
+
+
+def test_a_value_that_cannot_be_taken_over_is_remarked_on(tmp_path):
+    assert "`trainer.minibatches`? It says how many" in problems(
+        tmp_path, "", "trainer.ppo_mini_batch_size=8"
+    )
+
+
+def test_a_whole_section_of_another_system_is_translated_key_by_key(tmp_path):
+    text = problems(
+        tmp_path,
+        "actor_rollout_ref:\n  rollout: {n: 8, temperature: 0.7, log_prob_use: 1}\n"
+        "  actor: {optim: {lr: 1e-6}, entropy_coeff: 0}\n",
+    )
+    assert "actor_rollout_ref (line 1): there is no such section." in text
+    for pair in (
+        "`actor_rollout_ref.rollout.n` is `rollout.group_size` here",
+        "`actor_rollout_ref.rollout.temperature` is `rollout.sampling.temperature` here",
+        "`actor_rollout_ref.actor.optim.lr` is `trainer.lr` here",
+        "`actor_rollout_ref.actor.entropy_coeff` is `trainer.entropy_coefficient` here",
+    ):
+        assert pair in text
+    assert "log_prob_use" not in text
+
+
+def test_a_misspelt_section_is_still_a_misspelt_section(tmp_path):
+    assert "Did you mean `rollout`?" in problems(tmp_path, "rolout: {n: 8}")
+
+
+# -- words and booleans --------------------------------------------------------------------------------------
+
+
+def test_words_are_words_and_booleans_are_booleans(tmp_path):
+    (tmp_path / "run.yaml").write_text(
+        "run: {name: on}\ndata: {shuffle: no, columns: {answer: yes}}\n"
+        "trainer: {streaming: On, local: true}\n"
+        "rollout: {vllm: {is_eager: off, engine_args: {enable_prefix_caching: no, quantization: fp8}}}\n"
+    )
+    config = load_config(str(tmp_path / "run.yaml"), ["staleness.guard=yes", "trainer.loss=no"])
+    assert config.run.name == "on"
+    assert config.data.shuffle is False
+    assert config.data.columns == {"answer": "yes"}
+    assert config.trainer.streaming is config.trainer.local is config.staleness.guard is True
+    assert config.rollout.vllm.is_eager is False
+    assert config.rollout.vllm.engine_args == {"enable_prefix_caching": False, "quantization": "fp8"}
+    assert config.trainer.loss == "no"
+
+
+def test_a_word_is_no_boolean_where_nobody_would_read_it_as_one(tmp_path):
+    assert "data.shuffle (line 1): 'maybe' is refused; expected a valid boolean" in problems(
+        tmp_path, "data: {shuffle: maybe}"
+    )
+
+
+# -- the one list of keys that take an import path -----------------------------------------------------------
+
+
+def described(model: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from described(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field.description or ""
+
+
+def test_every_key_whose_manual_speaks_of_an_import_path_is_in_the_one_list():
+    said = {key for key, text in described(Config) if "mport path" in text}
+    assert said - {"data.path", "evaluation.data", "evaluation.reward_function"} == set(BUILT_IN) - {
+        "evaluation.reward_function"
+    }
+    assert set(FILES) <= set(valid_keys())
+
+
+@pytest.mark.parametrize("key", BUILT_IN)
+def test_a_file_beside_the_configuration_is_found_for_every_such_key(tmp_path, monkeypatch, key):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "mine.py").write_text("")
+    section, field = key.split(".")
+    (tmp_path / "beside" / "run.yaml").write_text(f"{section}: {{{field}: 'mine.py:thing'}}\n")
+    monkeypatch.chdir(tmp_path)
+    config = load_config("beside/run.yaml")
+    assert getattr(getattr(config, section), field) == f"{tmp_path}/beside/mine.py:thing"
+
+
+def test_a_name_of_what_is_built_in_is_not_taken_for_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "config.json").write_text("{}")
+    (tmp_path / "run.yaml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("run.yaml").rollout.engine == "torch"
+
+
+def test_a_folder_of_data_beside_the_configuration_is_found(tmp_path, monkeypatch):
+    (tmp_path / "beside" / "saved").mkdir(parents=True)
+    (tmp_path / "beside" / "run.yaml").write_text("data: {path: saved}\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_config("beside/run.yaml").data.path == f"{tmp_path}/beside/saved"
