@@ -17,6 +17,7 @@ import typer
 
 from controller import cli_cluster, cli_history, cli_remote, cli_simulate, cli_testing, status
 from controller.check import check as find_problems
+from controller.command_line import as_command
 from controller.config import Config, load_config
 from controller.console import Console, make_console
 from controller.controller import Controller
@@ -47,10 +48,8 @@ def main(arguments: list[str]) -> int:
     commands = {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
     }
-    if arguments and arguments[0] not in commands and not arguments[0].startswith("-"):
-        arguments = ["run", *arguments]
     try:
-        app(arguments, prog_name="launch.py")
+        app(as_command(arguments, commands), prog_name="launch.py")
     except SystemExit as end:  # typer's way to say how it went
         return int(end.code or 0)
     except StaleFlowError as error:

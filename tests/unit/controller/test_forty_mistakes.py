@@ -1,7 +1,7 @@
 """Mistakes that people make: `check` answers each with its place and what to do, in seconds.
 
 The list was written down before any answer was mended. Two thirds are what a user tried, and what killed runs
-after a minute; the rest was made up here. An answer counts if it holds all words of its row, with exit code 2.
+after a minute; the rest was made up here. An answer counts if it holds all words of its row; exit code 2.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,51 @@
+"""What a person may have meant by a command line that is none.
+
+Invariant: pure but for one look whether a file exists; nothing is guessed: what is not understood is refused
+with what would be.
+"""
+
+import difflib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from protocol.errors import ConfigError
+
+KNOWN_ELSEWHERE = {
+    "train": "run", "start": "run", "launch": "run", "resume": "run", "validate": "check", "lint": "check",
+    "kill": "stop", "cancel": "stop", "ps": "status",
+}  # fmt: skip
+"""Commands of other tools, and ours for them."""
+
+
+def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]:
+    """The arguments beginning with a command; `CONFIG.yaml ...` is `run CONFIG.yaml ...`.
+
+    Raises: ConfigError if the first is neither a command nor a configuration, or a key has dashes.
+    """
+    words = list(arguments)
+    if words and words[0] not in commands and not words[0].startswith("-"):
+        _refuse_misspelt(words[0], commands)
+        words.insert(0, "run")
+    if words and words[0] in ("run", "check", "simulate"):
+        _refuse_dashes(words[1:])
+    return words
+
+
+def _refuse_misspelt(word: str, commands: Collection[str]) -> None:
+    if Path(word).suffix in (".yaml", ".yml") or Path(word).exists() or "/" in word:
+        return
+    near = [KNOWN_ELSEWHERE[word]] if word in KNOWN_ELSEWHERE else None
+    near = near or difflib.get_close_matches(word, sorted(commands), n=1)
+    meant = f"Did you mean `{near[0]}`?" if near else f"The commands are {', '.join(sorted(commands))}."
+    raise ConfigError(f"There is no command `{word}`, nor a configuration of that name. {meant}")
+
+
+def _refuse_dashes(words: Sequence[str]) -> None:
+    for place, word in enumerate(words):
+        name, separator, value = word.lstrip("-").partition("=")
+        if word.startswith("--") and "." in name:
+            after = words[place + 1] if place + 1 < len(words) else "VALUE"
+            raise ConfigError(
+                f"`{word}` is no option. A key of the configuration is set without dashes: "
+                f"{name.replace('-', '_')}={value if separator else after}"
+            )

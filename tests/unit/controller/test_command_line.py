@@ -1,0 +1,59 @@
+"""What a person may have meant by a command line that is none."""
+
+import pytest
+
+from controller.cli import app, main
+from controller.command_line import KNOWN_ELSEWHERE, as_command
+from protocol.errors import ConfigError
+
+COMMANDS = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["statsu", "runs/a"], "`status`"),
+        (["chekc", "a.yaml"], "`check`"),
+        (["train", "a.yaml"], "`run`"),
+        (["Replay", "runs/a"], "`replay`"),
+        (["frobnicate"], "The commands are attach, check, conformance, drain, "),
+    ],
+)
+def test_a_word_that_is_no_command_leads_to_one(words, meant, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"There is no command `{words[0]}`" in said
+    assert meant in said
+
+
+def test_what_is_known_elsewhere_leads_to_commands_of_ours():
+    assert set(KNOWN_ELSEWHERE.values()) <= COMMANDS
+    assert not set(KNOWN_ELSEWHERE) & COMMANDS
+
+
+def test_a_configuration_is_run_whatever_it_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "statsu").write_text("")
+    assert as_command(["statsu"], COMMANDS) == ["run", "statsu"]
+    for name in ("nowhere.yaml", "folder/statsu"):
+        assert as_command([name, "run.steps=1"], COMMANDS) == ["run", name, "run.steps=1"]
+    assert as_command(["status", "runs/a"], COMMANDS) == ["status", "runs/a"]
+    assert as_command([], COMMANDS) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["a.yaml", "--trainer.lr=1e-5"], "trainer.lr=1e-5"),
+        (["check", "a.yaml", "--trainer.batch-groups", "8"], "trainer.batch_groups=8"),
+        (["a.yaml", "--run.steps"], "run.steps=VALUE"),
+    ],
+)
+def test_a_key_with_dashes_is_written_out_as_it_should_be(words, written):
+    with pytest.raises(ConfigError, match=f"without dashes: {written}$"):
+        as_command(words, COMMANDS)
+
+
+def test_options_stay_options():
+    words = ["simulate", "a.yaml", "--compare", "sync,greedy", "-o", "out.d"]
+    assert as_command(words, COMMANDS) == words
