@@ -20,3 +20,11 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
 
 FILES = ("data.path", "model.path")
 """Keys that name a file or a folder; `data.path` may be an import path, too."""
+
+CALLED: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "model.factory": ("make(directory, *, seed, progress)", 1, ("seed", "progress")),
+    "rollout.engine": ("make(settings, model_directory)", 2, ()),
+    "trainer.loss": ("loss(tokens)", 1, ()),
+    "data.path": ("prompts(*, seed)", 0, ("seed",)),
+}
+"""How functions of these keys are called: in words, how many arguments by position, and which by name."""

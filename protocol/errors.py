@@ -21,8 +21,12 @@ class RunError(StaleFlowError):
     """The run ended without success; the text names the first cause. Exit code 1."""
 
 
-class StrategyError(RunError):
-    """A strategy of the user's raised, or answered what cannot be; names the key, the file and the line."""
+class PluginError(RunError):
+    """A function of the user's raised, or answered what cannot be; names the key, the file and the line."""
+
+
+class Unanswered(RunError):
+    """A process that was asked something took too long or ended; the text is what it did."""
 
 
 class RemoteError(StaleFlowError):

@@ -1,7 +1,7 @@
 """A strategy of the user's, held to what it promises.
 
 Invariants: the function gets the very arguments of the core, and what it answers comes out as plain numbers;
-what it raises, and every answer that the core could not act on, is a StrategyError that names the key of the
+what it raises, and every answer that the core could not act on, is a PluginError that names the key of the
 configuration, file and line, what was given and what was expected. Built-in strategies are not wrapped.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from protocol.errors import ConfigError, StrategyError
+from protocol.blame import shown, what, where, where_class
+from protocol.errors import ConfigError, PluginError
 
-SHOWN_CHARS = 120  # of an answer
 GOES_ON = "; a run that ended so goes on with the same command"
 Arguments = tuple[Any, ...]
 
@@ -34,17 +34,17 @@ class Promise:
 
 
 def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
-    """The function, whose mistakes are StrategyErrors.
+    """The function, whose mistakes are PluginErrors.
 
     Raises: ConfigError if it cannot be called so at all.
     """
     _refuse_uncallable(function, promise, key)
-    accept, where = promise.accept, _where(function)
+    accept, place = promise.accept, where(function)
 
-    def failure(what: str, arguments: Arguments) -> StrategyError:
+    def failure(how: str, arguments: Arguments) -> PluginError:
         given = ", ".join(map(_shape, arguments)) or "nothing"
-        return StrategyError(
-            f"{key}: {what}. It was given {given}; expected {promise.expected} (see {promise.module}). Mend "
+        return PluginError(
+            f"{key}: {how}. It was given {given}; expected {promise.expected} (see {promise.module}). Mend "
             f"the function{GOES_ON}."
         )
 
@@ -54,11 +54,9 @@ def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
             answer = function(*arguments)
             return accept(answer, arguments)
         except Unusable as why:
-            shown = f"{answer!r:.{SHOWN_CHARS}}"
-            raise failure(f"{where} answered {shown}{why}", arguments) from None
+            raise failure(f"{place} answered {shown(answer)}{why}", arguments) from None
         except (Exception, SystemExit) as error:  # whatever the user's code raises
-            raised = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise failure(f"{_where(function, error)} raised {raised}", arguments) from error
+            raise failure(f"{where(function, error)} raised {what(error)}", arguments) from error
 
     return decide
 
@@ -68,16 +66,16 @@ def _refuse_uncallable(function: Any, promise: Promise, key: str) -> None:
     if inspect.isclass(function):
         name = function.__name__
         raise ConfigError(
-            f"{key}: {name} is a class ({_place(function)}); expected a function that is {called}. Make one "
+            f"{key}: {where_class(function)} is a class; expected a function that is {called}. Make one "
             f"object in that file, `rule = {name}()`, and name `rule`."
         )
     if not callable(function):
-        raise ConfigError(f"{key} is {function!r:.{SHOWN_CHARS}}; expected a function that is {called}.")
+        raise ConfigError(f"{key} is {shown(function)}; expected a function that is {called}.")
     try:
         inspect.signature(function).bind(*promise.parameters)
     except TypeError as error:
         raise ConfigError(
-            f"{key}: {_where(function)} takes {inspect.signature(function)}, and is {called}, by position: "
+            f"{key}: {where(function)} takes {inspect.signature(function)}, and is {called}, by position: "
             f"TypeError: {error}. Give it these parameters (see {promise.module})."
         ) from None
     except ValueError:
@@ -92,20 +90,20 @@ def index(answer: Any, arguments: Arguments) -> int | None:
     if answer is None:
         return None
     number = _integer(answer)
-    shown = [view.index for view in arguments[1]]
-    if number not in shown:
-        raise Unusable(f", which is none of the instances that it may choose from, {_listed(shown)}")
+    offered = [view.index for view in arguments[1]]
+    if number not in offered:
+        raise Unusable(f", which is none of the instances that it may choose from, {_listed(offered)}")
     return number
 
 
 def indices(answer: Any, arguments: Arguments) -> list[int]:
     """Some of the instances in the first argument."""
     numbers = _integers(answer)
-    shown = {view.index: None for view in arguments[0]}
+    offered = {view.index: None for view in arguments[0]}
     for number in numbers:
-        if number not in shown:
+        if number not in offered:
             raise Unusable(
-                f"; {number} is none of the instances that it may choose from, {_listed([*shown])}"
+                f"; {number} is none of the instances that it may choose from, {_listed([*offered])}"
             )
     return numbers
 
@@ -114,10 +112,10 @@ def moves(answer: Any, arguments: Arguments) -> list[int]:
     """Some of the trajectories in the second argument, numbered from 0 as they were looked at."""
     numbers = _integers(answer)
     running = arguments[1]
-    shown = running.shown if hasattr(running, "shown") else sum(map(len, running.values()))
+    count = running.shown if hasattr(running, "shown") else sum(map(len, running.values()))
     for number in numbers:
-        if not 0 <= number < shown:
-            raise Unusable(f"; {number} is none of the {shown} trajectories that it looked at")
+        if not 0 <= number < count:
+            raise Unusable(f"; {number} is none of the {count} trajectories that it looked at")
     return numbers
 
 
@@ -168,8 +166,8 @@ def _integers(answer: Any) -> list[int]:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:8]))
-    return f"{shown}, ... ({len(numbers)} of them)" if len(numbers) > 8 else shown or "(none)"
+    listed = ", ".join(map(str, numbers[:8]))
+    return f"{listed}, ... ({len(numbers)} of them)" if len(numbers) > 8 else listed or "(none)"
 
 
 def _shape(argument: Any) -> str:
@@ -186,30 +184,4 @@ def _shape(argument: Any) -> str:
         names = {type(each).__name__ for each in argument}
         name = names.pop() if len(names) == 1 else "value"
         return f"{len(argument)} {name}{'s' * (len(argument) != 1)}"
-    return f"{argument!r:.{SHOWN_CHARS}}"
-
-
-def _code(function: Any) -> Any:
-    """The code object behind a function, a method, a functools.partial or an object with `__call__`."""
-    function = inspect.unwrap(getattr(function, "func", function))
-    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-
-
-def _where(function: Any, error: BaseException | None = None) -> str:
-    """The function with its file and line: the last line of that file that an error came through."""
-    code = _code(function)
-    if code is None:
-        return f"{function!r:.{SHOWN_CHARS}}"
-    frame, line = error.__traceback__ if error else None, code.co_firstlineno
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == code.co_filename:
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return f"{code.co_qualname} ({code.co_filename}, line {line})"
-
-
-def _place(kind: type) -> str:
-    try:
-        return f"{inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]}"
-    except (OSError, TypeError):
-        return kind.__module__
+    return shown(argument)

@@ -1,19 +1,16 @@
-"""Calls strategies of the user's on made-up pictures of a run: `python -m strategies.trial FIELD=PATH ...`.
+"""Calls a strategy of the user's on made-up pictures of a run.
 
 Invariants: every situation is one that the core really shows; each is shown twice, so that a strategy whose
-answers differ, or that changes what it is given, is told. The process prints one JSON list of [level, text]
-per argument, in order, as soon as it is known; what the user's code prints goes to standard error.
+answers differ, or that changes what it is given, is told.
 """
 
-import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from protocol.errors import ConfigError, StrategyError
-from strategies.own import GOES_ON, SHOWN_CHARS, Arguments
+from protocol.blame import shown
+from protocol.errors import ConfigError, PluginError
+from strategies.own import GOES_ON, Arguments
 from strategies.routing import has_room
 from strategies.select import select
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
@@ -85,7 +82,7 @@ def try_out(field: str, name: str) -> Remarks:
         for arguments in SITUATIONS[field]():
             for kind, text in _try_one(strategy, arguments):
                 notes.setdefault(kind, text)
-    except (ConfigError, StrategyError) as error:
+    except (ConfigError, PluginError) as error:
         yield "error", str(error).removeprefix(f"staleness.{field}: ").replace(GOES_ON, "")
         return
     for text in notes.values():
@@ -104,7 +101,7 @@ def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tup
                 "`sorted(...)` in place of `.sort()`.",
             )
     if answers[0] != answers[1]:
-        one, other = (f"{answer!r:.{SHOWN_CHARS}}" for answer in answers)
+        one, other = map(shown, answers)
         yield (
             "differs",
             f"answered {one} and then {other} to the very same. Expected that it depends on its arguments "
@@ -121,14 +118,6 @@ def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tup
             )
 
 
-def main() -> None:
-    """Try what the command line names."""
-    for argument in sys.argv[1:]:
-        field, _, name = argument.partition("=")
-        with redirect_stdout(sys.stderr):
-            remarks = list(try_out(field, name))
-        print(json.dumps(remarks), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What `try_out` says, for `protocol.asking`: `{"field": "routing", "name": "mine.py:route"}`."""
+    return list(try_out(question["field"], question["name"]))

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import ConfigError
-
-GROUP_NAMES = "prompts, completions, prompt_ids, completion_ids, endings, group"
-MEMBER_NAMES = "prompt, completion, prompt_ids, completion_ids, ending, group"
-SHAPES = (
-    "f(completions, prompts, **columns) for a whole group, f(prompt, completion, **columns) for one "
-    "response, or compute_score(data_source, solution_str, ground_truth, extra_info); see docs/rewards.md"
-)
+from protocol.reward_shapes import Signature, missing_problem, shape_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +33,6 @@ class ScoreRequest:
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    required: tuple[str, ...]
-    names: frozenset[str]
-    takes_any: bool  # it declares **anything
-
-
 def adapt(function: Any) -> Scorer:
     """A coroutine function that scores a group with the user's function, sync or async.
 
@@ -58,15 +45,10 @@ def adapt(function: Any) -> Scorer:
         return lambda request: _score_group(function, signature, request)
     if "solution_str" in signature.names:
         return lambda request: _score_members(function, signature, request, offer=_offer_solution)
-    if signature.names & {"completion", "completion_ids"}:
-        return lambda request: _score_members(function, signature, request, offer=_offer_member)
-    raise ConfigError(
-        f"The reward function takes ({', '.join(sorted(signature.names))}), and none of these is a response. "
-        f"Expected one of: {SHAPES}."
-    )
+    return lambda request: _score_members(function, signature, request, offer=_offer_member)
 
 
-def _read_signature(function: Any) -> _Signature:
+def _read_signature(function: Any) -> Signature:
     if not callable(function) or inspect.isclass(function):
         raise ConfigError(
             f"The reward function is {type(function).__name__} {function!r:.80}; expected a function or "
@@ -78,22 +60,20 @@ def _read_signature(function: Any) -> _Signature:
         raise ConfigError(
             f"The reward function's signature cannot be read: {error}. Wrap it in a `def`."
         ) from None
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    if positional:
-        raise ConfigError(
-            f"The reward function's parameter `{positional[0]}` is positional-only, but arguments are passed "
-            f"by name. Expected: {SHAPES}."
-        )
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    return _Signature(
+    signature = Signature(
         tuple(p.name for p in named if p.default is p.empty),
-        frozenset(p.name for p in named),
+        tuple(p.name for p in named),
         any(p.kind is p.VAR_KEYWORD for p in parameters),
+        tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY),
     )
+    if problem := shape_problem(signature):
+        raise ConfigError(f"The reward function {problem}")
+    return signature
 
 
 async def _score_group(
-    function: Callable[..., Any], signature: _Signature, request: ScoreRequest
+    function: Callable[..., Any], signature: Signature, request: ScoreRequest
 ) -> list[float]:
     """Source: TRL's reward functions: parallel lists, every column of the data repeated per completion."""
     count = len(request.completions)
@@ -124,7 +104,7 @@ async def _score_group(
 
 async def _score_members(
     function: Callable[..., Any],
-    signature: _Signature,
+    signature: Signature,
     request: ScoreRequest,
     *,
     offer: Callable[[ScoreRequest, int], dict[str, Any]],
@@ -167,15 +147,9 @@ def _offer_solution(request: ScoreRequest, member: int) -> dict[str, Any]:
     return offered
 
 
-def _choose(offered: dict[str, Any], signature: _Signature, request: ScoreRequest) -> dict[str, Any]:
-    missing = [name for name in signature.required if name not in offered]
-    if missing:
-        given = GROUP_NAMES if "completions" in signature.names else MEMBER_NAMES
-        raise ConfigError(
-            f"The reward function asks for `{missing[0]}`, but the row has only the columns "
-            f"{', '.join(request.row) or '(none)'}, beside {given}. Rename the parameter, give it a default, "
-            "or map the column in `data.columns`."
-        )
+def _choose(offered: dict[str, Any], signature: Signature, request: ScoreRequest) -> dict[str, Any]:
+    if problem := missing_problem(signature, offered, request.row):
+        raise ConfigError(f"The reward function {problem}")
     if signature.takes_any:
         return offered
     return {name: value for name, value in offered.items() if name in signature.names}

@@ -21,7 +21,6 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError, RemoteError, RunError
-from protocol.importing import load_object
 from protocol.messages import Train, TrainAhead
 from protocol.settings import WorkerSettings
 from workers import losses
@@ -33,6 +32,7 @@ from workers.checkpoints import read_state, write_checkpoint
 from workers.critic import Critic, ValueStep
 from workers.flat import Evaluated, Flat, correction_metrics, make_flat, needs_own_pass, tokens_of
 from workers.model import load_causal_lm, pick_device
+from workers.own_loss import load_loss
 from workers.packed_forward import (
     PackedRow,
     check_no_leak,
@@ -85,8 +85,7 @@ class Trainer:
         check_no_leak(self.model, self.ranks.device)
         reshard(self.model)
         self._optimizer = make_optimizer(self.model, settings.trainer)
-        name = settings.trainer.loss
-        self._loss: losses.Loss = losses.LOSSES[name] if name in losses.LOSSES else load_object(name)
+        self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)
         self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
         self._ahead = Ahead()  # of the next batch

@@ -12,7 +12,7 @@ from controller import Controller
 from controller.config import Config
 from controller.shell import Shell
 from protocol.endpoints import find_endpoint
-from protocol.errors import StrategyError
+from protocol.errors import PluginError
 from protocol.messages import Attach, Message, PolicyPublished, Pull, Ready, Welcome
 from protocol.transport import Connection
 
@@ -106,7 +106,7 @@ class Hasty(Shell):
 async def test_a_worker_that_is_back_before_the_controller_has_begun_is_not_forgotten(tmp_path):
     (tmp_path / "mine.py").write_text(RAISES)
     async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(StrategyError):
+        with pytest.raises(PluginError):
             await train(config(tmp_path))
         forget(tmp_path / "mine.py")
         (tmp_path / "mine.py").write_text(MENDED)
@@ -135,7 +135,7 @@ async def test_a_failing_strategy_is_named_by_file_and_line_and_the_run_goes_on_
     file = tmp_path / "mine.py"
     file.write_text(RAISES)
     async with asyncio.timeout(LIMIT_S):
-        with pytest.raises(StrategyError) as raised:
+        with pytest.raises(PluginError) as raised:
             await train(config(tmp_path))
     text = str(raised.value)
     assert f"staleness.synchronization: choose ({file}, line 2) raised IndexError" in text

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.core_image import Freezer, thaw
-from protocol.errors import ConfigError, StrategyError
+from protocol.errors import ConfigError, PluginError
 from strategies.select import STRATEGIES, select
 from strategies.trial import SETTINGS, SITUATIONS, try_out
 from strategies.views import InstanceView, RunningView, Settings, SyncView, WorkView
@@ -97,7 +97,7 @@ def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, ta
 )
 def test_what_the_core_cannot_use_is_blamed_on_its_file_and_line(own, field, answer, words):
     strategy = answering(own, field, answer)
-    with pytest.raises(StrategyError) as raised:
+    with pytest.raises(PluginError) as raised:
         strategy(*ARGUMENTS[field])
     text = str(raised.value)
     assert text.startswith(f"staleness.{field}: decide (")
@@ -110,17 +110,17 @@ def test_what_the_core_cannot_use_is_blamed_on_its_file_and_line(own, field, ans
 def test_an_error_in_a_library_is_blamed_on_the_line_that_called_it(own):
     code = "import json\n\n\ndef decide(rewards):\n    return helper()\n\n\n"
     code += "def helper():\n    return json.loads('')\n"
-    with pytest.raises(StrategyError, match=r"mine_0\.py, line 9\) raised JSONDecodeError"):
+    with pytest.raises(PluginError, match=r"mine_0\.py, line 9\) raised JSONDecodeError"):
         select("filter", own(code))((1.0,))
 
 
 def test_the_arguments_are_told_by_their_shapes(own):
     with pytest.raises(
-        StrategyError, match="given a WorkView of fresh work, 2 InstanceViews, Settings; expected"
+        PluginError, match="given a WorkView of fresh work, 2 InstanceViews, Settings; expected"
     ):
         answering(own, "routing", "99")(*ARGUMENTS["routing"])
     with pytest.raises(
-        StrategyError, match="given 2 InstanceViews, the trajectories of 2 instances, Settings;"
+        PluginError, match="given 2 InstanceViews, the trajectories of 2 instances, Settings;"
     ):
         answering(own, "migration", "99")(*ARGUMENTS["migration"])
 
@@ -130,7 +130,7 @@ def test_the_arguments_are_told_by_their_shapes(own):
     [
         (
             "class decide:\n    def __call__(self, rewards): ...\n",
-            r"decide is a class \(.*mine_0\.py, line 1\)",
+            r"decide \(.*mine_0\.py, line 1\) is a class",
         ),
         ("decide = 3\n", "is 3; expected a function that is called with"),
         (
@@ -147,11 +147,11 @@ def test_what_can_never_be_called_is_refused_before_the_run(own, code, words):
 
 def test_objects_with_a_call_and_parts_of_functions_are_strategies_too(own):
     called = "class Rule:\n    def __call__(self, rewards):\n        return rewards[9]\n\n\ndecide = Rule()\n"
-    with pytest.raises(StrategyError, match=r"Rule\.__call__ \(.*mine_0\.py, line 3\) raised IndexError"):
+    with pytest.raises(PluginError, match=r"Rule\.__call__ \(.*mine_0\.py, line 3\) raised IndexError"):
         select("filter", own(called))((1.0,))
     partial = "from functools import partial\ndef by(least, rewards):\n    return rewards[9]\n"
     partial += "decide = partial(by, 1)\n"
-    with pytest.raises(StrategyError, match=r"by \(.*mine_1\.py, line 3\) raised IndexError"):
+    with pytest.raises(PluginError, match=r"by \(.*mine_1\.py, line 3\) raised IndexError"):
         select("filter", own(partial))((1.0,))
 
 
@@ -160,10 +160,10 @@ def test_the_order_of_a_routing_is_held_to_its_promise_too(own):
     code += "def least(instance, settings):\n    return {} \ndecide.order = least\n"
     assert select("routing", own(code.format("(1, 2.5)"))).order(INSTANCES[0], SETTINGS) == (1, 2.5)
     with pytest.raises(
-        StrategyError, match=r"staleness\.routing \(its `order`\): least \(.*line 6\) raised NameError"
+        PluginError, match=r"staleness\.routing \(its `order`\): least \(.*line 6\) raised NameError"
     ):
         select("routing", own(code.format("nothing"))).order(INSTANCES[0], SETTINGS)
-    with pytest.raises(StrategyError, match="answered None, which is no number"):
+    with pytest.raises(PluginError, match="answered None, which is no number"):
         select("routing", own(code.format("None"))).order(INSTANCES[0], SETTINGS)
 
 
@@ -176,7 +176,7 @@ def test_a_failing_strategy_comes_through_a_step_of_the_core_as_its_own_error(ow
     code = "def decide(work, instances, settings):\n    return instances[len(instances)].index\n"
     run = AnsweredRun(tmp_path / "run.db", routing=own(code))
     with pytest.raises(
-        StrategyError, match=r"staleness\.routing: decide \(.*mine_0\.py, line 2\) raised IndexError"
+        PluginError, match=r"staleness\.routing: decide \(.*mine_0\.py, line 2\) raised IndexError"
     ):
         run.to_the_end()
     run.store.close()
@@ -188,7 +188,7 @@ def test_a_move_of_a_trajectory_that_was_not_looked_at_is_refused_in_a_run_too(o
     )
     code += "    return [sum(seen)] if any(seen) else []\n"
     run = AnsweredRun(tmp_path / "run.db", steps=20, migration=own(code), decide_s=0.001)
-    with pytest.raises(StrategyError, match=r"; \d is none of the \d trajectories that it looked at"):
+    with pytest.raises(PluginError, match=r"; \d is none of the \d trajectories that it looked at"):
         run.to_the_end()
     run.store.close()
 

@@ -1,0 +1,155 @@
+"""What an import path names, read out of the source: nothing is imported or run.
+
+Invariant: better to believe than to refuse wrongly: a name below `if` or `try`, from a star import or made by
+a decorator is taken to be there, and nothing is said about its parameters.
+"""
+
+import ast
+import difflib
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Those of a function, by name."""
+
+    positional: tuple[str, ...]  # that may be given by position
+    required: tuple[str, ...]  # without a default
+    names: tuple[str, ...]  # that may be given by name
+    positional_only: tuple[str, ...]
+    takes_more: bool  # *anything
+    takes_any: bool  # **anything
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function or class at the top of a file; None where the source does not tell."""
+
+    file: Path
+    line: int
+    name: str
+    is_class: bool = False
+    parameters: Parameters | None = None
+    has_result: bool = True  # it returns or yields something somewhere
+
+    @property
+    def place(self) -> str:
+        """For a person."""
+        return f"{self.name} ({self.file}, line {self.line})"
+
+
+def find_import_path(spec: str) -> str | None:
+    """What is wrong with an import path, None if nothing."""
+    found = look_up(spec)
+    return found if isinstance(found, str) else None
+
+
+def look_up(spec: str) -> Definition | str | None:
+    """The definition that an import path names, None if only importing could tell more; or what is wrong."""
+    place, separator, name = spec.rpartition(":")
+    if not separator or not place or not name.isidentifier():
+        return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`."
+    if place.endswith(".py"):
+        source = Path(place)
+        if not source.is_file():
+            return f"{spec!r}: there is no file {place} in {Path.cwd()} or beside the configuration."
+        return _find_name(source, name, spec)
+    search: list[str] | None = None
+    for end, part in enumerate(parts := place.split("."), 1):
+        found = PathFinder.find_spec(".".join(parts[:end]) if search is None else part, search)
+        if found is None:
+            return f"{spec!r}: there is no module {'.'.join(parts[:end])} on the import path."
+        search = list(found.submodule_search_locations or [])
+    if found.origin is None or not found.origin.endswith(".py"):
+        return None  # compiled
+    return _find_name(Path(found.origin), name, spec)
+
+
+def _find_name(source: Path, name: str, spec: str) -> Definition | str | None:
+    try:
+        tree = ast.parse(source.read_bytes())
+    except SyntaxError as error:
+        return f"{spec!r}: {source} is not valid Python: {error.msg} in line {error.lineno}."
+    names: set[str] = set()
+    for node in ast.walk(tree):  # also below `if` and `try`
+        match node:
+            case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found) | ast.ClassDef(name=found):
+                names.add(found)
+            case ast.Name(id=found, ctx=ast.Store()):
+                names.add(found)
+            case ast.ImportFrom() | ast.Import():
+                names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    if name in names:
+        return _definition(tree, name, source)
+    if "*" in names:
+        return None
+    near = difflib.get_close_matches(name, sorted(names), n=3)
+    return f"{spec!r}: {source} defines no {name}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+
+
+def _definition(tree: ast.Module, name: str, source: Path) -> Definition | None:
+    """The only one at the top of the file, if nothing changes it."""
+    made = [node for node in ast.walk(tree) if _makes(node, name)]
+    top = [node for node in tree.body if node in made]
+    if len(made) != 1 or len(top) != 1:
+        return None
+    match top[0]:
+        case ast.ClassDef(decorator_list=[]):
+            return Definition(source, top[0].lineno, name, is_class=True)
+        case (ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[])) as function:
+            parameters = _parameters(function.args)
+            has_result = any(map(_gives, function.body))
+            return Definition(source, function.lineno, name, parameters=parameters, has_result=has_result)
+    return None
+
+
+def _makes(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found) | ast.ClassDef(name=found):
+            return found == name
+        case ast.Name(id=found, ctx=ast.Store()):
+            return found == name
+        case ast.ImportFrom() | ast.Import():
+            return any((alias.asname or alias.name).partition(".")[0] == name for alias in node.names)
+    return False
+
+
+def _gives(node: ast.AST) -> bool:
+    """Whether a function can give a result by this statement, or never comes to its end by it."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
+            return False
+        case ast.Return(value=value):
+            return value is not None and not (isinstance(value, ast.Constant) and value.value is None)
+        case ast.Yield() | ast.YieldFrom() | ast.Raise():
+            return True
+    return any(map(_gives, ast.iter_child_nodes(node)))
+
+
+def _parameters(arguments: ast.arguments) -> Parameters:
+    positional = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    without_default = positional[: len(positional) - len(arguments.defaults)]
+    by_name = [each.arg for each in arguments.kwonlyargs]
+    pairs = zip(by_name, arguments.kw_defaults, strict=True)
+    return Parameters(
+        positional=tuple(positional),
+        required=(*without_default, *(name for name, default in pairs if default is None)),
+        names=tuple(each.arg for each in (*arguments.args, *arguments.kwonlyargs)),
+        positional_only=tuple(each.arg for each in arguments.posonlyargs),
+        takes_more=arguments.vararg is not None,
+        takes_any=arguments.kwarg is not None,
+    )
+
+
+def call_problem(parameters: Parameters, *, positional: int, by_name: tuple[str, ...] = ()) -> str | None:
+    """Why a function cannot be called with so many arguments by position and these by name, or None."""
+    if len(parameters.positional) < positional and not parameters.takes_more:
+        return f"takes {len(parameters.positional)} arguments by position"
+    taken = parameters.positional[:positional]
+    unknown = [name for name in by_name if name not in parameters.names and not parameters.takes_any]
+    if unknown:
+        return f"takes no `{unknown[0]}`"
+    lacking = [name for name in parameters.required if name not in (*taken, *by_name)]
+    return f"needs `{lacking[0]}`, which it is not given" if lacking else None

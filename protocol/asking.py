@@ -1,0 +1,65 @@
+"""One question to a module, answered in a process of its own: `python -m protocol.asking MODULE`.
+
+Invariants: question and answer are JSON; the module's `answer(question)` runs nowhere else, so that what it
+imports, prints, breaks or never ends touches nothing here; a process that takes too long is killed with all
+that it started.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import Unanswered
+
+ROOT = Path(__file__).resolve().parent.parent
+LAST_CHARS = 800  # of what the process printed
+
+
+def ask(module: str, question: object, *, limit_s: float) -> Any:
+    """The answer of the module. Raises: Unanswered."""
+    paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "protocol.asking", module],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+    )  # fmt: skip
+    try:
+        answer, printed = process.communicate(json.dumps(question).encode(), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        process.communicate()
+        raise Unanswered(f"took longer than {limit_s:g} s") from None
+    except BaseException:  # Ctrl-C
+        _kill(process)
+        raise
+    if process.returncode or not answer:
+        words = printed.decode(errors="replace").strip()[-LAST_CHARS:]
+        raise Unanswered(f"ended with exit code {process.returncode}" + (f":\n{words}" if words else ""))
+    return json.loads(answer)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def main() -> None:
+    """Answer what standard input asks."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever prints to standard output prints to standard error
+    question = json.load(sys.stdin)
+    module = importlib.import_module(sys.argv[1])
+    if hasattr(module, "prepare_process"):
+        module.prepare_process()
+    replies.write(json.dumps(module.answer(question)))
+    replies.close()
+
+
+if __name__ == "__main__":
+    main()

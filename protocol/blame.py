@@ -1,0 +1,47 @@
+"""Where a function of the user's stands, for a person: its name, file and line.
+
+Invariant: pure; what cannot be found out is left out.
+"""
+
+import inspect
+from typing import Any
+
+SHOWN_CHARS = 120  # of a value in a sentence
+
+
+def where(function: Any, error: BaseException | None = None) -> str:
+    """The function with its file and line: the last line of that file that an error came through."""
+    code = _code(function)
+    if code is None:
+        return shown(function)
+    frame, line = error.__traceback__ if error else None, code.co_firstlineno
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == code.co_filename:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return f"{code.co_qualname} ({code.co_filename}, line {line})"
+
+
+def what(error: BaseException) -> str:
+    """An exception in words."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def where_class(kind: type) -> str:
+    """A class with its file and line."""
+    try:
+        place = f"{inspect.getsourcefile(kind)}, line {inspect.getsourcelines(kind)[1]}"
+    except (OSError, TypeError):
+        place = kind.__module__
+    return f"{kind.__name__} ({place})"
+
+
+def shown(value: object) -> str:
+    """A value, shortened."""
+    return f"{value!r:.{SHOWN_CHARS}}"
+
+
+def _code(function: Any) -> Any:
+    """The code object behind a function, a method, a functools.partial or an object with `__call__`."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)

@@ -1,0 +1,85 @@
+"""A loss of the user's is tried before a run, and its mistakes are blamed on its file and line."""
+
+import re
+
+import pytest
+import torch
+
+from protocol.errors import ConfigError, PluginError
+from protocol.settings import TrainerSettings
+from workers.own_loss import _made_up, answer, load_loss
+
+CPU = torch.device("cpu")
+GOOD = "return -tokens.logprobs * tokens.advantages"
+
+
+def load(tmp_path, body: str, name: str = "mine.py", **settings):
+    file = tmp_path / name
+    file.write_text(f"import torch\n\n\ndef loss(tokens):\n    {body}\n")
+    return load_loss(f"{file}:loss", TrainerSettings.model_validate(settings), CPU)
+
+
+@pytest.mark.parametrize("body", [GOOD, "return -tokens.logprobs, tokens.advantages > 0"])
+def test_a_loss_that_keeps_its_promise_is_used_as_it_is(tmp_path, body):
+    tokens = _made_up(TrainerSettings(), CPU)
+    result = load(tmp_path, body)(tokens)
+    loss_N = result[0] if isinstance(result, tuple) else result
+    assert loss_N.shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "return tokens.logprobs.sum()",
+            r"line 4\) returned a tensor of shape \[\]\. It was given 7 response tokens",
+        ),
+        ("return None", r"line 4\) returned None"),
+        ("return tokens.logprob", r"line 5\) raised AttributeError: .*logprob"),
+        (
+            "return tokens.logprobs[:3] + tokens.advantages",
+            r"line 5\) raised RuntimeError: The size of tensor",
+        ),
+        ("return tokens.logprobs, tokens.advantages, 3", r"line 4\) returned \(tensor"),
+        (
+            "return tokens.logprobs.detach()",
+            r"line 4\) returned a loss that does not depend on `tokens.logprobs`",
+        ),
+        ("return -tokens.reference_logprobs", r"line 5\) raised TypeError"),
+        ("raise SystemExit('enough')", r"line 5\) raised SystemExit: enough"),
+    ],
+)
+def test_a_mistake_is_told_before_the_run(tmp_path, body, words):
+    with pytest.raises(ConfigError, match=r"trainer\.loss: loss \(.*mine\.py, " + words) as raised:
+        load(tmp_path, body)
+    assert "xpected a tensor with one number per token" in str(raised.value)
+
+
+def test_a_class_and_what_is_no_function_are_refused(tmp_path):
+    (tmp_path / "mine.py").write_text("class loss:\n    def __call__(self, tokens): ...\n\n\nnumber = 3\n")
+    with pytest.raises(ConfigError, match=r"loss \(.*mine\.py, line 1\) is a class.*`loss = loss\(\)`"):
+        load_loss(f"{tmp_path}/mine.py:loss", TrainerSettings(), CPU)
+    with pytest.raises(ConfigError, match=r"trainer\.loss is 3; expected a function"):
+        load_loss(f"{tmp_path}/mine.py:number", TrainerSettings(), CPU)
+
+
+def test_a_mistake_that_shows_later_ends_the_run_with_its_place(tmp_path):
+    loss = load(tmp_path, f"return tokens.nothing if len(tokens.logprobs) > 7 else {GOOD[7:]}", "later.py")
+    tokens = _made_up(TrainerSettings(), CPU)
+    more = {name: torch.cat([getattr(tokens, name)] * 2) for name in ("logprobs", "advantages", "sequences")}
+    others = {name: getattr(tokens, name) for name in tokens.__slots__ if name not in more}
+    with pytest.raises(PluginError, match=re.escape("later.py, line 5) raised AttributeError")):
+        loss(type(tokens)(**more, **others))
+
+
+def test_the_reference_is_there_if_the_settings_say_so(tmp_path):
+    load(tmp_path, "return tokens.logprobs - tokens.reference_logprobs", "kl.py", kl_coefficient=0.1)
+
+
+def test_check_is_answered_without_an_exception(tmp_path):
+    (tmp_path / "mine.py").write_text("def loss(tokens): return 1\n")
+    question = {"name": f"{tmp_path}/mine.py:loss", "settings": TrainerSettings().model_dump_json()}
+    [(level, text)] = answer(question)
+    assert level == "error"
+    assert text.startswith("loss (")
+    assert answer(question | {"name": "gspo"}) == []
