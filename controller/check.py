@@ -1,35 +1,30 @@
 """What can be known of a run before anything starts.
 
-Invariants: nothing of the user's is imported or executed, files are only read; an error is what would end the
-run, a note is what a person may want to change.
+Invariants: nothing of the user's is imported or executed in this process, files are only read; strategies
+and a loss, which are pure, are tried in a process of their own, a reward only if that is asked for; an error
+is what would end the run, a note is what a person may want to change.
 """
 
-import ast
-import difflib
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 from controller.check_adapter import Shapes, adapter_parameters, adapter_problems
+from controller.check_data import Remark, samples
 from controller.check_engine import vllm_problems
-from controller.config import Config, DataSettings
+from controller.check_plugins import plugin_remarks
+from controller.check_prompts import prompt_remarks
+from controller.check_reward import reward_remarks
+from controller.config import Config
 from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import HeldOutSettings
-from protocol.algorithms import LOSSES
 from protocol.errors import ConfigError
 from protocol.security import Keyring
-from strategies.admission import ADMISSIONS
-from strategies.filtering import FILTERS
-from strategies.migration import MIGRATIONS
-from strategies.routing import ROUTINGS
-from strategies.synchronization import SYNCHRONIZATIONS
 
 TRAINER_BYTES_PER_PARAMETER = 16  # float32 weights, gradients, and AdamW's two moments
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -47,82 +42,27 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def check(config: Config) -> list[Finding]:
-    """Everything that is wrong with a run, or worth knowing, errors first; nothing is started."""
+def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = False) -> list[Finding]:
+    """Everything that is wrong with a run, or worth knowing, errors first; nothing of the run is started.
+
+    `is_thorough`: take the seconds that loading a tokenizer, a saved dataset or a loss takes. `calls_reward`:
+    call the reward once on the first row and made-up responses.
+    """
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
-        _check_promise, _check_model, _check_engine, _check_data, _check_import_paths,
-        _check_run_directory, _check_keys, _check_port, _check_work, _check_evaluation,
+        _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
+        _check_work, _check_evaluation,
     )  # fmt: skip
     for one in checks:
         found += one(config)
+    remarks: list[Remark] = [*plugin_remarks(config, is_thorough=is_thorough)]
+    sources = samples(config, is_thorough=is_thorough)
+    for sample in sources:
+        remarks += sample.remarks
+    remarks += prompt_remarks(config, sources, _model_directory(config), is_thorough=is_thorough)
+    remarks += reward_remarks(config, sources, calls=calls_reward, is_thorough=is_thorough)
+    found += [Finding(level, field, text) for level, field, text in remarks]
     return sorted(found, key=lambda finding: finding.level)
-
-
-def find_import_path(spec: str) -> str | None:
-    """What is wrong with an import path, None if nothing; sources are parsed, never run."""
-    place, separator, name = spec.rpartition(":")
-    if not separator or not place or not name.isidentifier():
-        return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`."
-    if place.endswith(".py"):
-        source = Path(place)
-        if not source.is_file():
-            return f"{spec!r}: there is no file {place} in {Path.cwd()} or beside the configuration."
-    else:
-        search: list[str] | None = None
-        for end, part in enumerate(parts := place.split("."), 1):
-            found = PathFinder.find_spec(".".join(parts[:end]) if search is None else part, search)
-            if found is None:
-                return f"{spec!r}: there is no module {'.'.join(parts[:end])} on the import path."
-            search = list(found.submodule_search_locations or [])
-        if found.origin is None or not found.origin.endswith(".py"):
-            return None  # compiled: only importing could tell more
-        source = Path(found.origin)
-    return _find_name(source, name, spec)
-
-
-def _find_name(source: Path, name: str, spec: str) -> str | None:
-    try:
-        tree = ast.parse(source.read_bytes())
-    except SyntaxError as error:
-        return f"{spec!r}: {source} is not valid Python: {error.msg} in line {error.lineno}."
-    names: set[str] = set()
-    for node in ast.walk(tree):  # also below `if` and `try`: better to believe than to refuse wrongly
-        match node:
-            case ast.FunctionDef(name=found) | ast.AsyncFunctionDef(name=found) | ast.ClassDef(name=found):
-                names.add(found)
-            case ast.Name(id=found, ctx=ast.Store()):
-                names.add(found)
-            case ast.ImportFrom() | ast.Import():
-                names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    if name in names or "*" in names:
-        return None
-    near = difflib.get_close_matches(name, sorted(names), n=3)
-    return f"{spec!r}: {source} defines no {name}." + (f" Did you mean {' or '.join(near)}?" if near else "")
-
-
-def _check_import_paths(config: Config) -> Findings:
-    staleness = config.staleness
-    for field, value, known in (
-        ("model.factory", config.model.factory, ()),
-        ("reward.function", None if config.trainer.is_supervised else config.reward.function, ()),
-        ("rollout.engine", config.rollout.engine, ("torch", "vllm")),
-        ("trainer.loss", config.trainer.loss, LOSSES),
-        ("staleness.routing", staleness.routing, tuple(ROUTINGS)),
-        ("staleness.synchronization", staleness.synchronization, tuple(SYNCHRONIZATIONS)),
-        ("staleness.migration", staleness.migration, tuple(MIGRATIONS)),
-        ("staleness.admission", staleness.admission, tuple(ADMISSIONS)),
-        ("staleness.filter", staleness.filter, tuple(FILTERS)),
-        ("evaluation.reward_function", config.evaluation.reward_function or None, ()),
-    ):
-        if value is None or value in known:
-            continue
-        if not value:
-            yield Finding(
-                "error", field, "is empty; expected the import path of a function that scores responses."
-            )
-        elif problem := find_import_path(value):
-            yield Finding("error", field, problem + (f" Built in: {', '.join(known)}." if known else ""))
 
 
 def _check_promise(config: Config) -> Findings:
@@ -257,73 +197,6 @@ def _in_words(count_bytes: int) -> str:
     return f"{count_bytes / 1e9:.1f} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.1f} MB"
 
 
-def _check_data(config: Config) -> Findings:
-    yield from _check_source(config.data, "data", is_supervised=config.trainer.is_supervised)
-
-
-def _check_source(data: DataSettings, section: str, *, is_supervised: bool = False) -> Findings:
-    path = Path(data.path)
-    if not data.path:
-        yield Finding(
-            "error",
-            f"{section}.path",
-            "is empty; expected a JSONL file, a saved dataset, or an import path of `prompts`.",
-        )
-    elif path.is_dir():
-        if PathFinder.find_spec("datasets") is None:
-            yield Finding(
-                "error",
-                f"{section}.path",
-                f"{path} is a folder, which the package `datasets` reads; install it: pip install datasets.",
-            )
-    elif path.is_file():
-        yield from _check_first_row(data, path, section, is_supervised=is_supervised)
-    elif ":" not in data.path:
-        yield Finding(
-            "error",
-            f"{section}.path",
-            f"there is no file or folder {data.path} in {Path.cwd()} or beside the configuration.",
-        )
-    elif problem := find_import_path(data.path):
-        yield Finding("error", f"{section}.path", problem)
-
-
-def _check_first_row(data: DataSettings, path: Path, section: str, *, is_supervised: bool) -> Findings:
-    with path.open("rb") as lines:
-        first = next((line for line in islice(lines, 100) if line.strip()), b"")
-    if not first:
-        yield Finding("error", f"{section}.path", f"{path} has no rows; expected one JSON object per line.")
-        return
-    try:
-        row = json.loads(first)
-    except ValueError as error:
-        yield Finding(
-            "error",
-            f"{section}.path",
-            f"the first row of {path} is not JSON ({error}); expected one object per line.",
-        )
-        return
-    if not isinstance(row, dict):
-        yield Finding(
-            "error",
-            f"{section}.path",
-            f"the first row of {path} is a {type(row).__name__}; expected a JSON object.",
-        )
-        return
-    needed = {"prompt": "prompt", **data.columns}
-    if is_supervised:
-        needed = {"response": "response", **needed}
-        if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
-            needed = data.columns
-    for name, source in needed.items():
-        if source not in row:
-            yield Finding(
-                "error", f"{section}.columns.{name}",
-                f"the first row of {path} has no column {source!r}; it has {', '.join(map(repr, row))}. Map "
-                f"it: `{section}.columns: {{{name}: THE_COLUMN}}`.",
-            )  # fmt: skip
-
-
 def _check_run_directory(config: Config) -> Findings:
     directory = (Path(config.run.dir) / config.run.name).absolute()
     nearest = next(place for place in (directory, *directory.parents) if place.exists())
@@ -410,8 +283,7 @@ def _check_evaluation(config: Config) -> Findings:
             yield Finding("note", "evaluation.every_steps", "is 0, so nothing is evaluated.")
         return
     counts: list[int | None] = []
-    for name, one in evaluation.data.items():
-        yield from _check_source(DataSettings(path=one.path, columns=one.columns), f"evaluation.data.{name}")
+    for one in evaluation.data.values():
         counts.append(_prompt_count(one))
     every, steps = evaluation.every_steps, config.run.steps
     versions = {*range(every, steps + 1, every), *[0] * evaluation.at_start, *[steps] * evaluation.at_end}

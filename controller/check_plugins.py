@@ -6,6 +6,7 @@ process of their own, because the controller imports and calls them anyway; a lo
 
 from collections.abc import Iterator
 
+from controller.check_data import Remark
 from controller.config import Config
 from controller.pluggable import BUILT_IN, CALLED
 from controller.source import Definition, call_problem, look_up
@@ -14,7 +15,7 @@ from protocol.errors import Unanswered
 
 TRIAL_S = 30.0  # to import the module, and for a few dozen calls
 
-Remarks = Iterator[tuple[str, str, str]]  # "error" or "note", key, text
+Remarks = Iterator[Remark]
 
 
 def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
@@ -30,7 +31,9 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
         elif section == "staleness":
             yield from _tried("strategies.trial", key, {"field": field, "name": value})
         elif key == "trainer.loss" and is_thorough:
-            yield from _tried("workers.own_loss", key, {"name": value, "settings": config.trainer.model_dump_json()})
+            yield from _tried(
+                "workers.own_loss", key, {"name": value, "settings": config.trainer.model_dump_json()}
+            )
 
 
 def _value(config: Config, key: str) -> str | None:

@@ -71,10 +71,16 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def check(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Validate a configuration and say what would happen, without starting anything."""
+def check(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    call_reward: Annotated[
+        bool, typer.Option("--call-reward", help="Call the reward once, on the first row.")
+    ] = False,
+) -> None:
+    """Validate a configuration and say what would happen, without starting anything of the run."""
     settings = load_config(config, overrides or ())
-    findings = find_problems(settings)
+    findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
     for finding in findings:
         print(f"{finding.level}: {finding.field}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)

@@ -35,14 +35,17 @@ class _Table(Protocol):
 class PromptSource:
     """The rows of a run, one after the other, pass after pass."""
 
-    def __init__(self, config: Config, iterable: Iterable[Mapping[str, Any]] | None = None) -> None:
-        """Find the source; `iterable` takes the place of `data.path`. Raises: ConfigError if there is
-        none."""
+    def __init__(
+        self, config: Config, iterable: Iterable[Mapping[str, Any]] | None = None, *, most: int | None = None
+    ) -> None:
+        """Find the source; `iterable` takes the place of `data.path`; of a file, index the first `most` rows
+        only. Raises: ConfigError if there is none."""
         self.is_end = False
         """No more rows will come. Known once `read` has returned fewer rows than asked for."""
         self._data = config.data
         self._seed = config.run.seed
         self._is_supervised = config.trainer.is_supervised
+        self._most = most
         self._rows = self._follow_iterable(iterable) if iterable is not None else self._open(config.data.path)
 
     def read(self, count: int) -> list[bytes]:
@@ -61,7 +64,7 @@ class PromptSource:
                 "datasets.save_to_disk or an import path `file.py:prompts`, or pass `prompts=` to Controller."
             )
         if os.path.exists(path):
-            table = _SavedDataset(path) if os.path.isdir(path) else _JsonLines(path)
+            table = _SavedDataset(path) if os.path.isdir(path) else _JsonLines(path, self._most)
             if not len(table):
                 raise ConfigError(f"data.path is {path!r}, which has no rows; expected at least one.")
             return self._follow_table(table)
@@ -154,7 +157,7 @@ class PromptSource:
 class _JsonLines:
     """A JSONL file as an index of where its lines begin: 16 bytes a row. Blank lines are no rows."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, most: int | None = None) -> None:
         self._path = path
         self._begins, self._numbers = array("Q"), array("Q")
         try:
@@ -165,6 +168,8 @@ class _JsonLines:
                         self._begins.append(begin)
                         self._numbers.append(number)
                     begin += len(line)
+                    if len(self._begins) == most:
+                        break
         except OSError as error:
             raise ConfigError(f"data.path {path!r} cannot be read: {error.strerror}.") from error
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.check import check, find_import_path
+from controller.check import check
 from controller.config import Config, load_config
+from controller.source import find_import_path
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -18,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 def sound(tmp_path, monkeypatch) -> Path:
     """A folder with a task, data, a model and a configuration; the working directory."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "task.py").write_text("raise SystemExit('imported')\nasync def reward(completion): ...\n")
+    task = "raise SystemExit('imported')\nasync def reward(completion): return 1.0\n"
+    (tmp_path / "task.py").write_text(task)
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1", "answer": 2}\n')
     model = tmp_path / "model"
     model.mkdir()
@@ -59,7 +61,8 @@ def test_the_quickstart_has_no_errors(monkeypatch, tmp_path):
 
 def test_a_missing_model_without_a_factory_is_found(sound):
     assert "model.path: there is no model at" in only(errors(model={"path": "nowhere"}))
-    (sound / "task.py").write_text("def reward(): ...\ndef make(): ...")
+    task = "def reward(completion): return 1.0\ndef make(folder, *, seed, progress): ..."
+    (sound / "task.py").write_text(task)
     assert errors(model={"path": "nowhere", "factory": "task.py:make"}) == []
 
 
