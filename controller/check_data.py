@@ -40,6 +40,7 @@ class Sample:
 
     section: str  # data, or evaluation.data.NAME
     path: str
+    columns: dict[str, str]
     remarks: list[Remark] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the first, as workers get them
 
@@ -56,7 +57,7 @@ def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
 
 def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
     is_supervised = config.trainer.is_supervised and section == "data"
-    sample = Sample(section, data.path)
+    sample = Sample(section, data.path, data.columns)
     path = Path(data.path)
     problem = _path_problem(data.path)
     if problem is not None:

@@ -4,6 +4,7 @@ Invariants: in this process sources are parsed, never run; strategies are called
 process of their own, because the controller imports and calls them anyway; a loss is called if asked for.
 """
 
+import difflib
 from collections.abc import Iterator
 
 from controller.check_data import Remark
@@ -47,6 +48,13 @@ def _value(config: Config, key: str) -> str | None:
 def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
     if not value:
         return "is empty; expected the import path of a function that scores responses."
+    if known and ":" not in value:
+        near = difflib.get_close_matches(value, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        return (
+            f"{value!r} is neither built in ({', '.join(known)}) nor an import path such as "
+            f"`mine.py:function`.{meant}"
+        )
     found = look_up(value)
     if isinstance(found, str):
         return found + (f" Built in: {', '.join(known)}." if known else "")

@@ -81,8 +81,8 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         reason = refused[0]
         known = ("rollout.max_prompt_tokens", "rollout.max_response_tokens")
         key = next((name for name in known if name in reason), f"{sample.section}.path")
-        count = f"{len(refused)} of the first {len(sample.rows)} prompts of {sample.path} would be refused"
-        if len(refused) < len(sample.rows):
-            yield "note", key, f"{count}, and left out; the first because: {reason}"
+        many, some = f"the first {len(sample.rows)} prompts of {sample.path} would be refused", len(refused)
+        if some < len(sample.rows):
+            yield "note", key, f"{some} of {many}, and left out; the first because: {reason}"
         else:
-            yield "error", key, f"all {count}, the first because: {reason}"
+            yield "error", key, f"all of {many}, the first because: {reason}"

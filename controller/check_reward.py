@@ -92,7 +92,7 @@ def _called(config: Config, key: str, function: str, scored: Sequence[Sample]) -
         question = {
             "function": function,
             "row": sample.rows[0] if sample.rows else None,
-            "prompts": {"path": sample.path, "seed": config.run.seed, "columns": config.data.columns},
+            "prompts": {"path": sample.path, "seed": config.run.seed, "columns": sample.columns},
             "responses": RESPONSES,
             "timeout_s": config.reward.timeout_s,
         }
@@ -100,7 +100,7 @@ def _called(config: Config, key: str, function: str, scored: Sequence[Sample]) -
             problem, rewards = ask("workers.try_reward", question, limit_s=IMPORT_S + config.reward.timeout_s)
         except Unanswered as error:
             problem = f"The process in which it was called {error}."
-        shown = f"called with the first row of {sample.path} and {len(RESPONSES)} made-up responses"
+        shown = f"called with the first row of {sample.path} and two made-up responses, a sentence and none"
         if problem is not None:
             yield "error", key, f"{shown}: {problem}"
         else:

@@ -136,9 +136,10 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
             "configuration, for example examples/quickstart.yaml."
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split()).replace('in "<unicode string>", ', "")
+        tabs = " Indent with spaces, not with tabs." if "character '\\t'" in what else ""
         raise ConfigError(
-            f"The configuration {file} cannot be read: {' '.join(str(error).split())}. Expected YAML in "
-            "UTF-8."
+            f"The configuration {file} cannot be read: {what}. Expected YAML in UTF-8.{tabs}"
         ) from None
     if tree is None:
         return {}, {}, []

@@ -21,7 +21,7 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[str]]:
     try:
         tokenizer = load_tokenizer(question["model"])
     except ConfigError as error:
-        return str(error), []
+        return " ".join(str(error).split()), []
     refused = []
     for row in question["rows"]:
         text = json.dumps(row).encode()

@@ -1,32 +1,50 @@
 """Calls a reward function once, for `launch.py check --call-reward`; by way of `protocol.asking`.
 
-Invariant: the function gets what it would get in a run, but for token ids, which are made up.
+Invariant: the function gets what it would get in a run, but for token ids, which are made up; it has the time
+that it would have.
 """
 
 import asyncio
+import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+from workers import reward_functions
 from workers.reward_functions import ScoreRequest, adapt
+
+OURS = (__file__, reward_functions.__file__)
+
+
+class _TooLong(BaseException):
+    """Not an Exception, so that the function does not take it for one of its own."""
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, list[float]]:
     """(what went wrong, the rewards)."""
+    limit_s = question["timeout_s"]
     try:
         row = question["row"] or _first_row(**question["prompts"])
         scorer = adapt(load_object(question["function"]))
         request = _request(row, list(question["responses"]))
-        return None, asyncio.run(_within(question["timeout_s"], scorer(request)))
+        with _within(limit_s):
+            return None, asyncio.run(scorer(request))  # type: ignore[arg-type]  # a coroutine
     except ConfigError as error:
         return str(error), []
-    except TimeoutError:
-        return f"it took longer than `reward.timeout_s` = {question['timeout_s']:g} s.", []
+    except _TooLong:
+        return f"it took longer than `reward.timeout_s` = {limit_s:g} s, after which a run cuts it off.", []
     except (Exception, SystemExit) as error:  # whatever the user's code raises
-        lines = "".join(traceback.format_exception(error)[-4:])
-        return f"it raised {type(error).__name__}: {error}.\n{lines.rstrip()}", []
+        return f"it raised {type(error).__name__}: {error}.\n{_where(error)}", []
+
+
+def _where(error: BaseException) -> str:
+    """The part of the traceback that is in the user's code."""
+    trace = traceback.extract_tb(error.__traceback__)
+    ours = [place for place, frame in enumerate(trace) if frame.filename in OURS]
+    return "".join(traceback.format_list(trace[ours[-1] + 1 :] if ours else trace)).rstrip()
 
 
 def _first_row(path: str, seed: int, columns: Mapping[str, str]) -> dict[str, Any]:
@@ -49,6 +67,17 @@ def _request(row: Mapping[str, Any], responses: list[str]) -> ScoreRequest:
     )
 
 
-async def _within(limit_s: float, scores: Any) -> list[float]:
-    async with asyncio.timeout(limit_s):
-        return await scores
+@contextmanager
+def _within(limit_s: float) -> Iterator[None]:
+    """Raises: _TooLong in the midst of whatever goes on."""
+
+    def too_late(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

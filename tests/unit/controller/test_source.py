@@ -1,0 +1,87 @@
+"""What is read out of sources: definitions, their parameters, and whether they give a result."""
+
+import pytest
+
+from controller.source import Definition, call_problem, look_up
+
+
+@pytest.fixture
+def define(tmp_path):
+    def look(code: str, name: str = "f"):
+        (tmp_path / "mine.py").write_text(code)
+        return look_up(f"{tmp_path}/mine.py:{name}")
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("code", "required", "names", "takes_any"),
+    [
+        ("def f(a, b=1, *, c, d=2): return 1", ("a", "c"), ("a", "b", "c", "d"), False),
+        ("async def f(a, /, b, **more): return 1", ("a", "b"), ("b",), True),
+        ("def f(*rest): return 1", (), (), False),
+    ],
+)
+def test_parameters_are_those_of_the_function(define, code, required, names, takes_any):
+    parameters = define(code).parameters
+    assert (parameters.required, parameters.names, parameters.takes_any) == (required, names, takes_any)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@decorated\ndef f(a): ...",
+        "f = make()",
+        "from somewhere import f",
+        "if True:\n    def f(a): ...\nelse:\n    def f(b): ...",
+        "def f(a): ...\nf = wrapped(f)",
+        "from somewhere import *\n",
+    ],
+)
+def test_what_only_importing_could_tell_is_not_guessed(define, code):
+    assert define(code) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "has_result"),
+    [
+        ("return 1", True),
+        ("yield 1", True),
+        ("raise NotImplementedError", True),
+        ("if a:\n        return a", True),
+        ("a == 1", False),
+        ("return", False),
+        ("return None", False),
+        ("def inner():\n        return 1", False),
+        ("g = lambda: (yield)", False),
+        ("...", False),
+    ],
+)
+def test_a_function_that_can_give_nothing_is_known(define, body, has_result):
+    assert define(f"def f(a):\n    {body}\n").has_result is has_result
+
+
+def test_a_class_is_known_with_its_line(define):
+    found = define("\n\nclass f:\n    pass\n")
+    assert isinstance(found, Definition)
+    assert found.is_class
+    assert found.place.endswith("mine.py, line 3)")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ("folder, *, seed, progress", None),
+        ("folder, seed, progress", None),
+        ("folder, **options", None),
+        ("*all, **options", None),
+        ("folder, seed", "takes no `progress`"),
+        ("*, seed, progress", "takes 0 arguments by position"),
+        ("folder, size, *, seed, progress", "needs `size`, which it is not given"),
+        ("folder, *, seed, progress, size", "needs `size`, which it is not given"),
+        ("folder, size=1, *, seed, progress, depth=2", None),
+    ],
+)
+def test_a_call_that_cannot_work_is_known(define, parameters, problem):
+    found = define(f"def f({parameters}): return 1")
+    assert call_problem(found.parameters, positional=1, by_name=("seed", "progress")) == problem
