@@ -100,7 +100,7 @@ def _called(config: Config, key: str, function: str, scored: Sequence[Sample]) -
             problem, rewards = ask("workers.try_reward", question, limit_s=IMPORT_S + config.reward.timeout_s)
         except Unanswered as error:
             problem = f"The process in which it was called {error}."
-        shown = f"called with the first row of {sample.path} and two made-up responses, a sentence and none"
+        shown = f"called on the first row of {sample.path} and two made-up responses, one of them empty"
         if problem is not None:
             yield "error", key, f"{shown}: {problem}"
         else:

@@ -75,7 +75,7 @@ def read_past(run: Path, config: Config) -> Past | None:
                 raise RunError(
                     f"{run} cannot be taken up again: at event {recorded.number} ({in_words(recorded)}) this "
                     "release wants something else than the one that made the run, or a strategy of yours has "
-                    "changed. Use what made it, or set run.resume=never to set the run aside and begin anew."
+                    f"changed. Use what made it, {_way_on(run)}."
                 )
     past.unsaved_lines = len(past.lines) - saved
     state = past.core.state
@@ -125,8 +125,23 @@ def _refuse_changes(run: Path, was: Config, now: Config) -> None:
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
-            "or set run.resume=never to set the run aside and begin anew."
+            f"{_way_on(run)}."
         )
+
+
+def _way_on(run: Path) -> str:
+    """What else can be done with a run that this command cannot go on with."""
+    whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
+    places = [place for place in whole if not (place / "adapter_config.json").exists()]
+    numbered = {place.name.removeprefix("step_"): place for place in places}
+    newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
+    begin = "or set run.resume=never to set the run aside and begin anew"
+    if newest is None:
+        return begin
+    return (
+        f"begin a new run from its newest checkpoint (run.resume={numbered[newest]} and another run.name), "
+        f"{begin}"
+    )
 
 
 def _may_change(key: str) -> bool:

@@ -227,7 +227,7 @@ def test_a_reward_that_works_is_told_with_what_it_gave(project, in_this_process)
     code = "async def score(completion, answer):\n    return len(completion) / 100\n"
     (project / "rewards.py").write_text(code)
     notes = found("note", calls_reward=True)
-    assert any(text.endswith("a sentence and none, it gave 0.45, 0.") for text in notes)
+    assert any(text.endswith("one of them empty, it gave 0.45, 0.") for text in notes)
 
 
 def test_a_reward_is_called_on_a_row_of_a_function_too(project, in_this_process):
