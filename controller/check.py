@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from controller.check_adapter import Shapes, adapter_parameters, adapter_problems
-from controller.check_data import Remark, samples
+from controller.check_data import HUB_NAME, Remark, samples
 from controller.check_engine import vllm_problems
 from controller.check_plugins import plugin_remarks
 from controller.check_prompts import prompt_remarks
@@ -103,8 +103,8 @@ def _check_model(config: Config) -> Findings:
         if config.model.factory is None:
             yield Finding(
                 "error", "model.path",
-                f"there is no model at {directory}: no config.json. Download one (`hf download NAME "
-                "--local-dir DIR`) and name its folder, or set model.factory.",
+                f"there is no model at {directory}: no config.json. Download one (`{_download(config)}`) and "
+                "name its folder, or set model.factory.",
             )  # fmt: skip
         yield from _adapter_findings(config, {}, {})
         return
@@ -130,6 +130,13 @@ def _check_model(config: Config) -> Findings:
         )  # fmt: skip
     if weights:
         yield _memory_finding(config, shape, weights, longest)
+
+
+def _download(config: Config) -> str:
+    name = config.model.path
+    if HUB_NAME.fullmatch(name):
+        return f"hf download {name} --local-dir {name.rpartition('/')[2]}"
+    return "hf download NAME --local-dir DIR"
 
 
 def _adapter_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:

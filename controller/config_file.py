@@ -135,6 +135,10 @@ def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
             f"There is no file {file} (working directory {Path.cwd()}). Give the path of a YAML "
             "configuration, for example examples/quickstart.yaml."
         ) from None
+    except IsADirectoryError:
+        inside = file / "config.yaml"
+        meant = f" Its configuration is {inside}." if inside.is_file() else ""
+        raise ConfigError(f"{file} is a folder; expected the path of a YAML configuration.{meant}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = " ".join(str(error).split()).replace('in "<unicode string>", ', "")
         tabs = " Indent with spaces, not with tabs." if "character '\\t'" in what else ""
@@ -176,6 +180,9 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
         value, _ = read_yaml(text)
     except yaml.YAMLError as error:
         return [f"{override!r} on the command line: its value is not YAML ({' '.join(str(error).split())})."]
+    if dotted[0] in "+~":
+        plain = override.lstrip("+~")
+        return [f"{override!r} on the command line: keys are known here, so none is added; write {plain}."]
     *sections, key = dotted.split(".")
     place = tree
     for section in sections:
@@ -196,6 +203,7 @@ def _in_words(error: ValidationError, tree: Tree) -> list[tuple[str, str]]:
             messages[field] = [_unknown_key(field, value)]
         else:
             message = entry["msg"].removeprefix("Input should be ")
+            message = "a mapping, such as {name: value}" if message == "an object" else message
             messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
     return [
         (field, texts[0] if len(texts) == 1 else f"{texts[0]} {' or '.join(texts[1:])}.")
@@ -257,8 +265,8 @@ def _unknown_key(field: str, value: Any) -> str:
 
 def _translated(section: str, value: Any, known: Sequence[str]) -> str:
     """Our names for what another system's section holds; "" if it holds nothing that is known."""
-    near = difflib.get_close_matches(section, [key for key in known if "." not in key], n=1)
-    if near:
+    top = [key for key in known if "." not in key]
+    if "." not in section and difflib.get_close_matches(section, top, n=1):
         return ""  # a slip of the pen
     by_name = {key.rpartition(".")[2]: key for key in reversed(known)}  # the first of equal names counts
     found = {}

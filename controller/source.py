@@ -50,7 +50,11 @@ def look_up(spec: str) -> Definition | str | None:
     """The definition that an import path names, None if only importing could tell more; or what is wrong."""
     place, separator, name = spec.rpartition(":")
     if not separator or not place or not name.isidentifier():
-        return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`."
+        head, dot, last = spec.rpartition(".")
+        meant = f"{head}:{last}" if dot and ":" not in spec else ""
+        meant = f"{spec}:NAME" if spec.endswith(".py") else meant
+        hint = f" Did you mean {meant}?" if meant else ""
+        return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`.{hint}"
     if place.endswith(".py"):
         source = Path(place)
         if not source.is_file():

@@ -261,6 +261,11 @@ def test_a_misspelt_name_of_what_is_built_in_leads_to_it(project):
     assert "neither built in (fsdp)" in text
 
 
+def test_a_model_of_the_hub_is_answered_with_the_command_that_downloads_it(project):
+    [text] = found("error", "model.path=Qwen/Qwen3-0.6B")
+    assert "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`" in text
+
+
 def test_a_factory_that_no_run_could_call_is_found(project):
     (project / "mine.py").write_text("def make(folder, seed):\n    return 1\n")
     [text] = found("error", "model.factory=mine.py:make", "model.path=made")

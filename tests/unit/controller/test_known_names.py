@@ -72,6 +72,29 @@ def test_a_whole_section_of_another_system_is_translated_key_by_key(tmp_path):
     assert "log_prob_use" not in text
 
 
+def test_a_section_inside_ours_is_translated_too(tmp_path):
+    text = problems(tmp_path, "trainer: {optim: {learning_rate: 1e-5}}")
+    assert "`trainer.optim.learning_rate` is `trainer.lr` here" in text
+
+
+@pytest.mark.parametrize("override", ["+trainer.lr=1e-5", "++trainer.lr=1e-5"])
+def test_the_signs_of_hydra_are_answered_with_the_plain_override(tmp_path, override):
+    assert problems(tmp_path, "", override).endswith("write trainer.lr=1e-5.")
+
+
+def test_a_mapping_is_called_so(tmp_path):
+    assert "expected a mapping, such as {name: value}" in problems(tmp_path, "data: {columns: prompt}")
+
+
+def test_a_run_in_place_of_a_configuration_leads_to_its_configuration(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ConfigError, match=r"is a folder; expected the path of a YAML configuration\.$"):
+        load_config(str(tmp_path / "run"))
+    (tmp_path / "run" / "config.yaml").write_text("")
+    with pytest.raises(ConfigError, match=r"Its configuration is .*run/config.yaml\.$"):
+        load_config(str(tmp_path / "run"))
+
+
 def test_a_misspelt_section_is_still_a_misspelt_section(tmp_path):
     assert "Did you mean `rollout`?" in problems(tmp_path, "rolout: {n: 8}")
 

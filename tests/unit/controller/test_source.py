@@ -69,6 +69,16 @@ def test_a_class_is_known_with_its_line(define):
 
 
 @pytest.mark.parametrize(
+    ("spec", "meant"),
+    [("rewards.py", "rewards.py:NAME"), ("rewards.score", "rewards:score"), ("score", None), ("a:c d", None)],
+)
+def test_what_is_no_import_path_leads_to_one(spec, meant):
+    said = look_up(spec)
+    assert isinstance(said, str)
+    assert said.endswith(f"Did you mean {meant}?" if meant else "`file.py:name`.")
+
+
+@pytest.mark.parametrize(
     ("parameters", "problem"),
     [
         ("folder, *, seed, progress", None),
