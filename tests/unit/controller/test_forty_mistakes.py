@@ -258,6 +258,7 @@ MADE_UP_HERE = [
     ),
 ]
 
+
 @pytest.fixture(autouse=True)
 def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokenizer and loss are tried in this process, which has torch; test_asking shows the other."""
