@@ -31,7 +31,8 @@ BEGINNINGS = {
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", ""),
 }
 
-Remark = tuple[Literal["error", "note"], str, str]  # key, text
+Level = Literal["error", "note"]
+Remark = tuple[Level, str, str]  # key, text
 
 
 @dataclass(slots=True)

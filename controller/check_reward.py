@@ -6,7 +6,7 @@ money or change something, so it is made in a process of its own, with the time 
 
 from collections.abc import Iterator, Sequence
 
-from controller.check_data import Remark, Sample
+from controller.check_data import Level, Remark, Sample
 from controller.config import Config
 from controller.source import Definition, look_up
 from protocol.asking import ask
@@ -50,7 +50,7 @@ def reward_remarks(
             )  # fmt: skip
 
 
-def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tuple[str, str]]:
+def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
     if found is None:
         return
     if found.is_class:

@@ -84,7 +84,7 @@ def _held(function: Any) -> Loss:
             result = function(tokens)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
             raise _failure(f"{where(function, error)} raised {what(error)}", tokens) from error
-        parts = result if isinstance(result, tuple) else (result,)
+        parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
         if (isinstance(result, tuple) and len(parts) != 2) or not all(
             isinstance(part, torch.Tensor) for part in parts
         ):

@@ -1,5 +1,7 @@
 """Supervised training in the core: batches out of the data, and no word to or of a rollout worker."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -149,6 +151,7 @@ def test_check_asks_for_no_reward_function_and_for_the_response_column(tmp_path)
     found = check(Config.model_validate({**tree, "data": {"path": str(data)}}))
     errors = {finding.field for finding in found if finding.level == "error"}
     assert errors == {"data.columns.response", "model.path"}
-    data.write_text('{"messages": []}\n')
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    data.write_text(json.dumps({"messages": talk}) + "\n")
     found = check(Config.model_validate({**tree, "data": {"path": str(data)}}))
     assert {finding.field for finding in found if finding.level == "error"} == {"model.path"}
