@@ -1,7 +1,7 @@
 """Forward passes without padding: many sequences in one row, each attending to itself alone.
 
-Invariants: attention never crosses from one sequence to another (`check_no_leak` proves it on the very model
-before the first step); only positions that predict a response token get logits.
+Invariants: attention never crosses from one sequence to another, and keeps the windows of the model
+(`check_no_leak` proves both before the first step); only positions that predict a response token get logits.
 
 Shapes: T tokens of a packed row, N its response tokens, H heads, D size of a head, V vocabulary.
 
@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from protocol.errors import ConfigError
+from protocol.model_shape import too_long
 from workers.batch import Batch
 from workers.losses import chosen_logprobs
+from workers.small_copy import difference, in_words, passed_spans, small_copy
 
 PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
 
@@ -126,7 +128,7 @@ def packed_sdpa(
                 enable_gqa=query.shape[1] != key.shape[1],
             )
         )
-    return torch.cat(parts, dim=2).transpose(1, 2), None
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
 def _capped(
@@ -183,37 +185,76 @@ def response_logprobs(
     )
 
 
-def check_no_leak(model: PreTrainedModel, device: torch.device) -> None:
-    """Compare a sequence behind another one with the same sequence alone.
+def check_no_leak(
+    model: PreTrainedModel,
+    device: torch.device,
+    *,
+    longest: int = 0,
+    row: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Compare a sequence behind another one with the same sequence alone; then, in a small copy of the model,
+    sequences that pass its windows and chunks with plain passes over them.
 
+    `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.
     Raises: ConfigError if they differ: the architecture mixes sequences of a packed row (recurrent layers,
-    an attention of its own), and training it like this would be silently wrong.
+    an attention of its own), or does beyond some length what packed attention is not told, and training it
+    like this would be silently wrong.
     """
-    ids = np.arange(1, 13) % model.config.get_text_config().vocab_size
-    batch = Batch(
-        tokens=[ids[:5], ids[5:]],
-        prompt_lengths=[1, 1],
-        response_starts=[0, 4],
-        groups=[0, 1],
-        is_truncated=[False, False],
-        policy_versions=np.zeros(10, dtype=np.int64),
-        rollout_logprobs=np.zeros(10, dtype=np.float32),
-        outcomes=np.zeros(2, dtype=np.float32),
-        advantages=np.zeros(10, dtype=np.float32),
-    )
+    if problem := too_long(model.config.to_dict(), longest):
+        raise ConfigError(problem)
+    ids = torch.arange(1, 13, device=device) % model.config.get_text_config().vocab_size
     try:
         with torch.no_grad():
-            packed = forward_row(model, pack_row(batch, [0, 1], device))[4:]
-            alone = forward_row(model, pack_row(batch, [1], device))
+            packed = forward_row(model, _whole_row([ids[:5], ids[5:]]))[5:]
+            alone = forward_row(model, _whole_row([ids[5:]]))
     except TypeError as error:
         raise ConfigError(
             f"{type(model).__name__} does not take packed sequences: {error}. Expected a model that hands "
             "its keyword arguments down to transformers' attention interface; choose another model."
         ) from error
     gap = (packed - alone).abs().max().item()
-    bound = (1e-4 if alone.dtype == torch.float32 else 0.1) * max(1.0, alone.abs().max().item())
+    bound = _tolerance(alone.dtype) * max(1.0, alone.abs().max().item())
     if not gap <= bound:
         raise ConfigError(
             f"{type(model).__name__} mixes sequences packed into one row: logits differ by {gap:.3g}, "
             f"expected at most {bound:.3g}. Recurrent and custom attention layers are not supported."
         )
+    if passed := passed_spans(model.config, longest=longest, row=row):
+        _check_beyond(model.config, passed, device=device, dtype=dtype)
+
+
+def _check_beyond(
+    config: PretrainedConfig, passed: dict[str, int], *, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Raises: ConfigError if packed sequences that pass these spans give other logits than plain passes."""
+    small = small_copy(config, passed, device=device, dtype=dtype)
+    with torch.no_grad():
+        packed = forward_row(small.model, _whole_row(small.sequences)).float()
+    gap, bound = difference([packed], [torch.cat(small.logits)]), _tolerance(dtype)
+    if not gap <= bound:
+        raise ConfigError(
+            f"The model ({config.model_type}) has {in_words(passed)}, and a small model like it, with "
+            f"sequences beyond that, gives logits that differ by {gap:.3g} of their size between a packed "
+            f"row and a plain pass; expected {bound:.3g} at most. Keep prompt and response within that "
+            "length (rollout.max_prompt_tokens, rollout.max_response_tokens), or choose another model."
+        )
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return 1e-4 if dtype == torch.float32 else 0.1
+
+
+def _whole_row(sequences: Sequence[torch.Tensor]) -> PackedRow:
+    """These sequences side by side, with logits at every position."""
+    tokens_T, lengths = torch.cat(list(sequences)), [len(sequence) for sequence in sequences]
+    places_T = torch.arange(len(tokens_T), device=tokens_T.device)
+    positions_T = torch.cat([places_T[:length] for length in lengths])
+    return PackedRow(
+        tokens_1T=tokens_T[None],
+        positions_1T=positions_T[None],
+        lengths=lengths,
+        predicting_N=places_T,
+        targets_N=tokens_T,
+        places_N=places_T,
+    )

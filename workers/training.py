@@ -82,7 +82,15 @@ class Trainer:
         self._adapter: dict[str, object] | None = None  # adapter_config.json
         self.model = self._make_policy()
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
-        check_no_leak(self.model, self.ranks.device)
+        rollout, budget = settings.rollout, settings.trainer.max_tokens_per_microbatch
+        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+        check_no_leak(
+            self.model,
+            self.ranks.device,
+            longest=longest,
+            row=max(longest, budget),
+            dtype=self._forward_dtype,
+        )
         reshard(self.model)
         self._optimizer = make_optimizer(self.model, settings.trainer)
         self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)

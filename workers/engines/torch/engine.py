@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from protocol.model_shape import length_limits, spans
 from protocol.settings import RolloutSettings, SamplingSettings, WorkerSettings
 from workers.adapter import MergedAdapter
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
 from workers.engines.torch.cache import PrefixCache
-from workers.engines.torch.forward import Forward
+from workers.engines.torch.forward import Forward, check_lengths
 from workers.engines.torch.sampling import sample, uniform_noise
 from workers.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
@@ -72,13 +73,18 @@ class TorchEngine:
     ) -> None:  # fmt: skip
         config = model.config.get_text_config(decoder=True)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-        self._context: int = getattr(config, "max_position_embeddings", None) or longest
+        shape = config.to_dict()
+        unchecked = [tokens for tokens in spans(shape).values() if tokens >= longest]
+        limits = [limit.tokens for limit in length_limits(shape)]
+        positions: int = getattr(config, "max_position_embeddings", None) or longest
+        self._context = min([positions, *unchecked, *limits])
         self.capacity = rollout.max_running
         self.kv_tokens = self.capacity * min(longest, self._context)
         self.policy_version = 0
         self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
         self._model, self._adapter = model, adapter
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
+        check_lengths(model, longest=longest)
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
         self._is_stop_V = np.zeros(config.vocab_size, dtype=bool)
         self._is_stop_V[[token for token in stop_tokens if 0 <= token < len(self._is_stop_V)]] = True

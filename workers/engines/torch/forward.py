@@ -13,9 +13,12 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
+from protocol.model_shape import too_long
 from workers.engines.torch.cache import KvRows, LayerKv
+from workers.small_copy import SmallCopy, difference, in_words, passed_spans, small_copy
 
 ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
+SMALL_TOLERANCE = 1e-4  # of logits in float32, as a share of the largest
 MASK_LAYERS = ("full_attention", "sliding_attention")
 Masks = torch.Tensor | dict[str, torch.Tensor]
 """Additive, [B or 1, 1, T, L]: one, or one for each type of layer where a model mixes them."""
@@ -30,12 +33,15 @@ class Forward:
         self.cache = KvRows(max_rows=max_rows, max_length=max_length)
         self._max_length = max_length
         config = model.config.get_text_config(decoder=True)
-        self._layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+        layer_types = getattr(config, "layer_types", None)
+        self._layer_types = set(layer_types or ["full_attention"])
         if surplus := sorted(self._layer_types.difference(MASK_LAYERS)):
             raise _refusal(model, f"has layers of type {', '.join(surplus)}, not {' or '.join(MASK_LAYERS)}")
         if "position_ids" not in inspect.signature(model.forward).parameters:
             raise _refusal(model, "takes no position_ids")
-        has_window = getattr(config, "use_sliding_window", True)
+        # a model that does not say which layers have its window has it in all of them
+        has_window = "sliding_attention" in self._layer_types or not layer_types
+        has_window = has_window and getattr(config, "use_sliding_window", True)
         self._window: int | None = getattr(config, "sliding_window", None) if has_window else None
         _check_decoding(model, self)
 
@@ -103,6 +109,47 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
             f"gives logits that differ by {error:.3g}, of a spread of {spread:.3g}, between decoding with a "
             "cache and a plain pass",
         )
+
+
+def check_lengths(model: PreTrainedModel, *, longest: int) -> None:
+    """Compare decoding beyond the model's windows with plain passes, in a small copy of it.
+
+    `longest`: tokens of a sequence of this run. Raises: ConfigError if they differ, or are known to.
+    """
+    if problem := too_long(model.config.to_dict(), longest):
+        raise ConfigError(problem)
+    if not (passed := passed_spans(model.config, longest=longest)):
+        return
+    small = small_copy(model.config, passed, device=model.device, dtype=torch.float32)
+    gap = difference(*_decoded(small))
+    if not gap <= SMALL_TOLERANCE:
+        raise _refusal(
+            model,
+            f"has {in_words(passed)}, and a small model like it, with sequences beyond that, gives logits "
+            f"that differ by {gap:.3g} of their size between decoding with a cache and a plain pass",
+        )
+
+
+@torch.inference_mode()
+def _decoded(small: SmallCopy) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits of the second half of each sequence, decoded side by side; and those of plain passes."""
+    order = sorted(range(len(small.sequences)), key=lambda index: -len(small.sequences[index]))
+    sequences, plain = ([of[index] for index in order] for of in (small.sequences, small.logits))
+    halves = [len(tokens_T) // 2 for tokens_T in sequences]
+    forward = Forward(small.model, max_rows=len(sequences), max_length=len(sequences[0]))
+    heads = [tokens_T[:half] for tokens_T, half in zip(sequences, halves, strict=True)]
+    kv = forward.prefill(torch.nn.utils.rnn.pad_sequence(heads, batch_first=True))
+    forward.cache.install(kv, [(row, row) for row in range(len(sequences))], length=halves[0])
+    found, wanted = [], []
+    for step in range(len(sequences[0]) - halves[0]):
+        places = [half + step for half, tokens_T in zip(halves, sequences, strict=True)]
+        running = sum(place < len(tokens_T) for place, tokens_T in zip(places, sequences, strict=True))
+        rows = list(zip(places[:running], sequences, plain, strict=False))  # the longest come first
+        tokens_B = torch.stack([tokens_T[place] for place, tokens_T, _ in rows])
+        positions_B = torch.tensor(places[:running], device=tokens_B.device)
+        found.append(forward.decode(tokens_B, positions_B, longest=places[0]))
+        wanted.append(torch.stack([logits_TV[place] for place, _, logits_TV in rows]))
+    return found, wanted
 
 
 def _refusal(model: PreTrainedModel, reason: str) -> ConfigError:

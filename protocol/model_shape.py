@@ -1,0 +1,91 @@
+"""What a model's config.json says of the lengths at which it computes differently, and of its experts.
+
+Invariant: pure; reads the dictionary of a configuration, of any release of transformers, and nothing else.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+Shape = Mapping[str, Any]
+SPAN = re.compile(
+    r"window(?!.*(layers|pattern))|chunk_size|block_size|index_topk|floor_scale|original_max_pos"
+)
+"""In names of numbers of tokens beyond which some layer computes something else."""
+LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # whose factors hang on the longest sequence of a pass
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.")  # in a weight's name: one tensor for each expert
+
+
+class Limit(NamedTuple):
+    """A length up to which a model can be run here."""
+
+    tokens: int
+    reason: str  # how it goes on after "The model"
+
+
+def text_shape(shape: Shape) -> Shape:
+    """The part about the language model; of most models all of it."""
+    inner = shape.get("text_config")
+    return inner if isinstance(inner, Mapping) else shape
+
+
+def spans(shape: Shape) -> dict[str, int]:
+    """Windows, chunks and the like by name, in tokens; those of nested sections as `section.name`."""
+    found: dict[str, int] = {}
+    for name, value in text_shape(shape).items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": tokens for inner, tokens in spans(value).items()}
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 0 and SPAN.search(name):
+            found[name] = value
+    return found
+
+
+def length_limits(shape: Shape) -> Iterator[Limit]:
+    """Lengths beyond which packed training or the embedded engine would be wrong, of the kinds known."""
+    text = text_shape(shape)
+    for rope in _ropes(text):
+        kind = rope.get("rope_type", rope.get("type"))
+        known = [
+            value
+            for value in (
+                rope.get("original_max_position_embeddings"),
+                text.get("original_max_position_embeddings"),
+                text.get("max_position_embeddings"),
+            )
+            if isinstance(value, int)
+        ]
+        if kind in LENGTH_DEPENDENT_ROPE and known:
+            reason = f"has the position embedding `{kind}`, whose factors change beyond {min(known)} tokens"
+            yield Limit(min(known), reason)
+    chunk = text.get("attention_chunk_size")
+    if isinstance(chunk, int) and "chunked_attention" in (text.get("layer_types") or ["chunked_attention"]):
+        yield Limit(chunk, f"attends within chunks of {chunk} tokens")
+
+
+def too_long(shape: Shape, longest: int) -> str | None:
+    """Why sequences of `longest` tokens cannot be computed right here; None if nothing speaks against it."""
+    for limit in length_limits(shape):
+        if longest > limit.tokens:
+            return (
+                f"The model {limit.reason}, which is not supported; prompt and response may have {longest} "
+                f"tokens. Expected at most {limit.tokens} tokens: lower rollout.max_prompt_tokens or "
+                "rollout.max_response_tokens, or choose another model."
+            )
+    return None
+
+
+def expert_count(shape: Shape) -> int:
+    """Experts of a layer of a mixture; 0 of a dense model."""
+    text = text_shape(shape)
+    counts = [value for name in EXPERTS if isinstance(value := text.get(name), int)]
+    return count if (count := max(counts, default=0)) > 1 else 0
+
+
+def _ropes(text: Shape) -> Iterator[Mapping[str, Any]]:
+    """The sections on position embeddings, which some models have one of for each type of layer."""
+    for name in ("rope_parameters", "rope_scaling"):
+        section = text.get(name)
+        if isinstance(section, Mapping):
+            yield section
+            yield from (inner for inner in section.values() if isinstance(inner, Mapping))
