@@ -10,13 +10,14 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from controller.check_adapter import Shapes, adapter_parameters, adapter_problems
+from controller.check_adapter import Shapes, adapter_problems
 from controller.check_data import HUB_NAME, Remark, samples
 from controller.check_engine import vllm_problems
+from controller.check_memory import memory_findings
+from controller.check_model import model_findings
 from controller.check_plugins import plugin_remarks
 from controller.check_prompts import prompt_remarks
 from controller.check_reward import reward_remarks
@@ -25,9 +26,6 @@ from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import HeldOutSettings
 from protocol.errors import ConfigError
 from protocol.security import Keyring
-
-TRAINER_BYTES_PER_PARAMETER = 16  # float32 weights, gradients, and AdamW's two moments
-BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ def _check_model(config: Config) -> Findings:
                 f"there is no model at {directory}: no config.json. Download one (`{_download(config)}`) and "
                 "name its folder, or set model.factory.",
             )  # fmt: skip
-        yield from _adapter_findings(config, {}, {})
+        yield from _architecture_findings(config, {}, {})
         return
     try:
         shape = json.loads((directory / "config.json").read_text())
@@ -118,7 +116,7 @@ def _check_model(config: Config) -> Findings:
             "error", "model.path", f"{directory} cannot be read: {error}. Save or download the model again."
         )
         return
-    yield from _adapter_findings(config, shape, weights)
+    yield from _architecture_findings(config, shape, weights)
     rollout = config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     context = shape.get("max_position_embeddings")
@@ -129,7 +127,8 @@ def _check_model(config: Config) -> Findings:
             f"{longest}, but the model has {context} positions; lower either.",
         )  # fmt: skip
     if weights:
-        yield _memory_finding(config, shape, weights, longest)
+        for level, field, text in memory_findings(config, shape, weights):
+            yield Finding(level, field, text)
 
 
 def _download(config: Config) -> str:
@@ -139,9 +138,11 @@ def _download(config: Config) -> str:
     return "hf download NAME --local-dir DIR"
 
 
-def _adapter_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
+def _architecture_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
     for field, text in adapter_problems(config, shape, weights):
         yield Finding("error", field, text)
+    for level, field, text in model_findings(config, shape, weights):
+        yield Finding(level, field, text)
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -153,55 +154,6 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
 
 
-def _memory_finding(config: Config, shape: dict[str, Any], weights: Shapes, longest: int) -> Finding:
-    parameters = sum(map(prod, weights.values()))
-    heads = shape.get("num_key_value_heads") or shape.get("num_attention_heads", 0)
-    head_dim = shape.get("head_dim") or shape.get("hidden_size", 0) // max(
-        shape.get("num_attention_heads", 1), 1
-    )
-    width = BYTES[config.model.dtype]
-    kv = (
-        2
-        * shape.get("num_hidden_layers", 0)
-        * heads
-        * head_dim
-        * width
-        * longest
-        * config.rollout.max_running
-    )
-    instance, trainer = parameters * width + kv, parameters * TRAINER_BYTES_PER_PARAMETER
-    if config.trainer.lora.rank:
-        trained = adapter_parameters(config, weights)
-        trainer = parameters * width + trained * TRAINER_BYTES_PER_PARAMETER
-        instance += parameters * width * (config.rollout.engine == "torch")  # what an adapter is merged into
-    elif config.trainer.kl_coefficient > 0:
-        trainer += parameters * BYTES["float32"]  # the reference model
-    if config.trainer.baseline == "value":
-        trainer += parameters * TRAINER_BYTES_PER_PARAMETER
-    total = config.rollout.instances * instance + trainer
-    text = (
-        f"about {_in_words(total)} for weights, optimizer and KV cache: {config.rollout.instances} "
-        f"instances of {_in_words(parameters * width)} weights and up to {_in_words(kv)} KV cache, trainer "
-        f"{_in_words(trainer)}."
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    has_gpu = Path("/dev/nvidia0").exists()
-    on_cpu = all(
-        device == "cpu" or (device == "auto" and not has_gpu)
-        for device in (config.rollout.device, config.trainer.device)
-    )
-    if on_cpu and total > memory:
-        return Finding(
-            "error",
-            "rollout.max_running",
-            f"{text} This machine has {_in_words(memory)}; lower rollout.max_running or instances, or take "
-            "a smaller model.",
-        )
-    return Finding("note", "rollout.max_running", text)
-
-
-def _in_words(count_bytes: int) -> str:
-    return f"{count_bytes / 1e9:.1f} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.1f} MB"
 
 
 def _check_run_directory(config: Config) -> Findings:

@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 from controller.config import Config
+from protocol.model_shape import EXPERT_WEIGHT
 
 Shapes = Mapping[str, tuple[int, ...]]
 EMBEDDINGS = ("embed", "wte", "wpe")  # parts of names of matrices that no linear layer multiplies with
@@ -63,6 +64,7 @@ def _layers(weights: Shapes) -> dict[str, tuple[int, ...]]:
         name.removesuffix(".weight"): shape
         for name, shape in weights.items()
         if name.endswith(".weight") and len(shape) == 2 and not any(part in name for part in EMBEDDINGS)
+        and not EXPERT_WEIGHT.search(name)  # the trainer holds experts together, in no linear layer
     }
 
 

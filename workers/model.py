@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -84,6 +85,15 @@ def load_causal_lm(
             f"{absent[0]}. Is it a causal language model, and was it saved completely?"
         )
     return model.to(torch.device(device)).eval()
+
+
+def stored_names(directory: str | Path) -> list[str]:
+    """Names of the weights in a model's safetensors files; [] if it has none."""
+    names: list[str] = []
+    for file in sorted(Path(directory).glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            names += tensors.keys()
+    return names
 
 
 def stop_tokens(generation_config: GenerationConfig | None, directory: str | Path) -> list[int]:

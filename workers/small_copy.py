@@ -58,7 +58,8 @@ def small_copy(
     draw = torch.Generator().manual_seed(0)
     sequences = [torch.randint(1, VOCABULARY, (length,), generator=draw).to(device) for length in LENGTHS]
     try:
-        model = _make(_shrink(config, passed), dtype).to(device).eval()
+        model: Any = _make(_shrink(config, passed), dtype)
+        model.to(device).eval()
         with torch.no_grad():
             logits = [model(input_ids=one[None], use_cache=False).logits[0].float() for one in sequences]
         model.set_attn_implementation(config._attn_implementation)

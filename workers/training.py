@@ -24,24 +24,24 @@ from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train, TrainAhead
 from protocol.settings import WorkerSettings
 from workers import losses
-from workers.adapter import DIGEST, adapter_config, model_digest
-from workers.adapter_layers import add_adapter, without_adapter
+from workers.adapter import DIGEST
+from workers.adapter_layers import without_adapter
 from workers.ahead import Ahead
 from workers.batch import Batch, read_batch
 from workers.checkpoints import read_state, write_checkpoint
 from workers.critic import Critic, ValueStep
 from workers.flat import Evaluated, Flat, correction_metrics, make_flat, needs_own_pass, tokens_of
-from workers.model import load_causal_lm, pick_device
+from workers.model import pick_device
 from workers.own_loss import load_loss
 from workers.packed_forward import (
     PackedRow,
     check_no_leak,
-    choose_attention,
     half_attention,
     pack_row,
     response_logprobs,
 )
 from workers.packing import plan, split_by_group
+from workers.policy import load_packed, load_policy
 from workers.ranks import Ranks
 from workers.schedule import lr_share
 from workers.sharding import accumulated, forward_dtype, gather, make_optimizer, reshard, shard, whole
@@ -79,8 +79,10 @@ class Trainer:
         self.ranks = Ranks(pick_device(settings.trainer.device))
         torch.manual_seed(settings.seed + self.ranks.rank)
         self._forward_dtype = forward_dtype(settings, self.ranks.device)
-        self._adapter: dict[str, object] | None = None  # adapter_config.json
-        self.model = self._make_policy()
+        policy = load_policy(
+            settings, self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype
+        )
+        self.model, self._adapter, self._digest = policy
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
         rollout, budget = settings.rollout, settings.trainer.max_tokens_per_microbatch
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
@@ -99,37 +101,21 @@ class Trainer:
         self._ahead = Ahead()  # of the next batch
         self._skipped: list[dict[str, object]] = []  # optimizer steps in a row, up to now
 
-    def _make_policy(self) -> PreTrainedModel:
-        """The model that is trained. Frozen weights need no more precision than the forward pass has."""
-        lora = self._settings.trainer.lora
-        if not lora.rank:
-            return self._load_model()
-        model = self._load_model(self._forward_dtype)
-        layers = add_adapter(model, lora, seed=self._settings.seed)
-        self._adapter = adapter_config(lora, layers, self._model_directory)
-        self._digest = model_digest(self._model_directory)
-        return model
-
-    def _load_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-        return load_causal_lm(
-            self._model_directory,
-            dtype=dtype,
-            device=self.ranks.device,
-            attention=choose_attention(self.ranks.device, self._forward_dtype),
-        )
-
     def _make_reference(self) -> PreTrainedModel:
         """The initial model, frozen; sharded, so that it costs each rank its share only. With an adapter
         it is the model below it."""
         if self._adapter:
             return self.model
-        model = self._load_model().requires_grad_(False)
+        model = self._load_again().requires_grad_(False)
         shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
         return model
 
     def _make_critic(self) -> Critic:
         options = self._settings.trainer
-        return Critic(self._load_model(), self.ranks, options=options, forward_dtype=self._forward_dtype)
+        return Critic(self._load_again(), self.ranks, options=options, forward_dtype=self._forward_dtype)
+
+    def _load_again(self) -> PreTrainedModel:
+        return load_packed(self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype)
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
         """Train on one batch and return its metrics; afterwards `policy_version` is one higher.
@@ -175,7 +161,7 @@ class Trainer:
     def tensors_for_publish(self) -> dict[str, torch.Tensor]:
         """What a policy version consists of, as this rank holds it; the next step changes it."""
         named = {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
-        return named | {DIGEST: self._digest} if self._adapter else named
+        return named if self._digest is None else named | {DIGEST: self._digest}
 
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""

@@ -1,0 +1,92 @@
+"""What `check` says of memory: every part that grows with the model, against what the machine has."""
+
+import os
+
+import pytest
+
+from controller import check_memory
+from controller.check_memory import memory_findings, memory_of
+from controller.config import Config
+
+SEVEN_B = {"model.w": (7_000_000, 1000)}
+SHAPE = {
+    "vocab_size": 152_000, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "hidden_size": 3584,
+}  # fmt: skip
+GB = 10**9
+
+
+def config(trainer=None, **sections):
+    return Config.model_validate({"trainer": trainer or {}, **sections})
+
+
+def machine(monkeypatch, *, gpus=(), host=64 * GB):
+    monkeypatch.setattr(check_memory, "gpu_bytes", lambda: list(gpus))
+    monkeypatch.setattr(os, "sysconf", lambda name: 1 if name == "SC_PAGE_SIZE" else host)
+
+
+def text_of(field, settings, weights=SEVEN_B, level="note"):
+    found = {(kind, where): text for kind, where, text in memory_findings(settings, SHAPE, weights)}
+    return found[level, field]
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_each_of_several_ranks_holds_the_whole_gradient(ranks):
+    rank = memory_of(config({"ranks": ranks}), SHAPE, SEVEN_B).rank
+    assert rank["gradient, whole on each rank"] == 28 * GB
+    assert rank["weights"] == 28 * GB // ranks
+    assert rank["AdamW's moments"] == 56 * GB // ranks
+
+
+def test_one_rank_holds_all_of_everything():
+    rank = memory_of(config(), SHAPE, SEVEN_B).rank
+    assert (rank["gradient"], rank["weights"], rank["AdamW's moments"]) == (28 * GB, 28 * GB, 56 * GB)
+
+
+def test_a_checkpoint_gathers_weights_and_moments_and_the_published_copy():
+    settings = config({"ranks": 8}, model={"dtype": "bfloat16"})
+    assert memory_of(settings, SHAPE, SEVEN_B).checkpoint == (84 + 14) * GB
+
+
+def test_logits_exist_whole_with_their_gradient():
+    settings = config(
+        {"forward_dtype": "bfloat16"}, model={"dtype": "bfloat16"}, rollout={"max_response_tokens": 32_768}
+    )
+    logits = memory_of(settings, SHAPE, SEVEN_B).rank["logits of a micro-batch with their gradient"]
+    assert logits == 2 * 2 * 32_768 * 152_000  # a response longer than the budget of a micro-batch
+
+
+def test_an_adapter_has_moments_and_gradient_of_its_own_size_only():
+    weights = {"model.layers.0.q_proj.weight": (1000, 1000)}
+    rank = memory_of(config({"lora": {"rank": 8}}), SHAPE, weights).rank
+    assert rank["AdamW's moments"] == 8 * 8 * 2000
+    assert rank["frozen weights"] == 4_000_000
+
+
+def test_a_trainer_that_no_gpu_holds_is_named_with_the_part_that_ranks_do_not_divide(monkeypatch):
+    machine(monkeypatch, gpus=[80 * GB] * 8)
+    settings = config({"ranks": 8, "device": "cuda"}, rollout={"device": "cuda"})
+    assert "more than" not in text_of("trainer.ranks", settings)
+    words = text_of("trainer.ranks", settings, {"w": (32_000_000, 1000)})
+    assert "128.0 GB gradient, whole on each rank" in words
+    assert "more than the 80.0 GB that a GPU of this machine has" in words
+    assert "More ranks do not divide the gradient" in words
+
+
+def test_a_checkpoint_that_host_memory_cannot_hold_is_named(monkeypatch):
+    machine(monkeypatch, gpus=[80 * GB] * 8, host=64 * GB)
+    settings = config({"ranks": 8, "device": "cuda"}, rollout={"device": "cuda"})
+    assert "112.0 GB of weights and moments" in text_of("trainer.checkpoint_steps", settings)
+
+
+def test_what_a_machine_without_gpus_cannot_hold_is_an_error(monkeypatch):
+    machine(monkeypatch, host=64 * GB)
+    words = text_of("rollout.max_running", config(), level="error")
+    assert "This machine has 64.0 GB" in words
+
+
+def test_a_trainer_that_attaches_from_elsewhere_does_not_count_here(monkeypatch):
+    machine(monkeypatch, host=64 * GB)
+    settings = config({"local": False}, rollout={"instances": 0}, controller={"bind": "tcp://127.0.0.1:5555"})
+    assert "0 instances" in text_of("rollout.max_running", settings)
+    assert "more than" not in text_of("trainer.ranks", settings)

@@ -1,0 +1,105 @@
+"""What `check` says of a model from its config.json and the headers of its weights."""
+
+import pytest
+
+from controller.check_model import model_findings
+from controller.config import Config
+
+HUB_MIXTURE = {
+    "model.layers.0.self_attn.q_proj.weight": (64, 64),
+    "model.layers.0.mlp.gate.weight": (8, 64),
+    "model.layers.0.mlp.experts.0.gate_proj.weight": (32, 64),
+    "model.layers.0.mlp.experts.7.gate_proj.weight": (32, 64),
+}
+MIXTURES = {
+    "qwen3_moe": {"num_experts": 128},
+    "mixtral": {"num_local_experts": 8},
+    "deepseek_v3": {"n_routed_experts": 256},
+    "a mixture inside": {"text_config": {"num_experts": 64}},
+}
+
+
+def findings(level, shape, weights=None, **sections):
+    config = Config.model_validate(sections)
+    found = model_findings(config, shape, HUB_MIXTURE if weights is None else weights)
+    return {field: text for kind, field, text in found if kind == level}
+
+
+def errors(shape, weights=None, **sections):
+    return findings("error", shape, weights, **sections)
+
+
+def lengths(prompt, response):
+    return {"rollout": {"max_prompt_tokens": prompt, "max_response_tokens": response}}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("engine", ["vllm", "torch"])
+def test_a_mixture_of_experts_is_refused_before_anything_is_loaded(name, engine):
+    words = errors(MIXTURES[name], rollout={"engine": engine})["model.path"]
+    assert "experts" in words
+    assert "trainer.lora.rank" in words
+
+
+def test_a_mixture_whose_files_hold_its_experts_together_has_the_same_layout_as_its_versions():
+    fused = {"model.layers.0.mlp.experts.gate_up_proj": (8, 64, 64)}
+    assert errors({"num_experts": 8}, fused, rollout={"engine": "torch"}) == {}
+
+
+def test_a_dense_model_is_not_refused():
+    assert errors({"num_hidden_layers": 2, "num_experts": 0}, {"w": (2, 2)}) == {}
+    assert errors({"num_local_experts": 1}, {}) == {}
+
+
+def test_an_adapter_of_a_mixture_is_trained_and_it_is_said_that_experts_have_none():
+    trainer = {"lora": {"rank": 8}}
+    assert errors({"num_experts": 128}, trainer=trainer) == {}
+    words = findings("note", {"num_experts": 128}, trainer=trainer)["trainer.lora.target_modules"]
+    assert "128 experts" in words
+    assert "no adapter" in words
+
+
+@pytest.mark.parametrize(
+    ("shape", "limit"),
+    [
+        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 4096}, 4096),
+        ({"rope_scaling": {"type": "su"}, "original_max_position_embeddings": 4096}, 4096),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "max_position_embeddings": 2048}, 2048),
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 100}}, 100),
+        ({"text_config": {"attention_chunk_size": 8192}}, 8192),
+    ],
+)
+def test_a_run_that_passes_a_length_that_the_trainer_cannot_is_refused(shape, limit):
+    words = errors(shape, {}, **lengths(limit // 2, limit // 2 + 1))["rollout.max_response_tokens"]
+    assert f"{limit} tokens" in words
+    assert f"{limit + 1} tokens" in words
+    assert errors(shape, {}, **lengths(limit // 2, limit // 2)) == {}
+
+
+def test_an_engine_and_a_trainer_of_ones_own_know_their_own_limits():
+    shape = {"attention_chunk_size": 8, "num_experts": 8}
+    assert errors(shape, trainer={"engine": "mine.py:Trainer"}, rollout={"engine": "mine.py:make"}) == {}
+
+
+def test_lengths_that_change_nothing_for_the_trainer_are_left_alone():
+    shape = {
+        "sliding_window": 128,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+        "attention_chunk_size": 16,
+        "layer_types": ["full_attention", "sliding_attention"],
+    }
+    assert errors(shape, {}, **lengths(512, 512)) == {}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [({"top_p": 0.9}, "rollout.sampling.top_p"), ({"top_k": 5}, "rollout.sampling.top_k")],
+)
+def test_a_cut_distribution_is_noted_with_what_it_costs(sampling, field):
+    words = findings("note", {}, {}, rollout={"sampling": sampling})[field]
+    assert "importance weight" in words
+    assert "0.9" in words or "0.7" in words
+
+
+def test_the_whole_distribution_at_another_temperature_is_exact_and_not_noted():
+    assert findings("note", {}, {}, rollout={"sampling": {"temperature": 0.6}}) == {}
