@@ -33,6 +33,7 @@ class Flat:
     groups: torch.Tensor  # int64, an index from 0
     policy_versions: torch.Tensor  # int64
     seen_logprobs: torch.Tensor  # filled in by the update: those that each optimizer step started from
+    seen_entropy: torch.Tensor  # of the same distributions
     importance_weights: torch.Tensor
     loss_factors: torch.Tensor  # 0 where rejection leaves a token out
     bounded: torch.Tensor  # 1 where a bound has changed the importance weight
@@ -44,6 +45,7 @@ class Evaluated:
     """What passes without gradient have found, [N] each, on every rank; None: there was no such pass."""
 
     logprobs: torch.Tensor | None
+    entropy: torch.Tensor | None
     reference_logprobs: torch.Tensor | None
     values: torch.Tensor | None
 
@@ -90,6 +92,8 @@ def make_flat(
             )
         )
     weights_N = torch.cat(weights).to(torch.float32)
+    if not options.is_supervised:
+        weights_N[~torch.isfinite(torch.from_numpy(batch.rollout_logprobs))] = 0.0
     if options.mask_truncated:
         weights_N[torch.tensor(batch.is_truncated).repeat_interleave(lengths_B)] = 0.0
     proximal_N = rollout_N if evaluated.logprobs is None else evaluated.logprobs
@@ -107,6 +111,7 @@ def make_flat(
         groups=groups_B.repeat_interleave(lengths_B).to(device),
         policy_versions=torch.from_numpy(batch.policy_versions).to(device),
         seen_logprobs=zeros_N.clone(),
+        seen_entropy=zeros_N.clone() if evaluated.entropy is None else evaluated.entropy,
         importance_weights=zeros_N.clone(),
         loss_factors=zeros_N.clone(),
         bounded=zeros_N.clone(),
@@ -195,6 +200,7 @@ def tokens_of(
     seen_n = logprobs_n.detach()
     flat.seen_logprobs[places_n] = seen_n
     if not needs_own_pass(options):
+        flat.seen_entropy[places_n] = entropy_n.detach()
         if options.proximal == "recompute":
             flat.proximal_logprobs[places_n] = seen_n
         elif options.proximal == "loglinear":
@@ -227,11 +233,12 @@ def correction_metrics(flat: Flat, ranks: Ranks, *, options: TrainerSettings) ->
 
     Mismatch and importance weights as in workers/losses/metrics.py; `bounded` is the share of weights that a
     bound has changed, `rejected` that of tokens that rejection has touched, `masked` that of tokens that
-    count for nothing because their response was cut off.
+    count for nothing, because their response was cut off or they have no rollout logprob.
     """
     trained_N = flat.proximal_logprobs
     if not needs_own_pass(options):  # then each rank has corrected its own rows only
-        for filled_N in (flat.seen_logprobs, flat.importance_weights, flat.bounded, flat.rejected):
+        filled = (flat.seen_logprobs, flat.seen_entropy, flat.importance_weights, flat.bounded, flat.rejected)
+        for filled_N in filled:
             ranks.sum(filled_N)
         trained_N = flat.seen_logprobs
     if options.is_supervised:

@@ -49,7 +49,7 @@ from workers.study import write_study
 from workers.trainer_state import gather_state, missing_weights, named_tensors, restore_state
 
 MAX_SKIPPED_STEPS = 3  # optimizer steps in a row: no accident of one mini-batch any more
-MEANS = ("loss", "grad_norm", "entropy", "clip_ratio", "nonfinite_log_ratios")  # over optimizer steps
+MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
 CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
 Steps = tuple[Batch, Flat, Iterator[dict[str, Any]]]
@@ -131,8 +131,9 @@ class Trainer:
             group["lr"] = options.lr * warmth
         self._ahead.check(train)
         batch, flat, steps = (self._rest if train.ahead else self._whole)(train, frames, warmth)
-        taken, place = [], 0
+        taken, place, nonfinite = [], 0, 0.0
         for place, step in enumerate(steps):
+            nonfinite += step["nonfinite_log_ratios"]
             if problem := step.pop("problem", None):
                 self._skip({"minibatch": place, **step}, str(problem), train=train, batch=batch, flat=flat)
             else:
@@ -145,6 +146,7 @@ class Trainer:
             **self._critic_metrics(flat),
             "lr": options.lr * warmth,
             "tokens": float(len(flat.advantages)),
+            "nonfinite_log_ratios": nonfinite,
             "skipped_steps": float(place + 1 - len(taken)),
         }
 
@@ -285,9 +287,9 @@ class Trainer:
     ) -> Flat:
         """Everything about the batch that does not change while it is trained on."""
         began, count = time.perf_counter(), len(batch.advantages)
-        logprobs = reference = values = None
+        logprobs = entropy = reference = values = None
         if needs_own_pass(self._settings.trainer):
-            logprobs = self._proximal_logprobs(rows, count)
+            logprobs, entropy = self._own_pass(rows, count)
         if (model := self._reference) is not None:
             with without_adapter(model):
                 reference = self._fill(model, rows, lambda row: self._forward(row, model)[0], count=count)
@@ -297,14 +299,20 @@ class Trainer:
         return make_flat(
             batch,
             minibatches,
-            Evaluated(logprobs, reference, values),
+            Evaluated(logprobs, entropy, reference, values),
             settings=self._settings,
             device=self.ranks.device,
         )
 
-    def _proximal_logprobs(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
-        """Logprobs of the whole batch under the weights as they are, on every rank."""
-        return self._fill(self.model, rows, lambda row: self._forward(row, self.model)[0], count=count)
+    def _own_pass(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
+        """Logprobs and entropy [2, N] of the whole batch under the weights as they are, on every rank."""
+        return self._fill(
+            self.model,
+            rows,
+            lambda row: torch.stack(self._forward(row, self.model)),
+            count=count,
+            columns=(2,),
+        )
 
     @torch.no_grad()
     def _fill(
@@ -314,11 +322,12 @@ class Trainer:
         compute: Callable[[PackedRow], torch.Tensor],
         *,
         count: int,
+        columns: tuple[int, ...] = (),
     ) -> torch.Tensor:
-        """What `compute` gives for each row, over the whole batch [N]; each rank fills in a part."""
-        filled_N = torch.zeros(count, device=self.ranks.device)
+        """What `compute` gives for each row, over the whole batch [*columns, N]; each rank gives a part."""
+        filled_N = torch.zeros(*columns, count, device=self.ranks.device)
         for row in rows:
-            filled_N[row.places_N] = compute(row)
+            filled_N[..., row.places_N] = compute(row)
         reshard(model)
         return self.ranks.sum(filled_N)
 

@@ -3,7 +3,7 @@
 import torch
 
 from workers.losses.importance import effective_sample_size
-from workers.losses.ratios import log_ratio
+from workers.losses.ratios import log_ratio, nonfinite
 
 
 def mismatch_metrics(
@@ -13,9 +13,11 @@ def mismatch_metrics(
 
     `mismatch_kl` is the k3 estimate E[exp(d) - 1 - d] of KL(rollout, trained) in nats, `logprob_gap_p99` the
     99th percentile of |d|; `importance_weight/*` are the weights that the loss uses, `ess` their effective
-    sample size as a share of the tokens. All 0 without tokens.
+    sample size as a share of the tokens. Tokens whose d is not finite are left out. All 0 without tokens.
     """
-    d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)
+    is_known_N = ~nonfinite(trained_logprobs_N, rollout_logprobs_N)
+    d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)[is_known_N]
+    importance_weights_N = importance_weights_N[is_known_N]
     if not len(d_N):
         d_N = importance_weights_N = d_N.new_zeros(1)
     return {

@@ -7,7 +7,7 @@ Shapes: N response tokens of a micro-batch, concatenated without padding.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ class PolicyLoss(NamedTuple):
 
     loss: torch.Tensor  # this micro-batch's share of the mini-batch's loss
     clipped: torch.Tensor  # tokens where a bound is active
-    nonfinite: torch.Tensor  # tokens whose ratio was neutralised
+    nonfinite: torch.Tensor  # tokens with a ratio of policies that is no number
     kl: torch.Tensor  # sum over tokens of the estimated KL to the reference, in nats
 
 
@@ -116,7 +116,7 @@ def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
 
     Sum over micro-batches and ranks to get the mini-batch's loss.
     """
-    options, result = tokens.settings, loss(tokens)
+    options, result = tokens.settings, loss(_with_numbers(tokens))
     loss_N, clipped_N = result if isinstance(result, tuple) else (result, torch.zeros_like(result))
     cost_N = loss_N * tokens.importance_weights
     kl_N = torch.zeros_like(cost_N)
@@ -129,6 +129,25 @@ def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
     return PolicyLoss(
         loss=(cost_N * tokens.token_weights).sum(),
         clipped=clipped_N.sum(),
-        nonfinite=nonfinite(tokens.logprobs, tokens.proximal_logprobs),
+        nonfinite=_without_ratio(tokens).sum(),
         kl=kl_N.detach().sum(),
+    )
+
+
+def _without_ratio(tokens: Tokens) -> torch.Tensor:
+    """Where trained, proximal and rollout policy have no finite ratio: bool [N]."""
+    return nonfinite(tokens.logprobs, tokens.proximal_logprobs) | nonfinite(
+        tokens.logprobs, tokens.rollout_logprobs
+    )
+
+
+def _with_numbers(tokens: Tokens) -> Tokens:
+    """The tokens as a loss sees them: a rollout logprob that is no number is the token's own, and so is the
+    proximal one that was made of it. Such a token has weight 0."""
+    is_lost_N = ~torch.isfinite(tokens.rollout_logprobs)
+    own_N, proximal_N = tokens.logprobs.detach(), tokens.proximal_logprobs
+    return replace(
+        tokens,
+        rollout_logprobs=torch.where(is_lost_N, own_N, tokens.rollout_logprobs),
+        proximal_logprobs=torch.where(is_lost_N & ~torch.isfinite(proximal_N), own_N, proximal_N),
     )

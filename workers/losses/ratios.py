@@ -1,7 +1,7 @@
 """Ratios of two policies at the same tokens, and what a whole response makes of its tokens.
 
 Invariants: log-ratios are taken in float32 or better, whatever the model computes in; one that is not finite
-becomes 0, which is a ratio of 1, and is counted by `nonfinite`.
+becomes 0, which is a ratio of 1, and `nonfinite` finds it.
 
 Shapes: N response tokens of whole responses, concatenated without padding; an index [N] says which token
 belongs to which response (or group): 0, 1, ... in any order.
@@ -24,8 +24,8 @@ def log_ratio(numerator_N: torch.Tensor, denominator_N: torch.Tensor) -> torch.T
 
 
 def nonfinite(numerator_N: torch.Tensor, denominator_N: torch.Tensor) -> torch.Tensor:
-    """How many log-ratios were neutralised: a scalar."""
-    return (~torch.isfinite(numerator_N - denominator_N)).sum()
+    """Where log-ratios are neutralised: bool [N]."""
+    return ~torch.isfinite(numerator_N - denominator_N)
 
 
 def over(index_N: torch.Tensor, values_N: torch.Tensor, aggregate: Aggregate) -> torch.Tensor:

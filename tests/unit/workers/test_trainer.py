@@ -89,9 +89,7 @@ def on_policy(trainer, **options):
     """A batch whose rollout logprobs are those of the trainer's own weights."""
     train, frames = make_batch(**options)
     batch = read_batch(train, frames)
-    logprobs = trainer._proximal_logprobs(
-        trainer._rows(batch, range(len(batch.tokens))), len(batch.advantages)
-    )
+    logprobs, _ = trainer._own_pass(trainer._rows(batch, range(len(batch.tokens))), len(batch.advantages))
     return train, (*frames[:2], logprobs.numpy().astype("<f4").tobytes())
 
 
@@ -114,7 +112,7 @@ def test_a_packed_row_has_the_logprobs_loss_and_gradients_of_a_padded_batch(mode
     logprobs = padded_logprobs(padded, batch)
     rows = trainer._rows(batch, range(len(batch.tokens)))
     assert len(rows) > 1
-    packed = trainer._proximal_logprobs(rows, len(logprobs))
+    packed, _ = trainer._own_pass(rows, len(logprobs))
     assert (packed - logprobs).abs().max() < 1e-5
     weights = (logprobs.detach() - torch.from_numpy(batch.rollout_logprobs)).exp().clamp(max=2.0)
     ratio = (logprobs - logprobs.detach()).exp()
@@ -210,7 +208,7 @@ def test_the_learning_rate_warms_up_linearly(model_directory, settings):
 def test_logprobs_are_those_of_the_sampling_temperature(model_directory, settings):
     hot = Trainer(settings(temperature=2.0), str(model_directory))
     batch = read_batch(*make_batch(groups=1))
-    packed = hot._proximal_logprobs(hot._rows(batch, range(4)), len(batch.advantages))
+    packed, _ = hot._own_pass(hot._rows(batch, range(4)), len(batch.advantages))
     logits = AutoModelForCausalLM.from_pretrained(model_directory)(
         torch.from_numpy(batch.tokens[0])[None]
     ).logits
