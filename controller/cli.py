@@ -23,11 +23,13 @@ from controller.console import Console, make_console
 from controller.controller import Controller
 from controller.profile import in_words
 from controller.profile import profile as profile_run
+from controller.source import find_import_path
 from protocol.errors import ConfigError, StaleFlowError
 from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[1]
 STOPPED_AT_ONCE = 130
+BUILT_IN_ENGINES = ("torch", "vllm", "simulated")  # those that the conformance kit knows by name
 GC_THRESHOLDS = 700, 10, 1_000
 """As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
@@ -96,14 +98,21 @@ app.command("test", context_settings=FOR_PYTEST)(cli_testing.run_tests)
 def conformance(
     context: typer.Context,
     engine: Annotated[str, typer.Argument(help="torch, vllm, or file.py:make or module:make of your own")],
+    without_model: Annotated[
+        bool,
+        typer.Option("--without-model", help="Only scheduling: for an engine that runs no real model."),
+    ] = False,
 ) -> None:
     """Check that a rollout engine keeps the interface's promises; further arguments go to pytest."""
     import pytest
 
+    if engine not in BUILT_IN_ENGINES and (problem := find_import_path(engine)):
+        raise ConfigError(f"{problem} Or name one of {', '.join(BUILT_IN_ENGINES)}.")
     file, colon, name = engine.rpartition(":")
     spec = f"{Path(file).absolute()}:{name}" if colon and file.endswith(".py") else engine
     os.chdir(ROOT)
-    raise typer.Exit(int(pytest.main(["tests/conformance", "--engine", spec, *context.args])))
+    tests = "tests/conformance/test_engine_scheduling.py" if without_model else "tests/conformance"
+    raise typer.Exit(int(pytest.main([tests, "--engine", spec, *context.args])))
 
 
 @app.command()

@@ -98,9 +98,10 @@ class Ready(Message):
     """The worker has loaded what its role needs and says how much it can carry."""
 
     tag: ClassVar[int] = 3
-    policy_version: (
-        Version  # version 0 is the model that the run began with; rollout instances pull before they sample
-    )
+    # what it has now. Of a rollout instance 0, which is what the model directory holds, or what it had when
+    # it was cut off; whatever it says, it pulls before it samples. Of a trainer the version of the checkpoint
+    # that it took up, 0 without one
+    policy_version: Version
     capacity: Count  # trajectories that it can run at once; 0 for roles without a batch
     kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
 

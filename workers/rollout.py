@@ -42,7 +42,7 @@ from protocol.messages import (
 )
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
-from workers.engines.interface import Engine, Generation, Key, Sampled
+from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
 from workers.hands import Hands
 from workers.link import Link, LinkClosed
 from workers.weights.neighbour import Neighbour, make_neighbour
@@ -336,4 +336,6 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
         from workers.engines.vllm.start import make_engine as make
     else:
         make = load_object(settings.rollout.engine)
-    return make(settings, model_directory)
+    engine = make(settings, model_directory)
+    check_new(engine, settings.rollout.engine)
+    return engine

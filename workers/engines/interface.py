@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from protocol.errors import ConfigError
+
 if TYPE_CHECKING:
     import torch
 
@@ -68,12 +70,12 @@ class Engine(Protocol):
 
     capacity: int  # generations that it runs at once
     kv_tokens: int  # tokens that its KV cache holds
-    policy_version: int
+    policy_version: int  # of the weights in force; 0 when it is made: the model directory has version 0
     continues_noise: bool  # see above; at temperature 0 every engine goes on as if nothing had happened
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. Raises: ValueError if it can never run (`check_generation`), or its key is in
-        use."""
+        """Queue a generation. Raises: ValueError, with any words, if it can never run (`check_generation`),
+        or its key is in use; what is here is left alone."""
         ...
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -89,7 +91,8 @@ class Engine(Protocol):
         """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
         What runs meanwhile goes on and keeps its KV: whoever wants it computed anew interrupts it before.
 
-        Raises: ValueError on a missing, surplus or misshapen tensor, and then nothing has been changed.
+        Raises: ValueError, which names the first such tensor, on a missing, surplus or misshapen one, and
+        then nothing has been changed.
         """
         ...
 
@@ -108,6 +111,22 @@ class Engine(Protocol):
 
 EngineFactory = Callable[["WorkerSettings", str], Engine]
 """`make(settings, model_directory)`: the attribute that `rollout.engine` names."""
+
+
+def check_new(engine: Engine, name: str) -> None:
+    """Raises: ConfigError if an engine that was just made says of itself what no engine can be."""
+    for attribute, least in (("policy_version", 0), ("capacity", 1), ("kv_tokens", 0)):
+        value = getattr(engine, attribute, None)
+        if type(value) is not int or value < least:
+            raise ConfigError(
+                f"The engine that {name} made has {attribute} {value!r}; expected an int of at least {least}"
+                + (
+                    ": before the first load_weights it is 0, the version of the model directory"
+                    if attribute == "policy_version"
+                    else ""
+                )
+                + ". `launch.py conformance` checks the rest of what an engine must do."
+            )
 
 
 def check_generation(generation: Generation, *, context: int, vocabulary: int) -> None:
