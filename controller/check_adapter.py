@@ -63,7 +63,9 @@ def _layers(weights: Shapes) -> dict[str, tuple[int, ...]]:
     return {
         name.removesuffix(".weight"): shape
         for name, shape in weights.items()
-        if name.endswith(".weight") and len(shape) == 2 and not any(part in name for part in EMBEDDINGS)
+        if name.endswith(".weight")
+        and len(shape) == 2
+        and not any(part in name for part in EMBEDDINGS)
         and not EXPERT_WEIGHT.search(name)  # the trainer holds experts together, in no linear layer
     }
 

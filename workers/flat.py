@@ -32,6 +32,7 @@ class Flat:
     sequences: torch.Tensor  # int64
     groups: torch.Tensor  # int64, an index from 0
     policy_versions: torch.Tensor  # int64
+    oldest_versions: torch.Tensor  # int64: of the token's response
     seen_logprobs: torch.Tensor  # filled in by the update: those that each optimizer step started from
     seen_entropy: torch.Tensor  # of the same distributions
     importance_weights: torch.Tensor
@@ -99,6 +100,8 @@ def make_flat(
     proximal_N = rollout_N if evaluated.logprobs is None else evaluated.logprobs
     targets = _targets(batch, lengths_B, proximal_N, evaluated=evaluated, options=options)
     zeros_N = torch.zeros_like(rollout_N)
+    sequences_N = responses_B.repeat_interleave(lengths_B).to(device)
+    versions_N = torch.from_numpy(batch.policy_versions).to(device)
     flat = Flat(
         rollout_logprobs=rollout_N,
         proximal_logprobs=proximal_N.clone(),
@@ -107,9 +110,10 @@ def make_flat(
         advantages=targets[0],
         returns=targets[1],
         token_weights=weights_N.to(device),
-        sequences=responses_B.repeat_interleave(lengths_B).to(device),
+        sequences=sequences_N,
         groups=groups_B.repeat_interleave(lengths_B).to(device),
-        policy_versions=torch.from_numpy(batch.policy_versions).to(device),
+        policy_versions=versions_N,
+        oldest_versions=-losses.over(sequences_N, -versions_N, "max"),
         seen_logprobs=zeros_N.clone(),
         seen_entropy=zeros_N.clone() if evaluated.entropy is None else evaluated.entropy,
         importance_weights=zeros_N.clone(),
@@ -227,13 +231,15 @@ def tokens_of(
     )
 
 
-def correction_metrics(flat: Flat, ranks: Ranks, *, options: TrainerSettings) -> dict[str, float]:
+def correction_metrics(
+    flat: Flat, ranks: Ranks, *, options: TrainerSettings, train_version: int
+) -> dict[str, float]:
     """What the corrections cost, as shares of the batch's tokens, once the update has filled them in.
     Collective.
 
-    Mismatch and importance weights as in workers/losses/metrics.py; `bounded` is the share of weights that a
-    bound has changed, `rejected` that of tokens that rejection has touched, `masked` that of tokens that
-    count for nothing, because their response was cut off or they have no rollout logprob.
+    Mismatch, engine and importance weights as in workers/losses/metrics.py; `bounded` is the share of weights
+    that a bound has changed, `rejected` that of tokens that rejection has touched, `masked` that of tokens
+    that count for nothing, because their response was cut off or they have no rollout logprob.
     """
     trained_N = flat.proximal_logprobs
     if not needs_own_pass(options):  # then each rank has corrected its own rows only
@@ -244,6 +250,13 @@ def correction_metrics(flat: Flat, ranks: Ranks, *, options: TrainerSettings) ->
     if options.is_supervised:
         return {"perplexity": trained_N.mean().neg().exp().item()}
     metrics = losses.mismatch_metrics(trained_N, flat.rollout_logprobs, flat.importance_weights)
+    if options.minibatches == 1 or needs_own_pass(options):  # else later ones have seen other weights
+        metrics |= losses.engine_metrics(
+            trained_N,
+            flat.rollout_logprobs,
+            flat.seen_entropy,
+            is_fresh_N=flat.oldest_versions == train_version,
+        )
     shares = {
         "importance_weight/bounded": flat.bounded,
         "tokens/rejected_share": flat.rejected,

@@ -141,7 +141,7 @@ class Trainer:
                 taken.append(step)
         self.policy_version += 1
         return {
-            **correction_metrics(flat, self.ranks, options=options),
+            **correction_metrics(flat, self.ranks, options=options, train_version=train.train_version),
             **_means(taken, names=self._step_names),
             **self._critic_metrics(flat),
             "lr": options.lr * warmth,

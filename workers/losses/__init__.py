@@ -9,7 +9,7 @@ from workers.losses.aggregation import divisor, token_weights
 from workers.losses.critic import explained_variance, value_loss
 from workers.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
 from workers.losses.logprobs import chosen_logprobs
-from workers.losses.metrics import mismatch_metrics
+from workers.losses.metrics import engine_metrics, mismatch_metrics
 from workers.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
 from workers.losses.ratios import kl_estimate, log_ratio, nonfinite, over
 from workers.losses.rejection import rejection
@@ -22,6 +22,7 @@ __all__ = [
     "chosen_logprobs",
     "divisor",
     "effective_sample_size",
+    "engine_metrics",
     "explained_variance",
     "generalized_advantages",
     "importance_weights",

@@ -93,12 +93,12 @@ def test_lengths_that_change_nothing_for_the_trainer_are_left_alone():
 
 @pytest.mark.parametrize(
     ("sampling", "field"),
-    [({"top_p": 0.9}, "rollout.sampling.top_p"), ({"top_k": 5}, "rollout.sampling.top_k")],
+    [({"top_p": 0.95}, "rollout.sampling.top_p"), ({"top_k": 7}, "rollout.sampling.top_k")],
 )
 def test_a_cut_distribution_is_noted_with_what_it_costs(sampling, field):
     words = findings("note", {}, {}, rollout={"sampling": sampling})[field]
-    assert "importance weight" in words
-    assert "0.9" in words or "0.7" in words
+    assert "importance weights are too small" in words
+    assert "0.92 at top_p 0.9, 0.66 at top_k 5" in words
 
 
 def test_the_whole_distribution_at_another_temperature_is_exact_and_not_noted():

@@ -1,0 +1,133 @@
+"""What the trainer sees of an engine that means another distribution, and whether a warning is given.
+
+An engine answers prompts of the quickstart's task in ways of its own, and a trainer with the very same
+weights takes one train step on the answers, which it believes to be drawn from the whole distribution at
+temperature 1 (or, where it is said, 0.6). So all that differs is precision, temperature, or what is cut off.
+The quickstart's model is sure of most tokens; with --untrained its weights are random. Figures of one draw.
+"""
+
+import argparse
+import platform
+import tempfile
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from controller.drift import Drift
+from examples.ledger_task import make_model, make_untrained_model, prompts
+from protocol.messages import Segment, Train, TrainItem
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    SamplingSettings,
+    TrainerSettings,
+    WorkerSettings,
+)
+from workers.engines.interface import Generation, Sampled
+from workers.rollout import make_engine
+from workers.training import Trainer
+
+THRESHOLD = 1.0  # trainer.logprob_gap_warning's default
+COLD = 0.6  # temperature of both sides in one case
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # sampling, dtype of the engine, of the trainer
+    "as the trainer": ({}, "float32", "float32"),
+    "engine in bfloat16": ({}, "bfloat16", "float32"),
+    "both in bfloat16": ({}, "bfloat16", "bfloat16"),
+    "temperature 0.95": ({"temperature": 0.95}, "float32", "float32"),
+    "temperature 0.9": ({"temperature": 0.9}, "float32", "float32"),
+    "temperature 0.9, both in bfloat16": ({"temperature": 0.9}, "bfloat16", "bfloat16"),
+    "temperature 1.1": ({"temperature": 1.1}, "float32", "float32"),
+    "temperature 0.7": ({"temperature": 0.7}, "float32", "float32"),
+    "top_k 5": ({"top_k": 5}, "float32", "float32"),
+    "top_p 0.9": ({"top_p": 0.9}, "float32", "float32"),
+    "top_p 0.95": ({"top_p": 0.95}, "float32", "float32"),
+    "top_p 0.95, both at 0.6": ({"top_p": 0.95, "temperature": COLD}, "float32", "float32"),
+}
+COLUMNS = (
+    "mismatch_kl", "logprob_gap_p99", "importance_weight/mean", "engine/temperature",
+    "engine/temperature_error", "engine/cut", "engine/cut_error", "engine/fresh_tokens",
+)  # fmt: skip
+
+
+def settings(directory: str, *, dtype: str, forward: str, **sampling: Any) -> WorkerSettings:
+    """Of an engine or a trainer in this precision."""
+    return WorkerSettings(
+        run_dir=directory, seed=0, steps=1, model=ModelSettings(dtype=dtype), reward=RewardSettings(),
+        rollout=RolloutSettings(
+            max_prompt_tokens=40, max_response_tokens=144, max_running=128,
+            sampling=SamplingSettings(**sampling),
+        ),
+        trainer=TrainerSettings(device="cpu", forward_dtype=forward),
+    )  # fmt: skip
+
+
+def answers(chosen: WorkerSettings, directory: str, added: Sequence[Generation]) -> list[list[Sampled]]:
+    """What an engine with these settings samples for each."""
+    engine = make_engine(chosen, directory)
+    found: dict[Any, list[Sampled]] = {generation.key: [] for generation in added}
+    for generation in added:
+        engine.add(generation)
+    while engine.is_busy():
+        for item in engine.step():
+            found[item.key].append(item)
+    return [found[generation.key] for generation in added]
+
+
+def as_batch(
+    added: Sequence[Generation], found: Sequence[list[Sampled]]
+) -> tuple[Train, tuple[bytes, bytes, bytes]]:
+    """The message that a trainer at version 0 gets."""
+    items = tuple(
+        TrainItem(
+            g.key[0], g.key[1], len(g.prompt_tokens), 0.0, (-1.0) ** g.key[1], "stop",
+            (Segment(0, 0, len(sampled)),),
+        )
+        for g, sampled in zip(added, found, strict=True)
+    )  # fmt: skip
+    frames = (
+        np.concatenate([np.asarray(g.prompt_tokens) for g in added]).astype("<i4").tobytes(),
+        np.array([item.token for sampled in found for item in sampled], dtype="<i4").tobytes(),
+        np.array([item.logprob for sampled in found for item in sampled], dtype="<f4").tobytes(),
+    )
+    return Train(0, items), frames
+
+
+def main() -> None:
+    """Print one line for each way of sampling."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="directory of the quickstart's model; without it one is made")
+    parser.add_argument("--untrained", action="store_true", help="make one of random weights")
+    parser.add_argument("--groups", type=int, default=64, help="of 4 responses each")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = tempfile.TemporaryDirectory()
+    directory = options.model or str(Path(folder.name) / "model")
+    if not options.model:
+        make = make_untrained_model if options.untrained else make_model
+        make(directory, seed=0, progress=lambda *_: None)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    texts = [row["prompt"] for row in islice(prompts(seed=1), options.groups)]
+    added = [
+        Generation((group, member, 0), tokenizer(text)["input_ids"], [], 144, 10 * group + member)
+        for group, text in enumerate(texts)
+        for member in range(4)
+    ]
+    print(f"{platform.machine()}, torch {torch.__version__}; {', '.join(COLUMNS)}; warnings")
+    for name, (sampling, dtype, forward) in CASES.items():
+        engine = settings(folder.name, dtype=dtype, forward="float32", **sampling)
+        believed = {"temperature": COLD} if sampling.get("temperature") == COLD else {}
+        trainer = Trainer(settings(folder.name, dtype="float32", forward=forward, **believed), directory)
+        metrics = trainer.train_step(*as_batch(added, answers(engine, directory, added)))
+        figures = "  ".join(f"{metrics[column]:10.4g}" for column in COLUMNS)
+        warned = Drift(THRESHOLD).observe(0, metrics)
+        print(f"{name:34s}{figures}  {len(warned.splitlines()) if warned else 'none'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""An engine at another temperature, or with a cut distribution, is worth a sentence; rounding is not."""
+
+from controller.drift import Drift
+
+SOUND = {
+    "logprob_gap_p99": 0.1,
+    "engine/temperature": 1.0, "engine/temperature_error": 0.001, "engine/fresh_tokens": 5000.0,
+    "engine/cut": 0.0, "engine/cut_error": 0.001,
+}  # fmt: skip
+
+
+def warnings(*changes):
+    drift = Drift(1.0)
+    return [drift.observe(step, SOUND | change) for step, change in enumerate(changes)]
+
+
+def test_another_temperature_is_said_once_until_it_was_gone():
+    cold = {"engine/temperature": 0.9}
+    first, again, sound, later = warnings(cold, cold, {}, cold)
+    assert "0.90 (± 0.00) times the trainer's temperature" in first
+    assert "rollout.sampling.temperature" in first
+    assert again is sound is None
+    assert later.startswith("Step 3: ")
+
+
+def test_a_cut_distribution_is_said_with_the_keys_that_cut():
+    (words,) = warnings({"engine/cut": 0.235})
+    assert "76.5%" in words
+    assert "top_p and top_k" in words
+
+
+def test_errors_of_few_tokens_are_no_drift():
+    assert warnings({"engine/temperature": 0.9, "engine/temperature_error": 0.02}) == [None]
+    assert warnings({"engine/temperature": 0.5, "engine/fresh_tokens": 50.0}) == [None]
+    assert warnings({"engine/cut": 0.03, "engine/cut_error": 0.01}) == [None]
+
+
+def test_what_half_precision_makes_is_no_drift():
+    assert (
+        warnings({"engine/temperature": 1.02, "engine/cut": 0.01}, {"engine/temperature": 0.98}) == [None] * 2
+    )
+
+
+def test_a_batch_without_fresh_tokens_does_not_end_the_drift():
+    cold, stale = {"engine/temperature": 0.9}, {"engine/fresh_tokens": 0.0}
+    assert [bool(words) for words in warnings(cold, stale, cold)] == [True, False, False]
+
+
+def test_two_kinds_at_once_are_two_lines():
+    (words,) = warnings({"logprob_gap_p99": 1.5, "engine/cut": 0.3})
+    assert len(words.splitlines()) == 2
+
+
+def test_a_cut_explains_what_looks_like_another_temperature():
+    (words,) = warnings({"engine/temperature": 0.95, "engine/cut": 0.3})
+    assert "times the trainer's temperature" not in words
