@@ -24,20 +24,18 @@ class Drift:
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
         self._gaps: deque[float] = deque(maxlen=MEMORY)
-        self._warned: frozenset[str] = frozenset()
+        self._warned: dict[str, None] = {}  # kinds that were said and are not over
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
         """A warning, if something begins with this batch; a line for each kind. Metrics without a figure say
         nothing about it."""
-        found: dict[str, str] = {}
-        warned = set(self._warned)
+        new = []
         for kind, text in self._judge(metrics):
-            if text:
-                found[kind] = f"Step {step}: {text}"
-            else:
-                warned.discard(kind)
-        new = [text for kind, text in found.items() if kind not in warned]
-        self._warned = frozenset(warned | found.keys())
+            if text and kind not in self._warned:
+                new.append(f"Step {step}: {text}")
+                self._warned[kind] = None
+            elif not text:
+                self._warned.pop(kind, None)
         return "\n".join(new) or None
 
     def _judge(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | None]]:
