@@ -15,7 +15,16 @@ from typing import Annotated, Any
 
 import typer
 
-from controller import cli_cluster, cli_history, cli_install, cli_remote, cli_simulate, cli_testing, status
+from controller import (
+    cli_cluster,
+    cli_history,
+    cli_install,
+    cli_remote,
+    cli_simulate,
+    cli_stacks,
+    cli_testing,
+    status,
+)
 from controller.check import check as find_problems
 from controller.command_line import as_command
 from controller.config import Config, load_config
@@ -149,6 +158,7 @@ app.command()(cli_history.story)
 app.command()(cli_history.trace)
 app.command()(status.status)
 app.command()(status.stop)
+app.command()(cli_stacks.stacks)
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:

@@ -49,6 +49,7 @@ from protocol.ids import PeerId
 from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
 from protocol.model_files import digest_of, read_model_files
 from protocol.security import Keyring, channel_key
+from protocol.stacks import dump_on_signal
 from protocol.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
@@ -491,6 +492,8 @@ class Shell:
         root.addHandler(handler)
         stack.callback(handler.close)
         stack.callback(root.removeHandler, handler)
+        if (forget := dump_on_signal(handler.stream)) is not None:
+            stack.callback(forget)
 
 
 def _origin(factory: str, seed: int) -> str:

@@ -27,7 +27,7 @@ def status(run: Run) -> None:
 
 def stop(run: Run) -> None:
     """Ask a run to end in good order, as one Ctrl-C does: the step in hand is finished and saved."""
-    pid = _controller(Path(run))
+    pid = controller_of(Path(run))
     if pid is None:
         raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
     os.kill(pid, signal.SIGINT)
@@ -66,7 +66,7 @@ def _headline(run: Path, seen: dict[str, Any], *, age_s: float) -> str:
         summary = json.loads((run / "summary.json").read_text())
         how = "is done" if summary["is_success"] else "has failed"
         return f"{run} {how}: {summary['reason']}"
-    pid = _controller(run)
+    pid = controller_of(run)
     if pid is None:
         return (
             f"{run}: its controller is gone since {age_s:.0f} s, in the middle of the run. The command that "
@@ -77,7 +77,7 @@ def _headline(run: Path, seen: dict[str, Any], *, age_s: float) -> str:
     return f"{run} goes on (controller pid {pid}, {seen['now_s']:.0f} s): waits for {seen['waiting_for']}"
 
 
-def _controller(run: Path) -> int | None:
+def controller_of(run: Path) -> int | None:
     """The process that holds the run; None if it has ended."""
     lock = run.resolve().parent / f".{run.resolve().name}.lock"
     try:

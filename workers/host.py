@@ -30,6 +30,7 @@ from protocol.model_files import keep_model_files
 from protocol.security import load_worker_key
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
+from protocol.stacks import dump_on_signal
 from workers.last_words import LastWords, hand_over
 from workers.link import Link, LinkClosed
 from workers.parent import die_with_parent, outlive_parent
@@ -70,6 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    dump_on_signal()
     if options.parent is not None:
         die_with_parent(options.parent)
     if options.role == "trainer" and int(os.environ.get("RANK", "0")):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.importing import load_object
+from protocol.stacks import dump_on_signal
 
 
 def prepare(factory: str, directory: Path, *, seed: int) -> None:
@@ -57,6 +58,7 @@ def main() -> int:
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--seed", required=True, type=int)
     arguments = parser.parse_args()
+    dump_on_signal()
     try:
         prepare(arguments.factory, arguments.directory.absolute(), seed=arguments.seed)
     except StaleFlowError as error:

@@ -18,6 +18,7 @@ import msgpack
 from protocol.codec import pack
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+from protocol.stacks import dump_on_signal
 from workers.parent import die_with_parent
 from workers.reward_functions import Scorer, ScoreRequest, adapt
 
@@ -27,6 +28,7 @@ READY, BROKEN, SCORED, FAILED = "ready", "broken", "scored", "failed"
 
 def main() -> None:
     """Serve requests until the worker closes the pipe."""
+    dump_on_signal()
     die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

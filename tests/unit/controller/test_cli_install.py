@@ -53,9 +53,7 @@ def test_with_a_gpu_it_is_the_build_for_gpus_with_all_that_belongs_to_it(monkeyp
 
 def test_an_environment_that_imports_nothing_is_not_recommended(environment, monkeypatch, capsys):
     pretend_install(environment, cli_install.vllm_extras())
-    monkeypatch.setattr(
-        cli_install, "TRIAL", "raise RuntimeError('no torchvision::nms')"
-    )
+    monkeypatch.setattr(cli_install, "TRIAL", "raise RuntimeError('no torchvision::nms')")
     assert main(["install", "--vllm"]) == 1
     told = capsys.readouterr()
     assert "torchvision::nms" in told.err

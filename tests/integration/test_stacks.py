@@ -1,0 +1,105 @@
+"""`launch.py stacks RUN` on real processes: a worker that waits, a reward function that never returns."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from controller.cli import main
+from controller.cli_stacks import listens
+
+ROOT = Path(__file__).resolve().parents[2]
+HANGING = """
+import os
+
+def score(completion, gate):
+    os.close(os.open(gate, os.O_WRONLY))  # now the test knows that this line was reached
+    return os.open(gate + ".never", os.O_RDONLY)  # nobody will open the other end
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run directory that this very process holds, as its controller would."""
+    (tmp_path / ".run.lock").write_text(str(os.getpid()))
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def start(run):
+    """Starts a child whose log is a pipe by name, so that reading it waits for what is written."""
+    children = []
+
+    def begin(name, *arguments, **options):
+        log = run / "logs" / f"{name}.log"
+        os.mkfifo(log)
+        reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(reader, True)
+        with log.open("wb") as writer:
+            child = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=writer, **options)
+        children.append(child)
+        return child, os.fdopen(reader, "r")
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.wait()
+
+
+def stacks_in(log):
+    """The lines of a dump, up to the deepest frame of the main thread."""
+    lines = []
+    while not lines or "_run_module_as_main" not in lines[-1]:
+        lines.append(log.readline())
+        assert lines[-1], f"the log ended after {lines}"
+    return "".join(lines)
+
+
+def test_a_worker_that_waits_shows_where(run, start, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        arguments = (address, "--role", "rollout", "--name", "rollout-7", f"--parent={os.getpid()}")
+        child, log = start("rollout-7", "workers.host", *arguments)
+        peer, _ = server.accept()  # it has come so far
+        assert main(["stacks", str(run)]) == 0
+        with peer, log:
+            dump = stacks_in(log)
+    assert "most recent call first" in dump
+    assert "workers/host.py" in dump
+    told = capsys.readouterr().out
+    assert f"rollout-7 (pid {child.pid}): its stacks are at the end of {run}/logs/rollout-7.log" in told
+    assert f"controller (pid {os.getpid()}) was not asked" in told  # pytest listens for no such signal
+    assert child.poll() is None
+
+
+def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_path, capsys):
+    file, gate = tmp_path / "rewards.py", tmp_path / "gate"
+    file.write_text(HANGING)
+    os.mkfifo(gate)
+    os.mkfifo(f"{gate}.never")
+    child, log = start(
+        "reward-0", "workers.reward_process", f"{file}:score", str(os.getpid()),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stdin is not None
+    request = msgpack.packb([0, f'{{"gate": "{gate}"}}', "p", [1], ["c"], [[2]], ["stop"]])
+    child.stdin.write(len(request).to_bytes(4, "big") + request)
+    child.stdin.flush()
+    with gate.open("rb") as reached:
+        reached.read()
+    assert listens(child.pid)
+    assert main(["stacks", str(run)]) == 0
+    with log, child.stdin, child.stdout:
+        dump = stacks_in(log)
+    assert f'"{file}", line 6 in score' in dump
+    assert f"reward_process (pid {child.pid})" in capsys.readouterr().out
+
+
+def test_a_run_without_a_controller_has_nothing_to_show(tmp_path, capsys):
+    assert main(["stacks", str(tmp_path / "nowhere")]) == 1
+    assert "No controller is at work" in capsys.readouterr().err
