@@ -47,6 +47,19 @@ def load_object(spec: str) -> Any:
         raise ConfigError(f"`{place}` has no `{name}`, which {spec!r} asks for.{hint}") from None
 
 
+def cannot_import(error: ImportError) -> str:
+    """Why a package that we need cannot be imported, with its first cause and what to do."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    first = "" if cause is error else f" The cause is {type(cause).__name__}: {cause}."
+    return (
+        f"{error}{first} Expected packages that belong together, as pip install -e '.[workers]' brings them. "
+        "If torchvision, torchaudio or torchcodec are here for another build of torch, take them out, which "
+        "text models do not need: pip uninstall torchvision torchaudio torchcodec. The log has the traceback."
+    )
+
+
 def _load_file(spec: str, place: str) -> ModuleType:
     folders = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
     path = next((folder / place for folder in folders if (folder / place).is_file()), None)

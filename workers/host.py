@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import ValidationError
 
 from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
+from protocol.importing import cannot_import
 from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
 from protocol.model_files import keep_model_files
 from protocol.security import load_worker_key
@@ -226,15 +227,7 @@ def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
         return str(error)
     logger.exception("The worker failed.", exc_info=raised)
     if isinstance(error, ImportError):
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        return (
-            f"The {role} worker cannot import what it needs: {error} The cause is {type(cause).__name__}: "
-            f"{cause}. Expected packages that belong together. If torchvision, torchaudio or torchcodec are "
-            "installed for another build of torch, take them out, which text models do not need: pip "
-            "uninstall torchvision torchaudio torchcodec. Its log has the traceback."
-        )
+        return f"The {role} worker cannot import what it needs: {cannot_import(error)}"
     return (
         f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its log has "
         "the traceback."

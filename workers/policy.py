@@ -16,7 +16,7 @@ from protocol.settings import WorkerSettings
 from workers.adapter import adapter_config, model_digest
 from workers.adapter_layers import add_adapter
 from workers.model import load_causal_lm, stored_names
-from workers.packed_forward import choose_attention
+from workers.packed_forward import check_no_leak, choose_attention
 
 log = logging.getLogger("workers")
 
@@ -56,3 +56,13 @@ def load_policy(
         log.warning("The %d experts of this model get no adapter: they are no linear layers.", count)
     layers = add_adapter(model, lora, seed=settings.seed)
     return Policy(model, adapter_config(lora, layers, directory), model_digest(directory))
+
+
+def check_policy(
+    model: PreTrainedModel, settings: WorkerSettings, *, device: torch.device, forward_dtype: torch.dtype
+) -> None:
+    """Raises: ConfigError if packed rows of this run would be computed wrong. Collective."""
+    rollout = settings.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    row = max(longest, settings.trainer.max_tokens_per_microbatch)
+    check_no_leak(model, device, longest=longest, row=row, dtype=forward_dtype)

@@ -1,12 +1,14 @@
-"""A batch whose loss was not finite, written out so that a person can see why.
+"""Optimizer steps that were not finite: counted, named, and in the end a batch written out to see why.
 
 Invariant: arrays are plain numbers (.npz without pickle), and the JSON beside them says what each one holds.
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from protocol.messages import Train
 from workers.batch import Batch
 from workers.flat import Flat
 
+MAX_SKIPPED_STEPS = 3  # in a row: no accident of one mini-batch any more
 ARRAYS = {
     "tokens": "prompt and response tokens of all trajectories, concatenated",
     "prompt_lengths": "prompt tokens of each trajectory",
@@ -31,6 +34,44 @@ ARRAYS = {
     "values": "the critic's value before it, if there is a critic",
     "returns": "what the critic is trained towards",
 }
+
+
+log = logging.getLogger("workers")
+
+
+class Skipped:
+    """Optimizer steps in a row, up to now, that were not taken."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._steps: list[dict[str, object]] = []
+        self._last = ""
+
+    def clear(self) -> None:
+        """A step was taken."""
+        self._steps = []
+
+    def add(self, step: dict[str, object], problem: str, *, version: int) -> None:
+        """Count and name one that was not."""
+        self._last = f"version {version}, minibatch {step['minibatch']}: {problem}"
+        log.warning("An optimizer step was skipped, because it was not finite: %s.", self._last)
+        self._steps.append({"train_version": version, **step})
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether training has to end."""
+        return len(self._steps) >= MAX_SKIPPED_STEPS
+
+    def give_up(self, train: Train, *, batch: Batch, flat: Flat, is_writer: bool) -> NoReturn:
+        """Write the batch out, on one rank. Raises: RunError, which says where it lies."""
+        path = self._directory / f"version_{train.train_version}"
+        if is_writer:
+            write_study(path, train, batch=batch, flat=flat, seen=self._steps)
+        raise RunError(
+            f"{len(self._steps)} optimizer steps in a row were not finite, the last of {self._last}. "
+            f"Expected finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there "
+            "for what the loss was given, and resume from the newest checkpoint."
+        )
 
 
 def write_study(

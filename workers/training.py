@@ -9,7 +9,6 @@ Invariants:
 - Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,26 +34,23 @@ from workers.model import pick_device
 from workers.own_loss import load_loss
 from workers.packed_forward import (
     PackedRow,
-    check_no_leak,
     half_attention,
     pack_row,
     response_logprobs,
 )
 from workers.packing import plan, split_by_group
-from workers.policy import load_packed, load_policy
+from workers.policy import check_policy, load_packed, load_policy
 from workers.ranks import Ranks
 from workers.schedule import lr_share
 from workers.sharding import accumulated, forward_dtype, gather, make_optimizer, reshard, shard, whole
-from workers.study import write_study
+from workers.study import Skipped
 from workers.trainer_state import gather_state, missing_weights, named_tensors, restore_state
 
-MAX_SKIPPED_STEPS = 3  # optimizer steps in a row: no accident of one mini-batch any more
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
 CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
 Steps = tuple[Batch, Flat, Iterator[dict[str, Any]]]
 """A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
-log = logging.getLogger("workers")
 
 
 class Trainer:
@@ -84,22 +80,14 @@ class Trainer:
         )
         self.model, self._adapter, self._digest = policy
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
-        rollout, budget = settings.rollout, settings.trainer.max_tokens_per_microbatch
-        longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-        check_no_leak(
-            self.model,
-            self.ranks.device,
-            longest=longest,
-            row=max(longest, budget),
-            dtype=self._forward_dtype,
-        )
+        check_policy(self.model, settings, device=self.ranks.device, forward_dtype=self._forward_dtype)
         reshard(self.model)
         self._optimizer = make_optimizer(self.model, settings.trainer)
         self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)
         self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
         self._ahead = Ahead()  # of the next batch
-        self._skipped: list[dict[str, object]] = []  # optimizer steps in a row, up to now
+        self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
 
     def _make_reference(self) -> PreTrainedModel:
         """The initial model, frozen; sharded, so that it costs each rank its share only. With an adapter
@@ -135,9 +123,11 @@ class Trainer:
         for place, step in enumerate(steps):
             nonfinite += step["nonfinite_log_ratios"]
             if problem := step.pop("problem", None):
-                self._skip({"minibatch": place, **step}, str(problem), train=train, batch=batch, flat=flat)
+                self._skipped.add({"minibatch": place, **step}, str(problem), version=train.train_version)
+                if self._skipped.are_too_many:
+                    self._skipped.give_up(train, batch=batch, flat=flat, is_writer=self.ranks.rank == 0)
             else:
-                self._skipped = []
+                self._skipped.clear()
                 taken.append(step)
         self.policy_version += 1
         return {
@@ -399,23 +389,6 @@ class Trainer:
         if flat.values is None:
             return {}
         return {"critic/explained_variance": losses.explained_variance(flat.values, flat.returns)}
-
-    def _skip(self, step: dict[str, Any], problem: str, *, train: Train, batch: Batch, flat: Flat) -> None:
-        """Count and name an optimizer step that was not taken. Raises: RunError at the third in a row."""
-        text = f"version {train.train_version}, minibatch {step['minibatch']}: {problem}"
-        log.warning("An optimizer step was skipped, because it was not finite: %s.", text)
-        self._skipped.append({"train_version": train.train_version, **step})
-        if len(self._skipped) < MAX_SKIPPED_STEPS:
-            return
-        directory = Path(self._settings.run_dir).absolute() / "not_finite"
-        path = directory / f"version_{train.train_version}"
-        if self.ranks.rank == 0:
-            write_study(path, train, batch=batch, flat=flat, seen=self._skipped)
-        raise RunError(
-            f"{len(self._skipped)} optimizer steps in a row were not finite, the last of {text}. Expected "
-            f"finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there for what "
-            "the loss was given, and resume from the newest checkpoint."
-        )
 
 
 def _means(steps: Sequence[dict[str, Any]], *, names: Sequence[str]) -> dict[str, float]:
