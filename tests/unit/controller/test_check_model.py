@@ -76,6 +76,11 @@ def test_a_run_that_passes_a_length_that_the_trainer_cannot_is_refused(shape, li
     assert errors(shape, {}, **lengths(limit // 2, limit // 2)) == {}
 
 
+def test_an_adapter_of_a_mixture_on_vllm_is_refused_as_nobody_has_seen_it_work():
+    sections = {"trainer": {"lora": {"rank": 8}}, "rollout": {"engine": "vllm"}}
+    assert "rollout.engine: torch" in errors({"num_experts": 128}, **sections)["model.path"]
+
+
 def test_an_engine_and_a_trainer_of_ones_own_know_their_own_limits():
     shape = {"attention_chunk_size": 8, "num_experts": 8}
     assert errors(shape, trainer={"engine": "mine.py:Trainer"}, rollout={"engine": "mine.py:make"}) == {}
