@@ -13,7 +13,7 @@ ENOUGH = 10  # batches before it counts
 MANY_TIMES = 5.0  # a gap grows with staleness and learning rate, hardly ever so much at once
 ROUNDING = 0.02  # nats; below this a gap is what bfloat16 and another order of additions make
 TEMPERATURE = 0.03  # share; an engine in bfloat16 is 0.002 off (python -m benchmarks.engine_mismatch)
-CUT = 0.01  # probability; 0.0022 at most in the 60 steps of a quickstart at staleness 0 to 2
+CUT = 0.01  # probability; 0.0007 at most in the 140 steps of a quickstart at staleness 0 to 2
 ERRORS = 4.0  # standard errors on top of these: by chance once in 30,000 batches
 FRESH_TOKENS = 100  # that tell a temperature
 
