@@ -156,8 +156,6 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
 
 
-
-
 def _check_run_directory(config: Config) -> Findings:
     directory = (Path(config.run.dir) / config.run.name).absolute()
     nearest = next(place for place in (directory, *directory.parents) if place.exists())

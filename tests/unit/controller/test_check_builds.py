@@ -44,8 +44,9 @@ def test_builds_that_belong_together_are_left_alone(monkeypatch, versions):
     assert build_problem() is None
 
 
-def test_a_vllm_in_its_own_environment_is_pointed_at(monkeypatch, tmp_path):
+def test_a_vllm_in_its_own_environment_is_pointed_at(monkeypatch):
     monkeypatch.setattr("sys.path", [])
+    monkeypatch.setattr(check_engine.install, "is_complete", lambda place, extras: False)
     assert "install --vllm" in dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
     monkeypatch.setattr(check_engine.install, "is_complete", lambda place, extras: True)
     words = dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
