@@ -83,8 +83,9 @@ def _make_once(made: Subject) -> None:
         made.engine()
     except Exception as error:  # whatever a user's factory raises
         pytest.exit(
-            f"{made.name} makes no engine: {type(error).__name__}: {error}. Expected make(settings, "
-            "model_directory) as docs/engines.md has it, for a Qwen3 model of 100 thousand parameters.",
+            f"{made.name} makes no engine: {type(error).__name__}: {str(error).rstrip('.')}. Expected "
+            "make(settings, model_directory) as docs/engines.md has it, for a Qwen3 model of 100 thousand "
+            "parameters.",
             returncode=1,
         )
 

@@ -1,16 +1,21 @@
 """The conformance kit on engines of one's own: it judges what they do, not their words, each fault once."""
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from controller.cli import main
+from protocol.errors import ConfigError
+from workers.engines.interface import check_new
 
 ROOT = Path(__file__).resolve().parents[2]
+KIT = ROOT / "tests" / "conformance"
 ENGINES = '''
 """Engines without a model, over the kit's simulated one."""
 
@@ -58,11 +63,6 @@ class Deaf(OtherWords):
 def deaf(settings, folder):
     return make(settings, folder, Deaf)
 
-
-def unborn(settings, folder):
-    engine = make(settings, folder)
-    engine.policy_version = -1
-    return engine
 '''
 NEED_ABORTS = {
     "test_aborted_generations_are_forgotten_and_the_others_go_on_unharmed",
@@ -75,7 +75,7 @@ NEED_ABORTS = {
 @pytest.fixture
 def engines(tmp_path):
     file = tmp_path / "engines.py"
-    file.write_text(ENGINES.format(kit=str(ROOT / "tests" / "conformance")))
+    file.write_text(ENGINES.format(kit=str(KIT)))
     return file
 
 
@@ -95,12 +95,35 @@ def test_words_of_ones_own_pass_and_a_fault_fails_what_it_breaks_and_nothing_els
     assert failed <= NEED_ABORTS, output
 
 
-def test_an_engine_that_begins_at_version_minus_one_is_refused_in_one_sentence(engines):
-    code, output = kit(f"{engines}:unborn")
-    assert code == 1
-    assert output.count("policy_version -1; expected an int of at least 0: before the first") == 1
-    assert "makes no engine: ConfigError" in output
-    assert "FAILED" not in output
+class Unborn:
+    """An engine before its first weights, and the kit's subject of it."""
+
+    name, policy_version, capacity, kv_tokens = "mine.py:make", -1, 4, 100
+
+    def engine(self):
+        check_new(self, self.name)
+
+
+def test_an_engine_that_begins_at_version_minus_one_is_refused_in_one_sentence(monkeypatch):
+    words = "policy_version -1; expected an int of at least 0: before the first load_weights it is 0"
+    with pytest.raises(ConfigError, match=words):
+        Unborn().engine()
+    monkeypatch.syspath_prepend(KIT)
+    found = importlib.util.spec_from_file_location("kit_conftest", KIT / "conftest.py")
+    conftest = importlib.util.module_from_spec(found)
+    found.loader.exec_module(conftest)
+    with pytest.raises(pytest.exit.Exception, match=f"mine.py:make makes no engine: ConfigError: .*{words}"):
+        conftest._make_once(Unborn())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"policy_version": 0.0}, {"policy_version": None}, {"capacity": 0}, {"kv_tokens": -1}]
+)
+def test_what_no_engine_can_be_is_refused_by_attribute_and_value(wrong):
+    engine = SimpleNamespace(**{"policy_version": 0, "capacity": 1, "kv_tokens": 0} | wrong)
+    ((name, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=f"mine.py:make made has {name} {value!r}; expected an int"):
+        check_new(engine, "mine.py:make")
 
 
 @pytest.mark.parametrize(
