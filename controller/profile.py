@@ -6,7 +6,7 @@ Invariant: the run is only read; equal histories give equal coefficients.
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.events import Received
+from controller.events import Event, Received
 from controller.recording import Recording
 from protocol.errors import RunError
 from protocol.ids import PeerId
@@ -35,28 +35,45 @@ def profile(run: str | Path) -> Profile:
 
     `run`: a run directory or its run.db. Raises: RunError if it cannot be read, or has no decode steps.
     """
-    names: dict[PeerId, str] = {}
-    latest: dict[PeerId, InstanceStatus] = {}
-    together, fits = OnlineFit(), dict[str, OnlineFit]()
+    reports = Reports()
     with Recording(run) as recording:
         for recorded in recording.events():
-            match recorded.event:
-                case Received(peer, Attach() as attach):
-                    names[peer] = attach.name
-                case Received(peer, InstanceStatus() as status):
-                    if peer in latest:
-                        together.observe(latest[peer], status)
-                        fits.setdefault(names.get(peer, peer), OnlineFit()).observe(latest[peer], status)
-                    latest[peer] = status
-        path = recording.path
-    if not together.observations:
-        raise RunError(
-            f"{path} tells nothing about the cost of decode steps: none of its {len(latest)} rollout "
-            "instances reported twice with decode steps in between. Expected a run that generated for some "
-            "seconds; profile a longer one."
-        )
-    workers = {name: _fitted(fit) for name, fit in fits.items() if fit.observations}
-    return Profile(_fitted(together), workers)
+            reports.take(recorded.event)
+        return reports.profile(recording.path)
+
+
+class Reports:
+    """Learns the cost model event by event."""
+
+    def __init__(self) -> None:
+        self._names: dict[PeerId, str] = {}
+        self._latest: dict[PeerId, InstanceStatus] = {}
+        self._together, self._fits = OnlineFit(), dict[str, OnlineFit]()
+
+    def take(self, event: Event) -> None:
+        """One event of the history."""
+        match event:
+            case Received(peer, Attach() as attach):
+                self._names[peer] = attach.name
+            case Received(peer, InstanceStatus() as status):
+                if peer in self._latest:
+                    name = self._names.get(peer, peer)
+                    self._together.observe(self._latest[peer], status)
+                    self._fits.setdefault(name, OnlineFit()).observe(self._latest[peer], status)
+                self._latest[peer] = status
+            case _:
+                pass
+
+    def profile(self, path: str) -> Profile:
+        """What was learned of the run in this file. Raises: RunError if that is nothing."""
+        if not self._together.observations:
+            raise RunError(
+                f"{path} tells nothing about the cost of decode steps: none of its {len(self._latest)} "
+                "rollout instances reported twice with decode steps in between. Expected a run that "
+                "generated for some seconds; profile a longer one."
+            )
+        workers = {name: _fitted(fit) for name, fit in self._fits.items() if fit.observations}
+        return Profile(_fitted(self._together), workers)
 
 
 def in_words(profile: Profile) -> str:

@@ -1,13 +1,15 @@
 """A run's file read for replay: what the core was built from, and the history that it was given.
 
 Invariants: nothing is written, neither to the file nor beside it, unless the run goes on (then SQLite keeps
-its shared index there); one consistent state of the file is read, however far the run goes meanwhile.
+its shared index there); one consistent state of the file is read, however far the run goes meanwhile; the
+file is open for moments only, so that a run that ends can fold its write-ahead log away.
 """
 
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -22,6 +24,7 @@ from controller.release import release
 from controller.store import broken, check_schema, decode_numbered, digest
 from protocol.errors import RunError
 
+AT_ONCE = 1000  # events that are read in one look at the file
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
 
 
@@ -45,8 +48,13 @@ class Snapshot(NamedTuple):
 class Recording:
     """The file of a run, finished or not; a context manager."""
 
-    def __init__(self, run: str | Path) -> None:
-        """Open a run directory or its run.db. Raises: RunError if this release cannot read it."""
+    def __init__(
+        self, run: str | Path, *, on_progress: Callable[[int, int], None] = lambda number, last: None
+    ) -> None:
+        """Open a run directory or its run.db. Raises: RunError if this release cannot read it.
+
+        `on_progress(number, last)` hears now and then which event of how many is being read.
+        """
         path = Path(run)
         file = path / "run.db" if path.is_dir() else path
         if not file.is_file():
@@ -55,25 +63,20 @@ class Recording:
                 "runs/quickstart, or the run.db in it."
             )
         self.path = str(file)
-        live = file.with_name(f"{file.name}-wal").exists()
-        try:
-            self._db = sqlite3.connect(
-                f"{file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}",
-                uri=True,
-                isolation_level=None,
-            )
-            check_schema(self._db, self.path)
-            self._db.execute("BEGIN")
-            self.facts: dict[str, str] = dict(self._db.execute("SELECT name, value FROM facts"))
-            (first,) = self._db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
-            snapshots = [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq")]
-        except sqlite3.Error as error:
-            raise broken(self.path, error) from error
+        self._file, self._on_progress = file, on_progress
+        with self._open() as db:
+            check_schema(db, self.path)
+            self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
+            span = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0), coalesce(max(now), 0.0) FROM events"
+            first, self.last, self.until_s = db.execute(span).fetchone()
+            newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
+            at, size = db.execute(newest).fetchone() or (1, 0)
+            snapshots = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
         self.pruned: int = first - 1 if first - 1 in snapshots else 0
         """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
         if missing:
-            self.close()
             raise RunError(
                 f"{self.path} does not say {', '.join(missing)}, which every run writes when it begins. It "
                 "is another program's, or its controller was killed before it had begun."
@@ -83,11 +86,22 @@ class Recording:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        pass
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._db.close()
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """The file for one short look. Raises: RunError if it is damaged."""
+        live = self._file.with_name(f"{self._file.name}-wal").exists()
+        uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
+        try:
+            db = sqlite3.connect(uri, uri=True, isolation_level=None)
+            try:
+                db.execute("BEGIN")
+                yield db
+            finally:
+                db.close()
+        except sqlite3.Error as error:
+            raise broken(self.path, error) from error
 
     @property
     def release(self) -> dict[str, str]:
@@ -135,16 +149,26 @@ class Recording:
 
     def snapshot(self, number: int | None = None) -> "Snapshot | None":
         """The newest snapshot that this release made and that is whole, or the one after event `number`."""
-        query = "SELECT seq, now, release, digest, image FROM snapshots ORDER BY seq DESC"
-        for seq, now, made_by, expected, image in self._db.execute(query):
-            is_ours = json.loads(made_by) == release() and digest(image) == expected
-            if is_ours and number in (None, seq):
-                return Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
-        return None
+        return next((found for found in self.snapshots() if number in (None, found.number)), None)
+
+    def snapshots(self) -> "Iterator[Snapshot]":
+        """Those that this release made and that are whole, newest first."""
+        known = "SELECT seq, now, release FROM snapshots WHERE seq <= ? ORDER BY seq DESC"
+        with self._open() as db:
+            made = db.execute(known, (self.last,)).fetchall()
+        for seq, now, made_by in made:
+            if json.loads(made_by) != release():
+                continue
+            with self._open() as db:
+                query = "SELECT digest, image FROM snapshots WHERE seq = ?"
+                expected, image = db.execute(query, (seq,)).fetchone() or (b"", b"")
+            if digest(image) == expected:
+                yield Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
 
     def lines(self, steps: int) -> list[dict[str, object]]:
         """The first lines of metrics.jsonl, as far as snapshots have them."""
-        rows = self._db.execute("SELECT line FROM lines WHERE step <= ? ORDER BY step", (steps,))
+        with self._open() as db:
+            rows = db.execute("SELECT line FROM lines WHERE step <= ? ORDER BY step", (steps,)).fetchall()
         return [json.loads(line) for (line,) in rows]
 
     def _fresh_core(self, config: Config) -> Core:
@@ -158,25 +182,51 @@ class Recording:
         Raises: RunError naming the first record that is damaged or missing.
         """
         after = self.pruned if after is None else after
-        fingerprints = self._fingerprints(after)
-        of, expected_digest = next(fingerprints, (0, b""))
-        try:
-            rows = self._db.execute("SELECT seq, now, event FROM events WHERE seq > ? ORDER BY seq", (after,))
+        while after < self.last:
+            self._on_progress(after, self.last)
+            with self._open() as db:
+                query = "SELECT seq, now, event FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+                rows = db.execute(query, (after, self.last, AT_ONCE)).fetchall()
+                fingerprints = self._fingerprints(db, after, after + len(rows))
             for expected, (number, now, data) in enumerate(rows, after + 1):
                 if number != expected:
-                    raise RunError(
-                        f"Event {expected} of {self.path} is missing (the next is {number}); a history is "
-                        "whole or worthless. Restore the file from a backup."
-                    )
+                    raise self._missing(expected, number)
                 event = decode_numbered(number, data, self.path)
-                while 0 < of < number:
-                    of, expected_digest = next(fingerprints, (0, b""))
-                yield Recorded(number, now, event, expected_digest if of == number else None)
-        except sqlite3.Error as error:
-            raise broken(self.path, error) from error
+                yield Recorded(number, now, event, fingerprints.get(number))
+            if not rows:
+                raise self._missing(after + 1, None)
+            after += len(rows)
 
-    def _fingerprints(self, after: int) -> Iterator[tuple[int, bytes]]:
-        query = "SELECT first_seq, digests FROM fingerprints WHERE first_seq > ? ORDER BY first_seq"
-        for first, digests in self._db.execute(query, (after,)):
+    def events_with(self, part: bytes, after: int) -> Iterator[Recorded]:
+        """Those after event `after` in whose record these bytes are, in order, without fingerprints."""
+        with self._open() as db:
+            query = "SELECT seq, now, event FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
+            rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
+        for number, now, data in rows:
+            yield Recorded(number, now, decode_numbered(number, data, self.path), None)
+
+    def _missing(self, expected: int, found: int | None) -> RunError:
+        with self._open() as db:
+            (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+        if self.pruned < expected < first:
+            return RunError(
+                f"{self.path} was shortened while it was read: the run goes on with run.journal: compact, "
+                f"and has deleted its events up to {first - 1}. Ask again."
+            )
+        text = "its events end there" if found is None else f"the next is {found}"
+        return RunError(
+            f"Event {expected} of {self.path} is missing ({text}); a history is whole or worthless. Restore "
+            "the file from a backup."
+        )
+
+    def _fingerprints(self, db: sqlite3.Connection, after: int, until: int) -> dict[int, bytes]:
+        """By event, those after one up to another that were there at the opening."""
+        query = (
+            "SELECT first_seq, digests FROM fingerprints WHERE first_seq <= ? AND "
+            "first_seq >= (SELECT coalesce(max(first_seq), 0) FROM fingerprints WHERE first_seq <= ?)"
+        )
+        found: dict[int, bytes] = {}
+        for first, digests in db.execute(query, (min(until, self._fingerprinted), after + 1)):
             for i in range(len(digests) // SIZE_BYTES):
-                yield first + i, digests[SIZE_BYTES * i : SIZE_BYTES * (i + 1)]
+                found[first + i] = digests[SIZE_BYTES * i : SIZE_BYTES * (i + 1)]
+        return found

@@ -5,7 +5,7 @@ are compared, never executed.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb
@@ -68,11 +68,13 @@ def turns(recording: Recording, core: Core, after: int | None = None) -> Iterato
         yield Turn(recorded, commands)
 
 
-def replay(recording: Recording, core: Core | None = None) -> Verdict:
+def replay(
+    recording: Recording, core: Core | None = None, *, on_turn: Callable[[Turn], None] = lambda turn: None
+) -> Verdict:
     """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
 
-    `core` is the recording's own, if somebody watches it. Raises: RunError if the file is damaged or the core
-    fails.
+    `core` is the recording's own, if somebody watches it; `on_turn` hears of every event with what it gave.
+    Raises: RunError if the file is damaged or the core fails.
     """
     core = core or recording.make_core()
     verdict = Verdict()
@@ -81,6 +83,7 @@ def replay(recording: Recording, core: Core | None = None) -> Verdict:
         verdict.events, verdict.time_s = recorded.number, recorded.now
         verdict.commands.update(map(kind, turn.commands))
         verdict.unfingerprinted += recorded.fingerprint is None
+        on_turn(turn)
         if recorded.fingerprint not in (None, fingerprint(turn.commands)):
             verdict.difference = turn
             break

@@ -20,6 +20,10 @@ from strategies.presets import FIXED_BOUND
 from strategies.views import AdmissionView
 
 KEPT = 5  # differences of each kind that are told one by one
+LABELS = {
+    "admit": "admission", "choose": "pulls", "keep": "filter", "migrate": "migration", "route": "routing",
+}  # fmt: skip
+"""What people call the decisions, by the name of the function that takes them."""
 
 
 class Difference(NamedTuple):
@@ -29,6 +33,7 @@ class Difference(NamedTuple):
     about: str
     chosen: object
     other: object
+    in_words: tuple[str, str]  # both, for a person
 
 
 @dataclass(slots=True)
@@ -59,6 +64,8 @@ class Shadow:
                 setattr(holder, attribute, self._watched(name, own, other_own))
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+        core = self._core
+
         @wraps(own)  # with its attributes: the core goes by them
         def decide(*arguments: Any) -> Any:
             chosen = own(*arguments)
@@ -66,17 +73,24 @@ class Shadow:
                 otherwise = other(*map(self._with_knobs, arguments))
             except Exception as error:  # it may be the user's
                 raise RunError(
-                    f"The other strategy failed as {name} at {self._core.state.now:.3f} s with "
+                    f"The other strategy failed as {name} at {core.state.now:.3f} s with "
                     f"{type(error).__name__}: {str(error).rstrip('.')}. Mend it, or choose one that fits "
                     "the run."
                 ) from error
             agreement = self.agreements[name]
             agreement.decisions += 1
-            if _unordered(otherwise) != _unordered(chosen):
+            what = name.rpartition(".")[2]
+            if _effect(what, otherwise) != _effect(what, chosen):
                 agreement.different += 1
                 if len(agreement.first) < KEPT:
-                    about = _subject(arguments[0])
-                    agreement.first.append(Difference(self._core.state.now, about, chosen, otherwise))
+                    words = [_in_words(what, answer, arguments, core) for answer in (chosen, otherwise)]
+                    found = Difference(
+                        core.state.now, _subject(what, arguments[0]), chosen, otherwise, (words[0], words[1])
+                    )
+                    # the core may ask the same many times in one step
+                    if all(kept.in_words != found.in_words or kept.about != found.about
+                           for kept in agreement.first):  # fmt: skip
+                        agreement.first.append(found)
             return chosen
 
         return decide
@@ -120,12 +134,13 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
     lines = []
     for name, agreement in agreements.items():
         equal = agreement.decisions - agreement.different
+        label = LABELS.get(name.rpartition(".")[2], name)
         lines.append(
-            f"{name}: {agreement.decisions} decisions, {equal} equal, {agreement.different} different"
+            f"{label}: {agreement.decisions:,} decisions, {equal:,} equal, {agreement.different:,} different"
         )
         lines += [
-            f"  {now:.3f} s, {about}: chosen {shortened(repr(chosen))}, other {shortened(repr(other))}"
-            for now, about, chosen, other in agreement.first
+            f"  {now:.3f} s, {about}: {chosen}; the other: {other}"
+            for now, about, _, _, (chosen, other) in agreement.first
         ]
     return "\n".join(lines)
 
@@ -149,27 +164,60 @@ def parts(core: Core) -> dict[str, Any]:
 
 
 def _strategies(core: Core) -> dict[str, tuple[object, str]]:
-    """Where the parts of the core keep the functions that they were given to choose by."""
+    """Where the parts of the core keep the functions that they were given to choose by.
+
+    A private one is no decision: the key by which routing sorts instances compares with its like alone.
+    """
     return {
         f"{name}.{attribute}": (part, attribute)
         for name, part in parts(core).items()
         for attribute, value in vars(part).items()
-        if callable(value) and not ismethod(value)
+        if callable(value) and not ismethod(value) and not attribute.startswith("_")
     }
 
 
-def _unordered(answer: Any) -> Any:
-    """An answer as the core takes it: which instances pull is a set."""
+def _effect(what: str, answer: Any) -> Any:
+    """An answer as the core takes it: which instances pull, and which trajectories move, is a set; admission
+    is asked again after each group, so it says yes or no."""
+    if what == "admit" and isinstance(answer, int | float):
+        return answer > 0
     is_numbers = isinstance(answer, list) and all(isinstance(number, int) for number in answer)
     return sorted(answer) if is_numbers else answer
 
 
-def _subject(argument: Any) -> str:
+def _in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:
+    """An answer for a person; one that the core could not take is shown as it is."""
+
+    def instance(number: int) -> str:
+        return core.state.registry.instance(number).name
+
+    try:
+        match what:
+            case "route":
+                return "it waits" if answer is None else f"to {instance(answer)}"
+            case "admit":
+                return f"{answer} more may start" if answer > 0 else "none may start"
+            case "choose":
+                return ", ".join(map(instance, sorted(answer))) or "nobody"
+            case "migrate":
+                moved = (arguments[1].trajectory(index).id for index in answer)
+                moves = ", ".join(f"{group}.{member}" for group, member in moved)
+                return f"{moves} move" if moves else "nothing moves"
+            case "keep":
+                return "kept" if answer else "dropped"
+    except (KeyError, IndexError, TypeError, ValueError):  # the user's own strategy may answer anything
+        pass
+    return shortened(repr(answer))
+
+
+def _subject(what: str, argument: Any) -> str:
     if isinstance(argument, AdmissionView):
         in_system = argument.generating + argument.occupied
         return f"{in_system} groups in the system at version {argument.train_version}"
     if hasattr(argument, "group"):
         return f"group {argument.group}"
+    if what == "keep":
+        return f"rewards {', '.join(f'{reward:g}' for reward in argument)}"
     if isinstance(argument, Sequence) and not hasattr(argument, "_fields"):
-        return f"{len(argument)} candidates"
+        return f"{len(argument)} instances{' behind' if what == 'choose' else ''}"
     return shortened(repr(argument))

@@ -111,7 +111,7 @@ class SimulationSettings(Section):
     """Responses that go on elsewhere or under other weights need no prefill. Only for comparison with
     simulators that assume it."""
     score_s: float = Field(default=0.0, ge=0)
-    """Seconds from a Score to its rewards."""
+    """Seconds that one of the reward.processes of a reward worker takes for a group."""
     attach_s: float = Field(default=1.0, ge=0)
     """Seconds from the start of a worker to Ready."""
     report_s: float = Field(default=1.0, ge=0)

@@ -1,27 +1,41 @@
 """The life of one group, told from the journal: every event and command that names it, with its time.
 
-Invariant: what is told was re-derived by the core; nothing of it was written down for the story.
+Invariants: what is told was re-derived by the core; nothing of it was written down for the story; where the
+core is taken up, and where it is left, changes no line.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import msgpack
 
 from controller.commands import Command, DropPayload, Send
 from controller.core import Core
 from controller.events import Event, HeldOutRead, PromptsRead, Received
+from controller.groups import FIRST_EVALUATION_GROUP
 from controller.recording import Recording
-from controller.replay import shortened, turns
+from controller.replay import Turn, shortened, turns
 from protocol import messages
 from protocol.errors import RunError
-from protocol.messages import Attach, Delta, Message, Segment
+from protocol.ids import PeerId
+from protocol.messages import Attach, Delta, Message, Role, Segment
 
 
-def story(recording: Recording, group: int) -> Iterator[str]:
-    """Lines of the story of a group, in order. Raises: RunError if no event or command names it."""
-    core = recording.make_core()
-    names: dict[str, str] = {}
-    before = told = ""
-    for turn in turns(recording, core):
+def story(
+    recording: Recording, group: int, *, on_turn: Callable[[Turn], None] = lambda turn: None
+) -> Iterator[str]:
+    """Lines of the story of a group, in order. `on_turn` hears of each event that is stepped through.
+
+    The core begins at the newest snapshot in which the prompt had not been read yet, and ends after the last
+    event that can be about it. Raises: RunError if no event or command names the group.
+    """
+    core, after = _before(recording, group)
+    names = _names_before(recording, after)
+    until: int | None = None  # the last event that can be told of; None while the group is in the system
+    before, is_told, was_there = "", False, False
+    for turn in turns(recording, core, after):
         recorded = turn.recorded
+        on_turn(turn)
         if isinstance(recorded.event, Received) and isinstance(recorded.event.message, Attach):
             names[recorded.event.peer] = recorded.event.message.name
         lines = [*_of_event(recorded.event, group, names)]
@@ -32,13 +46,54 @@ def story(recording: Recording, group: int) -> Iterator[str]:
             lines.append(f"   = {now or 'gone from the system'}")
         before = now
         for line in lines:
-            told = line
+            is_told = True
             yield f"{recorded.now:12.6f} s  #{recorded.number:<7} {line}"
-    if not told:
+        is_there = group in core.state.groups or (was_there and _is_kept(core, group))
+        if was_there and not is_there and until is None and group < FIRST_EVALUATION_GROUP:
+            until = _last_word(recording, group, recorded.number)
+        was_there |= is_there
+        if until is not None and recorded.number >= until:
+            break
+    if not is_told:
         raise RunError(
             f"No event or command of {recording.path} names group {group}. Groups are numbered by prompts, "
             f"from 0; this history reaches version {core.state.steps}, at {core.state.now:.1f} s."
         )
+
+
+def _before(recording: Recording, group: int) -> tuple[Core, int]:
+    """A core that has not heard of the group yet, and the last event that it has seen."""
+    if group < FIRST_EVALUATION_GROUP:  # those come back with every evaluation
+        for snapshot in recording.snapshots():
+            if snapshot.core.scoring.read_until <= group:
+                return snapshot.core, snapshot.number
+    return recording.make_core(), recording.pruned
+
+
+def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
+    """Names of all that attached before: one that was lost long ago may still say something."""
+    if after == recording.pruned:
+        return {}
+    names: dict[PeerId, str] = {}
+    for role in get_args(Role):
+        for number, _, event, _ in recording.events_with(msgpack.packb(role), recording.pruned):
+            if number <= after and isinstance(event, Received) and isinstance(event.message, Attach):
+                names[event.peer] = event.message.name
+    return names
+
+
+def _is_kept(core: Core, group: int) -> bool:
+    """Whether the trainer may be fed with it again."""
+    return any(group in batch.groups for batch in core.training.feed.kept.values())
+
+
+def _last_word(recording: Recording, group: int, after: int) -> int:
+    """The last event after this one that names a group which the core has forgotten; `after` if none does."""
+    last = after
+    for recorded in recording.events_with(msgpack.packb(group), after):
+        if any(_of_event(recorded.event, group, {})):
+            last = recorded.number
+    return last
 
 
 def _standing(core: Core, number: int) -> str:

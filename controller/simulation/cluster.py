@@ -88,6 +88,7 @@ class Cluster:
                 prompt_tokens=self.prompt_tokens,
                 score_s=simulation.score_s,
                 attach_s=simulation.attach_s,
+                processes=self._config.reward.processes,
                 now=now,
             )
         return self._rollout(name, now)

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 from controller.commands import (
@@ -108,10 +109,14 @@ class Simulation:
         self._digest = blake2b(digest_size=16) if with_digest else None
         controller = config.controller
         self._silence_s = max(controller.beat_s, controller.lease_s / BEATS_PER_LEASE)
+        self._started_s = now  # when the trainer last got a batch
+        self.on_start: Callable[[TrainStart], None] = lambda start: None
+        """Hears of each batch that goes to the trainer."""
         self.outcome = Outcome()
 
-    def run(self, *, max_events: int = 5_000_000) -> Outcome:
-        """Run to the end. Raises: RuntimeError if it does not come within `max_events`."""
+    def run(self, *, max_events: int = 5_000_000, patience_s: float = inf) -> Outcome:
+        """Run to the end. Raises: RuntimeError if it does not come within `max_events`, or no batch goes to
+        the trainer in `patience_s` of virtual time."""
         if not self._is_begun:
             self._deliver(Started())
         self._faults.start(self._at, self._strike)
@@ -125,6 +130,11 @@ class Simulation:
             if outcome.events > max_events or outcome.happenings > 10 * max_events:
                 waiting = self.core.snapshot().waiting_for
                 raise RuntimeError(f"No end after {outcome.events} events; the run waits for {waiting}.")
+            if self._now > self._started_s + patience_s:
+                raise RuntimeError(
+                    f"No batch went to the trainer in {patience_s:.0f} s of virtual time; the run waits for "
+                    f"{self.core.snapshot().waiting_for}."
+                )
         if not self.core.state.finished:
             waiting = self.core.snapshot().waiting_for
             raise RuntimeError(f"Nothing is left to happen; the run waits for {waiting}.")
@@ -214,7 +224,11 @@ class Simulation:
         self._spawned += 1
         peer = f"{self._spawned:032x}"
         self.adopt(peer, name, role, self.cluster.make(name, role, self._now))
-        self._say(self._processes[peer], [Attach(role, name, self._spawned, "simulated")])
+        self._say(self._processes[peer], [Attach(role, name, self._spawned, self.host_of(name))])
+
+    def host_of(self, name: str) -> str:
+        """The machine that a worker of this name says it is on."""
+        return "simulated"
 
     def _send(self, peer: PeerId, messages: list[Message]) -> None:
         process = self._processes.get(peer)
@@ -277,7 +291,9 @@ class Simulation:
         spent = (tokens.generated, tokens.aborted, tokens.filtered, tokens.lost)
         instances = sum(p.role == "rollout" for p in self._processes.values())
         start = train_start(self._now, message, self._rollouts, trainer, spent=spent, instances=instances)
+        self._started_s = self._now
         self.outcome.starts.append(start)
+        self.on_start(start)
 
     def _sample(self) -> None:
         living = [p.worker for p in self._processes.values() if isinstance(p.worker, SimulatedRollout)]

@@ -5,15 +5,18 @@ length of a response that it did not finish.
 """
 
 from dataclasses import dataclass, field
+from heapq import heapreplace
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from controller.commands import Command, Send
-from controller.events import Received
-from controller.profile import profile
-from controller.recording import Recorded, Recording
+from controller.commands import Command, Forget, Send
+from controller.events import Received, Restarted
+from controller.profile import Reports
+from controller.recording import Recorded
 from protocol import messages
 from protocol.errors import RunError
+from protocol.ids import PeerId
 from protocol.messages import Score, Train
 from workers.simulated import Workload, make_distribution
 from workers.simulated.physics import BLOCK
@@ -22,6 +25,7 @@ from workers.simulated.physics import BLOCK
 class Batch(NamedTuple):
     """One batch that the run sent to its trainer."""
 
+    train_version: int
     at_s: float
     prompt_tokens: int
     tokens: int  # of responses
@@ -33,7 +37,7 @@ class Batch(NamedTuple):
         items = message.items
         ages = [message.train_version - i.segments[0].policy_version for i in items if i.segments]
         tokens = sum(item.response_tokens for item in items)
-        return cls(now, sum(item.prompt_tokens for item in items), tokens, ages)
+        return cls(message.train_version, now, sum(item.prompt_tokens for item in items), tokens, ages)
 
 
 @dataclass(slots=True)
@@ -48,10 +52,20 @@ class Measured:
     prompt_tokens: list[int] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     kv_tokens: int = 0
+    instances: int = 0  # rollout workers that were ready at a time, at most
+    text_workers: int = 0  # reward workers, likewise
+    trained_tokens: int = 0  # prompts and responses of the steps in `train_s`
+    at_once: int = 1  # groups that one reward worker scores at a time
+    _roles: dict[PeerId, str] = field(default_factory=dict)
+    _ready: dict[PeerId, str] = field(default_factory=dict)  # role by peer
+    _in_hand: int = 0  # tokens of the batch that the trainer has
     _asked: dict[int, float] = field(default_factory=dict)
+    _free_s: dict[PeerId, list[float]] = field(default_factory=dict)  # by reward worker: its processes
+    _reports: Reports = field(default_factory=Reports)
 
     def take(self, recorded: Recorded, commands: list[Command]) -> None:
         """Learn from one turn."""
+        self._reports.take(recorded.event)
         match recorded.event:
             case Received(_, messages.Pulled(pull_s=pull_s)):
                 self.pull_s.append(pull_s)
@@ -59,20 +73,41 @@ class Measured:
                 self.publish_s.append(publish_s)
             case Received(_, messages.TrainStepFinished(train_s=train_s)):
                 self.train_s.append(train_s)
+                self.trained_tokens += self._in_hand
             case Received(_, messages.PromptsEncoded(encoded)):
                 self.prompt_tokens += [count for _, count in encoded]
-            case Received(_, messages.Ready(kv_tokens=kv_tokens)):
+            case Restarted():
+                self._ready.clear()
+            case Received(peer, messages.Attach(role=role)):
+                self._roles[peer] = role
+            case Received(peer, messages.Ready(kv_tokens=kv_tokens)):
                 self.kv_tokens = max(self.kv_tokens, kv_tokens)
-            case Received(_, messages.GroupScored(group)) if group in self._asked:
-                self.score_s.append(recorded.now - self._asked.pop(group))
+                self._ready[peer] = self._roles.get(peer, "")
+                there = list(self._ready.values())
+                self.instances = max(self.instances, there.count("rollout"))
+                self.text_workers = max(self.text_workers, there.count("reward"))
+            case Received(peer, messages.GroupScored(group)) if group in self._asked:
+                free_s = self._free_s.setdefault(peer, [0.0] * self.at_once)
+                began_s = max(self._asked.pop(group), heapreplace(free_s, recorded.now))
+                self.score_s.append(recorded.now - began_s)  # without the wait for a free process
         for command in commands:
+            if isinstance(command, Forget):
+                self._ready.pop(command.peer, None)
             if isinstance(command, Send) and isinstance(command.message, Score):
                 group = command.message.group
                 self._asked[group] = recorded.now
                 for item in command.message.items:
                     self.lengths[group, item.member] = sum(s.count for s in item.segments)
             elif isinstance(command, Send) and isinstance(command.message, Train):
-                self.batches.append(Batch.of(recorded.now, command.message))
+                batch = Batch.of(recorded.now, command.message)
+                self._in_hand = batch.prompt_tokens + batch.tokens
+                if not self.batches or batch.train_version > self.batches[-1].train_version:
+                    self.batches.append(batch)  # else it is trained again, by the successor of a lost trainer
+
+    def longest_period_s(self) -> float:
+        """Between two batches of the run, at most; 0 if it had no two."""
+        times = [batch.at_s for batch in self.batches]
+        return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def itself(self, at_s: float) -> tuple[float, float] | None:
         """Tokens per second and mean staleness of the run itself from `at_s` to its last batch; None if too
@@ -83,15 +118,16 @@ class Measured:
             return None
         return sum(b.tokens for b in rest[:-1]) / max(rest[-1].at_s - rest[0].at_s, 1e-9), fmean(ages)
 
-    def cluster(self, recording: Recording) -> list[str]:
-        """Overrides of `simulation` that make workers like those of the run. Raises: RunError if it was too
-        short to tell."""
+    def cluster(self, path: str) -> list[str]:
+        """Overrides of `simulation` that make workers like those of the run in this file. Raises: RunError if
+        it was too short to tell."""
         if not (self.lengths and self.train_s and self.prompt_tokens and self.kv_tokens):
             raise RunError(
-                f"{recording.path} cannot be simulated on: it has {len(self.lengths)} complete responses and "
-                f"{len(self.train_s)} train steps. Expected at least one of each."
+                f"{path} cannot be simulated on: it has {len(self.lengths)} complete responses, "
+                f"{len(self.train_s)} train steps, {len(self.prompt_tokens)} prompts, and rollout workers "
+                f"with room for {self.kv_tokens} tokens. Expected at least one of each."
             )
-        c = profile(recording.path).together.coefficients
+        c = self._reports.profile(path).together.coefficients
         values = {
             "engine.floor_s": c.floor,
             "engine.step_base_s": c.other_b,
@@ -102,11 +138,12 @@ class Measured:
             "engine.prefill_pair_s": c.prefill_square,
             "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
             "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
-            "train_token_s": sum(self.train_s) / sum(b.prompt_tokens + b.tokens for b in self.batches),
+            "train_token_s": sum(self.train_s) / self.trained_tokens,
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
             "score_s": _mean(self.score_s),
             "attach_s": 0.0,
+            "report_s": 0.0,  # as often as the run's own workers did
         }
         return [f"simulation.{key}={value}" for key, value in values.items()]
 

@@ -1,19 +1,23 @@
-"""A recorded run goes on from one of its moments in virtual time, under its own strategy or another one.
+"""A recorded run in virtual time, under its own strategy and another one: from one of its moments on, or
+anew.
 
-Invariants: the core is the run's, with everything that it knew at that moment; responses are as long as those
-that the run really produced, and where it never finished one, as one drawn from those that it did; speeds and
-times are those that the run reported. What cannot be known is the same for every strategy: at that moment all
-rollout and reward workers are started anew and go on from the last reported tokens, and a train step that was
-under way begins anew.
+Invariants: the core that goes on is the run's, with everything that it knew at that moment; responses are as
+long as those that the run really produced, and where it never finished one, as one drawn from those that it
+did; speeds and times are those that the run reported. What cannot be known is the same for every strategy: at
+that moment all rollout and reward workers are started anew and go on from the last reported tokens, and a
+train step that was under way begins anew. Another bound has no place for the groups under way: then both
+strategies begin at version 0.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from inspect import ismethod
 
 from controller.commands import ReadHeldOut, ReadPrompts, Send
 from controller.config import Config
 from controller.config_file import change_config
 from controller.core import Core
+from controller.core_image import Freezer, thaw
 from controller.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
 from controller.recording import Recording
 from controller.replay import turns
@@ -28,6 +32,10 @@ from protocol.messages import Train
 STEPS = 30  # train steps that are simulated
 ENDLESS = 1_000_000  # respawns
 FIRST_PEER = 1 << 40  # a run that was itself simulated counts its peers from 0
+PATIENCE = 20  # times the longest step of the run, until a simulated one counts as stuck
+LEAST_PATIENCE_S = 600.0
+
+Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -42,6 +50,11 @@ class Moment:
     trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
     """What the trainer has in hand: at most a batch and a checkpoint."""
 
+    def copies(self, recording: Recording, count: int) -> "list[Moment]":
+        """So many equal moments that share nothing that changes; this one stays as it is."""
+        image = Freezer().freeze(self.core)
+        return [replace(self, core=thaw(image, recording.make_core())) for _ in range(count)]
+
 
 class Continuation(Simulation):
     """The run from a moment on."""
@@ -52,9 +65,15 @@ class Continuation(Simulation):
         super().__init__(config, seed=seed, with_digest=False, core=moment.core, now=moment.now)
         self._moment, self._read = moment, moment.prompts_read
         self._spawned = FIRST_PEER
-        cap, prompt_tokens = config.rollout.max_response_tokens, self.cluster.prompt_tokens
-        self.cluster.workload = RecordedWorkload(lengths, cap=cap, seed=seed, prompt_tokens=prompt_tokens)
+        self._hosts = {worker.name: worker.host for worker in moment.core.state.registry.workers.values()}
+        moment.core.scoring.data_has_ended = False  # lengths go on to be drawn where the data has ended
+        _use_lengths(self, config, lengths, seed)
         self._replace_workers()
+
+    def host_of(self, name: str) -> str:
+        """Where the worker of this name was; a new one is beside the trainer."""
+        trainer = self.core.state.registry.trainer()
+        return self._hosts.get(name, trainer.host if trainer else "")
 
     def _replace_workers(self) -> None:
         registry, moment = self.core.state.registry, self._moment
@@ -82,55 +101,115 @@ class Continuation(Simulation):
 class Comparison:
     """Both strategies, simulated on from the same moment."""
 
-    at_s: float
+    at_s: float | None  # None: both began anew
     itself: tuple[float, float] | None  # tokens per second and mean staleness of what really followed
     own: Window
     other: Window
 
 
-def go_on(recording: Recording, other: Config, *, at_s: float | None = None, seed: int = 0) -> Comparison:
-    """What the run's own strategy and another one come to from a moment on (default: half of the run).
-
-    Raises: ConfigError if the other strategy cannot take over there, RunError if the run is too short.
-    """
-    own = recording.config()
-    if other.staleness.max_staleness != own.staleness.max_staleness:
+def refuse(own: Config, other: Config, *, at_s: float | None) -> None:
+    """Raises: ConfigError if the comparison cannot be made, whatever is in the run."""
+    if own.trainer.is_supervised:
+        raise ConfigError(
+            "The run trains on given responses (trainer.algorithm: sft): its strategy decides nothing that "
+            "another one could decide otherwise. Expected a run that generates."
+        )
+    if at_s is not None and other.staleness.max_staleness != own.staleness.max_staleness:
         raise ConfigError(
             f"The other strategy has staleness.max_staleness {other.staleness.max_staleness}, the run has "
-            f"{own.staleness.max_staleness}: groups that it has begun have no place under another bound. "
-            "Choose a strategy with the same bound, or compare with `launch.py simulate`."
+            f"{own.staleness.max_staleness}: groups that it has begun have no place under another bound, so "
+            "it cannot take over in the middle. Leave out --at, and both are simulated from the beginning."
         )
-    measured, core = Measured(), recording.make_core()
-    for turn in turns(recording, core):
-        measured.take(turn.recorded, turn.commands)
-    cluster = measured.cluster(recording)
-    found: list[Window] = []
-    begun_s = 0.0
-    at_s = core.state.now / 2 if at_s is None else at_s
-    for strategy in (own, other):
-        moment = reach(recording, at_s)
-        begun_s = moment.now
-        steps = moment.core.state.steps + STEPS
-        limits = [f"run.steps={steps}", f"controller.respawns={ENDLESS}"]
+
+
+def go_on(
+    recording: Recording,
+    other: Config,
+    *,
+    at_s: float | None = None,
+    measured: Measured | None = None,
+    seed: int = 0,
+    tell: Tell = lambda text: None,
+) -> Comparison:
+    """What the run's own strategy and another one come to from a moment on (default: half of the run), or
+    anew if the other has another bound.
+
+    `measured`: of the whole run, if that is known already. Raises: ConfigError if the other strategy cannot
+    take over at `at_s`, RunError if the run is too short.
+    """
+    refuse(recording.config(), other, at_s=at_s)
+    measured = measured or measure(recording)
+    cluster = measured.cluster(recording.path)
+    if other.staleness.max_staleness != recording.config().staleness.max_staleness:
+        return _begin_anew(recording, other, measured, cluster, seed=seed, tell=tell)
+    moment = reach(recording, recording.until_s / 2 if at_s is None else at_s)
+    own = moment.core.state.config  # its limits may be others than at the beginning
+    bound, found = own.staleness.max_staleness, []
+    strategies = (own, own.model_copy(update={"staleness": other.staleness}))
+    for name, copy, strategy in zip(("own", "other"), moment.copies(recording, 2), strategies, strict=True):
+        limits = [f"run.steps={moment.core.state.steps + STEPS}", f"controller.respawns={ENDLESS}"]
         config = change_config(strategy, [*cluster, *limits])
-        exchange(moment.core, recording.make_core(own), recording.make_core(config))
-        simulation = Continuation(config, moment, measured.lengths, seed=seed)
-        try:
-            outcome = simulation.run()
-        except RuntimeError as error:
-            raise RunError(
-                f"Simulated on from {begun_s:.1f} s, the run does not end: {error} Please report it "
-                "with run.db."
-            ) from error
+        exchange(copy.core, recording.make_core(own), recording.make_core(config))
+        simulation = Continuation(config, copy, measured.lengths, seed=seed)
+        found.append(_figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell))
+    return Comparison(moment.now, measured.itself(moment.now), found[0], found[1])
+
+
+def measure(recording: Recording) -> Measured:
+    """What a run tells of its work and its workers. Raises: RunError if its history is damaged."""
+    measured = Measured(at_once=recording.config().reward.processes)
+    for turn in turns(recording, recording.make_core()):
+        measured.take(turn.recorded, turn.commands)
+    return measured
+
+
+def _begin_anew(
+    recording: Recording, other: Config, measured: Measured, cluster: list[str], *, seed: int, tell: Tell
+) -> Comparison:
+    """Both strategies from version 0, each with as many workers as the run had."""
+    own = recording.config()
+    skip = max(own.staleness.max_staleness, other.staleness.max_staleness) + 2
+    workers = [f"rollout.instances={measured.instances}", f"reward.workers={measured.text_workers}"]
+    limits = [f"run.steps={STEPS}", f"controller.respawns={ENDLESS}", "trainer.local=true"]
+    found = []
+    for name, strategy in (("own", own), ("other", other)):
+        config = change_config(strategy, [*cluster, *workers, *limits])
+        simulation = Simulation(config, seed=seed, with_digest=False)
+        _use_lengths(simulation, config, measured.lengths, seed)
         bound = config.staleness.max_staleness
-        figures = window(outcome.starts, max_staleness=bound, skip=bound + 2)
-        if figures is None:
-            raise RunError(
-                f"Simulated on from {moment.now:.1f} s, the run ends after {len(outcome.starts)} batches "
-                f"({outcome.reason}), too few to compare. Give an earlier --at."
-            )
-        found.append(figures)
-    return Comparison(begun_s, measured.itself(begun_s), found[0], found[1])
+        found.append(_figures(simulation, measured, name, bound=bound, skip=skip, tell=tell))
+    return Comparison(None, measured.itself(0.0), found[0], found[1])
+
+
+def _use_lengths(
+    simulation: Simulation, config: Config, lengths: dict[tuple[int, int], int], seed: int
+) -> None:
+    cap, cluster = config.rollout.max_response_tokens, simulation.cluster
+    cluster.workload = RecordedWorkload(lengths, cap=cap, seed=seed, prompt_tokens=cluster.prompt_tokens)
+
+
+def _figures(
+    simulation: Simulation, measured: Measured, name: str, *, bound: int, skip: int, tell: Tell
+) -> Window:
+    """The figures of one simulated run. Raises: RunError if it fails, or does not end."""
+    began_s, outcome = simulation.core.state.now, simulation.outcome
+    simulation.on_start = lambda start: tell(
+        f"simulating {name}: step {len(outcome.starts)} of {STEPS}, {start.at_s - began_s:.0f} virtual s"
+    )
+    patience_s = max(LEAST_PATIENCE_S, PATIENCE * measured.longest_period_s())
+    try:
+        simulation.run(patience_s=patience_s)
+    except RuntimeError as error:
+        raise RunError(
+            f"Simulated on from {began_s:.1f} s, the run does not end: {error} Please report it with run.db."
+        ) from error
+    figures = window(outcome.starts, max_staleness=bound, skip=skip)
+    if figures is None:
+        raise RunError(
+            f"Simulated on from {began_s:.1f} s, the run ends after {len(outcome.starts)} batches "
+            f"({outcome.reason}), too few to compare. Give an earlier --at."
+        )
+    return figures
 
 
 def reach(recording: Recording, at_s: float) -> Moment:
@@ -139,6 +218,7 @@ def reach(recording: Recording, at_s: float) -> Moment:
     Raises: RunError if there is none with a trainer and weights.
     """
     moment = Moment(recording.make_core())
+    moment.prompts_read = moment.core.scoring.read_until  # not 0 where the history begins with a snapshot
     state = moment.core.state
     for recorded, commands in turns(recording, moment.core):
         moment.now = recorded.now
@@ -160,8 +240,10 @@ def reach(recording: Recording, at_s: float) -> Moment:
                 moment.wanted_held_out = command
             elif isinstance(command, Send) and isinstance(command.message, Train | messages.SaveCheckpoint):
                 moment.trainer_tasks[type(command.message)] = command.message
-        newest = state.versions.newest
-        is_whole = newest is not None and newest.policy_version == state.steps and state.registry.trainer()
+        newest, trainer = state.versions.newest, state.registry.trainer()
+        if trainer is None:
+            moment.trainer_tasks.clear()  # with the trainer; its successor is asked again
+        is_whole = newest is not None and newest.policy_version == state.steps and trainer is not None
         if recorded.now >= at_s and is_whole and state.ending is None:
             return moment
     raise RunError(
@@ -212,14 +294,18 @@ def _exchange_ledger(core: Core, other: Core) -> None:
 def in_words(comparison: Comparison) -> str:
     """The comparison for a person, several lines."""
     rows = [("own", comparison.own), ("other", comparison.other)]
+    how = "from version 0, as another bound cannot take over in the middle,"
+    if comparison.at_s is not None:
+        how = f"on from {comparison.at_s:.1f} s"
     lines = [
-        f"Simulated on from {comparison.at_s:.1f} s for {STEPS} train steps:",
+        f"Simulated {how} for {STEPS} train steps:",
         f"{'strategy':<10}{'tokens/s':>12}{'staleness mean':>16}{'max':>5}"
         f"{'trainer idle':>14}{'rollout idle':>14}",
     ]
     if comparison.itself is not None:
         rate, age = comparison.itself
-        lines.append(f"{'the run':<10}{rate:>12.1f}{age:>16.2f}   (what really followed, to its end)")
+        what = "what really came of it" if comparison.at_s is None else "what really followed, to its end"
+        lines.append(f"{'the run':<10}{rate:>12.1f}{age:>16.2f}   ({what})")
     for name, w in rows:
         idle = f"{w.trainer_idle:>14.0%}{w.rollout_idle:>14.0%}"
         lines.append(f"{name:<10}{w.tokens_per_s:>12.1f}{w.staleness_mean:>16.2f}{w.staleness_max:>5}{idle}")

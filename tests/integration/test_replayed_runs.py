@@ -13,6 +13,8 @@ from test_whole_runs import config
 from controller import Controller
 from controller.recording import Recording
 from controller.replay import Verdict, replay
+from controller.shadow import other_config
+from controller.simulation.whatif import go_on
 from controller.story import story
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,8 @@ async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_aft
     assert verdict.commands["ReportStep"] == last["step"] == 8
     with Recording(tmp_path / "run") as recording:
         assert any("Train 0.0 in the batch of version 0" in line for line in story(recording, 0))
+        comparison = go_on(recording, other_config(recording.config(), "areal", []))
+        assert comparison.own.steps == comparison.other.steps > 20
 
 
 async def test_a_killed_controller_leaves_a_journal_that_is_re_derived_to_its_last_event(tmp_path):

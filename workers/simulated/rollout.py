@@ -67,6 +67,8 @@ class SimulatedRollout:
                     self.engine.pause(now + self.times.pull_s)
                 else:
                     self.engine.clear(now, now + self.times.pull_s)
+            case messages.Serve():
+                out.append(messages.Serving("simulated"))
             case _:
                 pass
         return out

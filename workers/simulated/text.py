@@ -1,6 +1,7 @@
 """A simulated reward worker: encodes at once, scores after a while; rewards are noise.
 
-Invariant: answers leave in the order of their times; the same seed gives the same rewards.
+Invariants: answers leave in the order of their times; no more groups are scored at a time than there are
+processes, the others wait for their turn; the same seed gives the same rewards.
 """
 
 import random
@@ -13,8 +14,18 @@ from protocol.messages import Message
 class SimulatedReward:
     """Answers Encode and Score."""
 
-    def __init__(self, seed: int, *, prompt_tokens: int, score_s: float, attach_s: float, now: float) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        prompt_tokens: int,
+        score_s: float,
+        attach_s: float,
+        processes: int = 1,
+        now: float = 0.0,
+    ) -> None:
         self._rng = random.Random(seed)
+        self._free_s = [now] * processes  # when each is; a heap
         self._prompt_tokens, self._score_s = prompt_tokens, score_s
         self._due: list[tuple[float, int, Message]] = [(now + attach_s, 0, messages.Ready(0, 0, 0))]
         self._count = 0
@@ -32,7 +43,9 @@ class SimulatedReward:
                 rewards = tuple(self._rng.random() for _ in items)
                 self._count += 1
                 scored = messages.GroupScored(group, attempt, rewards)
-                heappush(self._due, (now + self._score_s, self._count, scored))
+                done_s = max(now, heappop(self._free_s)) + self._score_s
+                heappush(self._free_s, done_s)
+                heappush(self._due, (done_s, self._count, scored))
         return []
 
     def wake(self, now: float) -> list[Message]:

@@ -59,6 +59,8 @@ class SimulatedTrainer:
                 self._later(end + self.times.publish_s, self._published(version))
             case messages.SaveCheckpoint(version):
                 self._later(now + CHECKPOINT_S, messages.CheckpointSaved(version, f"step_{version}"))
+            case messages.Serve():
+                return [messages.Serving("simulated")]
         return []
 
     def wake(self, now: float) -> list[Message]:

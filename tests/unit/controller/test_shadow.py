@@ -111,7 +111,7 @@ def test_a_preset_starts_from_its_own_defaults_at_the_runs_bound(run_dir):
 def test_every_preset_can_be_asked(run_dir, preset, capsys):
     assert main(["replay", str(run_dir), "--strategy", preset]) == 0
     said = capsys.readouterr().out
-    assert all(f"{name}: " in said for name in ("dispatch.route", "dispatch.admit", "pulls.choose"))
+    assert all(f"{name}: " in said for name in ("routing", "admission", "pulls"))
 
 
 def test_the_command_line_tells_the_verdict_and_the_comparison(run_dir, capsys):
@@ -120,4 +120,4 @@ def test_the_command_line_tells_the_verdict_and_the_comparison(run_dir, capsys):
     said = capsys.readouterr().out
     assert "re-derived bit for bit" in said
     assert " different\n" in said
-    assert "chosen 1, other 2" in said
+    assert ": to rollout-0; the other: to rollout-1" in said

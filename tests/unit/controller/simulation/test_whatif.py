@@ -112,7 +112,7 @@ def test_the_core_that_goes_on_knows_what_the_run_knew_and_keeps_its_invariants(
 
 def test_what_cannot_take_over_is_refused_with_the_reason(run_dir):
     with pytest.raises(ConfigError, match="max_staleness 0, the run has 2"):
-        compared(run_dir, "sync")
+        compared(run_dir, "sync", at_s=10.0)
     with pytest.raises(RunError, match=r"From 1000000\.0 s on"):
         compared(run_dir, "staleflow", at_s=1e6)
 
@@ -121,9 +121,10 @@ def test_the_command_line_prints_both_and_what_really_followed(run_dir, capsys):
     assert main(["replay", str(run_dir), "--strategy", "staleflow", "--at", "10"]) == 0
     said = capsys.readouterr().out
     assert all(words in said for words in ("the run ", "own ", "other ", "other / own: "))
-    assert main(["replay", str(run_dir), "--strategy", "sync"]) == 0
-    assert "Not simulated on. The other strategy has staleness.max_staleness 0" in capsys.readouterr().out
     assert main(["replay", str(run_dir), "--strategy", "sync", "--at", "10"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "", "it is refused before anything is replayed"
+    assert "Leave out --at" in said.err
     assert main(["replay", str(run_dir), "--at", "10"]) == 2
 
 

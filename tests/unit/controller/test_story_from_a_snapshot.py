@@ -1,0 +1,101 @@
+"""A story told from the nearest snapshot to the last word about its group is the same to the letter."""
+
+import pytest
+
+from controller import story as telling
+from controller.config import Config
+from controller.events import Received
+from controller.groups import FIRST_EVALUATION_GROUP
+from controller.recording import Recording
+from controller.replay import turns
+from controller.story import story
+from protocol.messages import Attach
+from tests.unit.controller.answered_run import AnsweredRun
+from tests.unit.controller.recorded_run import record
+
+CONFIG = {
+    "run": {"steps": 12},
+    "rollout": {"instances": 3, "group_size": 3, "max_response_tokens": 200, "max_running": 8},
+    "trainer": {"batch_groups": 4, "checkpoint_steps": 3},
+    "staleness": {"max_staleness": 2},
+    "controller": {"lease_s": 6.0, "respawns": 1000},
+    "simulation": {
+        "workload": {"prompt_tokens": 20}, "pull_s": 0.2, "train_token_s": 5e-4,
+        "faults": {"rollout_kills": 0.3, "reward_kills": 0.1, "late_share": 0.02},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("faulty")
+    record(path, Config.model_validate(CONFIG), snapshot_every=200)
+    return path
+
+
+def in_full(recording: Recording) -> dict[int, list[str]]:
+    """The stories of all groups, by the whole history in one pass."""
+    core, names, before = recording.make_core(), {}, {}
+    told: dict[int, list[str]] = {}
+    for turn in turns(recording, core):
+        event = turn.recorded.event
+        if isinstance(event, Received) and isinstance(event.message, Attach):
+            names[event.peer] = event.message.name
+        for group in range(core.scoring.read_until):
+            lines = [*telling._of_event(event, group, names)]
+            for command in turn.commands:
+                lines += telling._of_command(command, group, names)
+            now = telling._standing(core, group)
+            if now != before.get(group, ""):
+                lines.append(f"   = {now or 'gone from the system'}")
+            before[group] = now
+            head = f"{turn.recorded.now:12.6f} s  #{turn.recorded.number:<7} "
+            told.setdefault(group, []).extend(head + line for line in lines)
+    return told
+
+
+def test_every_groups_story_is_the_one_of_the_whole_history(run_dir):
+    with Recording(run_dir) as recording:
+        stories = in_full(recording)
+        assert len(stories) > 60
+        for group, lines in list(stories.items())[::3]:
+            if lines:
+                assert list(story(recording, group)) == lines, f"group {group}"
+
+
+def test_only_what_may_concern_the_group_is_stepped_through(run_dir):
+    with Recording(run_dir) as recording:
+        seen: list[int] = []
+        oldest = list(recording.snapshots())[-1]
+        first_after = oldest.core.scoring.read_until
+        list(story(recording, first_after, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        assert seen[0] == oldest.number + 1
+        seen.clear()
+        list(story(recording, 0, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        assert seen[0] == 1
+        assert len(seen) < recording.last / 2
+
+
+def test_a_held_out_prompt_is_told_of_to_the_end(tmp_path):
+    data = {"held": {"path": "x.jsonl", "max_prompts": 2}}
+    config = Config.model_validate(
+        CONFIG
+        | {"evaluation": {"every_steps": 3, "data": data}, "simulation": {"workload": {"prompt_tokens": 9}}}
+    )
+    record(tmp_path, config, snapshot_every=200)
+    with Recording(tmp_path) as recording:
+        lines = list(story(recording, FIRST_EVALUATION_GROUP))
+    assert sum(": evaluates version" in line for line in lines) >= 2
+
+
+def test_a_run_that_ends_while_it_is_read_leaves_nothing_beside_its_file(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    close, run.store.close = run.store.close, lambda: None
+    run.to_the_end(max_events=20)
+    with Recording(tmp_path) as recording:
+        lines = story(recording, 0)
+        next(lines)  # in the middle of the story
+        run.to_the_end()
+        close()
+        assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+        assert any("Train 0.0" in line for line in lines) or recording.last == 20
