@@ -7,6 +7,7 @@ see which evaluation is due, pull (changes who may be routed to), migrate, dispa
 ahead, retire, see whether it is over.
 """
 
+from controller.bottleneck import verdict
 from controller.commands import Command, Finish
 from controller.config import Config
 from controller.coordination import Coordination
@@ -38,7 +39,7 @@ from controller.scoring import Scoring
 from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.state import RunState
 from controller.training import Training
-from controller.waits import oldest_group, working_on
+from controller.waits import awaited, oldest_group, working_on
 from protocol import messages
 from protocol.messages import Abort, Attach, Close, Message, Role
 from protocol.settings import WorkerSettings
@@ -85,13 +86,9 @@ class Core:
         if state.finished and not isinstance(event, Restarted):
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
-        if self._is_under_way:
-            state.accounts.advance(
-                now,
-                trainer_busy=self.training.is_working,
-                ready=state.registry.ready_instances,
-                busy=state.registry.busy_instances,
-            )
+        cause = awaited(state, self.training, self.scoring, self.dispatch, self.evaluation)
+        busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
+        state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
         state.now = now
         state.events += 1
@@ -154,8 +151,11 @@ class Core:
 
     def summary(self) -> dict[str, object]:
         """Totals for summary.json."""
-        totals = self.state.accounts.summary(self.state.now)
-        if self.state.config.trainer.is_supervised:
+        accounts, config = self.state.accounts, self.state.config
+        totals = accounts.summary(self.state.now)
+        cap = self.state.cap / self.state.ledger.batch_groups
+        totals["verdict"] = verdict(accounts.figures(cap=cap), config)
+        if config.trainer.is_supervised:
             totals = without_rollout(totals)
         return {
             "is_success": self.state.ending_is_success and self.state.ending is not None,
@@ -393,13 +393,6 @@ class Core:
                 self.coordination.take_back(instance, called)
 
     # -- small things -----------------------------------------------------------------------------------
-
-    @property
-    def _is_under_way(self) -> bool:
-        """Whether those that may be idle are there: before, the run is starting up."""
-        if self.state.config.trainer.is_supervised:
-            return self.state.registry.trainer() is not None
-        return self.state.registry.ready_instances > 0 and self.state.versions.newest is not None
 
     def _forgive(self, now: float) -> None:
         """The controller was stopped or starved: nobody's silence in that time counts."""

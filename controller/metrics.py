@@ -11,6 +11,7 @@ from itertools import chain
 from math import fsum, sqrt
 from statistics import fmean
 
+from controller.bottleneck import Cause, Figures
 from controller.evaluation_line import headline, is_better
 from controller.groups import Contribution, Group
 from controller.snapshot import TokenLedger
@@ -19,7 +20,6 @@ ROLLOUT_ONLY = (
     "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
     "tokens/reprefilled", "time_s/pull", "time_s/publish",
 )  # fmt: skip
-IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
 
 
 def quantile(sorted_values: Sequence[int], q: float) -> int:
@@ -96,24 +96,26 @@ class Accounts:
         self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
         self.is_ending = False
         self.reward_by_step: list[float] = []
+        self.spent_s: Counter[str] = Counter()  # seconds by what they went to: controller.bottleneck.Cause
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
         self._first_step_s: float | None = None
         self._last_line_s = 0.0
         self._last_tokens = 0
         self._seconds: Counter[str] = Counter()
-        self._now: float | None = None
+        self._now = 0.0
 
-    def advance(self, now: float, *, trainer_busy: bool, ready: int, busy: int) -> None:
-        """Account the time since the last call, in the state that held during it (instances ready, and those
-        of them that had work); starting up is not idling."""
-        if self._now is not None and now > self._now:
-            elapsed = now - self._now
+    def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
+        """Account the time since the last call, in the state that held during it: what the run waited for,
+        instances ready, and those of them that had work. Starting up is not idling."""
+        elapsed, self._now = now - self._now, now
+        self.spent_s[cause] += elapsed
+        if elapsed > 0 and cause != "start-up":
+            is_training = cause == "training"
             self._rollout.add(elapsed, busy, ready)
             self._rollout_total.add(elapsed, busy, ready)
-            self._trainer.add(elapsed, trainer_busy, 1)
-            self._trainer_total.add(elapsed, trainer_busy, 1)
-        self._now = now
+            self._trainer.add(elapsed, is_training, 1)
+            self._trainer_total.add(elapsed, is_training, 1)
 
     def spend(self, what: str, seconds: float) -> None:
         """Add to a `time_s/*` entry of the next line."""
@@ -191,26 +193,10 @@ class Accounts:
         self._seconds.clear()
         return line
 
-    def verdict(self) -> str:
-        """One sentence: what the run waited for most, and the one setting to change."""
-        trainer, rollout = self._trainer_total.idle, self._rollout_total.idle
-        if not self.reward_by_step:
-            return "No train step was finished, so there is no bottleneck to name."
-        if not self._rollout_total.total_s:
-            is_busy = trainer < IDLE_WORTH_NAMING
-            what, advice = ("training", "trainer.ranks") if is_busy else ("the data", "reward.workers")
-            return f"Bound by {what}: the trainer was idle {trainer:.0%} of the time; raise {advice}."
-        shares = f"the trainer was idle {trainer:.0%} of the time, rollout {rollout:.0%}"
-        if max(trainer, rollout) < IDLE_WORTH_NAMING:
-            return f"Balanced: {shares}; more of both is the only way to be faster."
-        if trainer >= rollout:
-            advice = "raise rollout.instances" + (
-                " or staleness.max_staleness" if self.max_staleness < 2 else ""
-            )
-            return f"Bound by rollout: {shares}; {advice}."
-        if self.max_staleness == 0:
-            return f"Bound by the synchronous order: {shares}; raise staleness.max_staleness."
-        return f"Bound by training: {shares}; raise trainer.ranks, or lower rollout.instances."
+    def figures(self, *, cap: float) -> Figures:
+        """What `controller.bottleneck` names the bound by; `cap`: batches that may be in the system."""
+        rollout = self._rollout_total
+        return Figures(len(self.reward_by_step), self.spent_s, rollout.idle if rollout.total_s else None, cap)
 
     def summary(self, now: float) -> dict[str, object]:
         """Totals for summary.json."""
@@ -233,6 +219,6 @@ class Accounts:
             "idle/trainer": self._trainer_total.idle,
             "idle/rollout": self._rollout_total.idle,
             **{f"evaluation/{which}": line for which, line in self.evaluations.items()},
+            "spent_s": {cause: round(seconds, 3) for cause, seconds in sorted(self.spent_s.items())},
             "counts": dict(sorted(self.counts.items())),
-            "verdict": self.verdict(),
         }

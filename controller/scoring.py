@@ -7,6 +7,7 @@ may be what kills reward workers is scored by one that has nothing else to score
 """
 
 from collections import deque
+from collections.abc import Collection
 
 from controller.commands import DropPayload, ReadPrompts
 from controller.coordination import Coordination
@@ -68,6 +69,11 @@ class Scoring:
         if there <= wanted // 2:
             self._reading = wanted - there
             self.state.emit(ReadPrompts(self._reading))
+
+    @property
+    def to_score(self) -> Collection[int]:
+        """Groups that wait for a reward worker."""
+        return self._to_score
 
     @property
     def reading(self) -> int:

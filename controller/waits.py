@@ -1,16 +1,74 @@
-"""What is being waited for now: by each worker's oldest unanswered command, and by the oldest group.
+"""What is being waited for now: by the next train step, by each worker's oldest unanswered command, by the
+oldest group.
 
 Invariant: pure, and nothing is changed; the words of a wait change when it comes nearer to its end, so that
 whoever looks again can tell a slow thing from a stuck one.
 """
 
-from controller.groups import Group
+from controller.bottleneck import Cause
+from controller.dispatch import Dispatch
+from controller.evaluation import Evaluation
+from controller.groups import FIRST_EVALUATION_GROUP, Group
 from controller.registry import Instance, TextWorker, Worker
+from controller.scoring import Scoring
 from controller.snapshot import GroupSnapshot
 from controller.state import RunState
 from controller.training import Training
 
 BEGUN = ("generating", "scoring", "occupied", "training")
+
+
+def awaited(
+    state: RunState, training: Training, scoring: Scoring, dispatch: Dispatch, evaluation: Evaluation
+) -> Cause:
+    """What the next train step waits for now. Each event asks: of the instances it looks only for the first
+    that generates."""
+    if training.is_working:
+        return "training"
+    is_supervised = state.config.trainer.is_supervised
+    registry = state.registry
+    is_there = registry.trainer() is not None and any(True for _ in registry.text_workers())
+    if not is_there or (not is_supervised and not (registry.ready_instances and state.versions.newest)):
+        return "start-up"
+    if training.held_until is not None:
+        return "pace"
+    if is_supervised:
+        return "data"
+    unscored = _unscored(state, scoring, evaluation)
+    return _why_incomplete(state, unscored, is_more_there=bool(dispatch.waiting))
+
+
+def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> Cause:
+    """Why the groups of the next batch are not there. `unscored`: those that only wait for rewards;
+    `is_more_there`: encoded prompts that have not started."""
+    ledger = state.ledger
+    missing = ledger.batch_groups - ledger.occupied
+    if missing > 0 and unscored >= missing:
+        return "scoring"
+    if missing <= 0 and unscored > ledger.reserved - unscored:  # it waits for some that are due now
+        return "scoring"
+    is_more_wanted = is_more_there and not state.queue
+    if any(instance.running and instance.pulling is None for instance in state.registry.instances()):
+        is_mostly_idle = 2 * state.registry.busy_instances < state.registry.ready_instances
+        return "cap" if is_mostly_idle and is_more_wanted else "rollout"
+    newest = state.versions.newest
+    is_unpublished = newest is not None and newest.policy_version < state.steps
+    if is_unpublished or any(instance.pulling is not None for instance in state.registry.instances()):
+        return "weights"
+    if unscored:
+        return "scoring"
+    if not is_more_there and not state.queue:
+        return "data"
+    return "cap" if is_more_wanted else "rollout"
+
+
+def _unscored(state: RunState, scoring: Scoring, evaluation: Evaluation) -> int:
+    """Groups whose responses are complete and whose rewards are not there."""
+    workers = state.registry.text_workers()
+    if evaluation.round is None:
+        return len(scoring.to_score) + sum(len(worker.scoring) for worker in workers)
+    ids = [*scoring.to_score, *(id for worker in workers for id in worker.scoring)]
+    return sum(id < FIRST_EVALUATION_GROUP for id in ids)
 
 
 def working_on(state: RunState, training: Training, worker: Worker) -> str:
