@@ -87,6 +87,12 @@ def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None) -> str
     return "  ".join(parts)
 
 
+def brief(text: str) -> str:
+    """A warning in one line; its details are in the log, and are told again if they end the run."""
+    first, newline, _ = text.partition("\n")
+    return f"{first.rstrip()} (more in logs/controller.log)" if newline else text
+
+
 def evaluation_line(metrics: Metrics) -> str:
     """One evaluation in one line: everything first, then by data source if there are several."""
     sources: Mapping[str, Metrics] = metrics["sources"]
@@ -184,7 +190,7 @@ class PlainConsole:
         self._write(evaluation_line(metrics))
 
     def warn(self, text: str) -> None:
-        self._write(f"warning: {text}")
+        self._write(f"warning: {brief(text)}")
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         for line in verdict_lines(summary, run_dir):
@@ -229,7 +235,7 @@ class RichConsole:
         self._terminal.print(Text(evaluation_line(metrics), style="cyan"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        self._terminal.print(Text(f"warning: {text}", style="yellow"), soft_wrap=True)
+        self._terminal.print(Text(f"warning: {brief(text)}", style="yellow"), soft_wrap=True)
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         self.close()

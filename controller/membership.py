@@ -65,6 +65,8 @@ class Membership:
         self.scoring, self.training, self.returns = scoring, training, returns
         self.evaluation = training.evaluation
         self.settings = settings
+        self.first_given_up: dict[Role, tuple[str, str]] = {}
+        """By role: the first worker that is not started again, and why."""
 
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
@@ -93,6 +95,7 @@ class Membership:
         for local in self.state.registry.local.values():
             local.deadline = None
         self.state.registry.local.clear()
+        self.first_given_up.clear()
         self.start()
 
     def attach(self, peer: PeerId, message: Attach) -> None:
@@ -168,6 +171,7 @@ class Membership:
         name = worker.name if worker else "a peer that never attached"
         self.state.accounts.counts["peers/faulted"] += 1
         who = _without_claims(worker.name) if worker else ""
+        self._blame(worker, f"{name} was closed: {event.reason}", is_told=True)
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
         self._lose(event.peer)
@@ -176,7 +180,7 @@ class Membership:
         """The worker says that it cannot do its job."""
         local = self.state.registry.local.get(worker.name)
         if local is not None:
-            local.last_reason = message.reason
+            self._blame(worker, message.reason)
         else:
             self._tell(worker, "failed", f"{worker.name} gave up: {message.reason}")
         never_ready = not worker.ready
@@ -219,13 +223,16 @@ class Membership:
             else f"ended with code {event.exit_code}"
         )
         words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
+        why = f"{event.name} {how}; it is started again."
+        if local.is_told:
+            why = f"{event.name} is started again."
+        elif local.last_reason:
+            why = f"{event.name}: {local.last_reason.splitlines()[0]} It is started again."
         local.failures += 1
         local.deadline = None
         if local.failures <= self.state.config.controller.respawns:
             self.state.accounts.counts["workers/respawned"] += 1
-            self.state.warn_once(
-                f"exit {event.name} {local.failures}", f"{event.name} {how}; it is started again."
-            )
+            self.state.warn_once(f"exit {event.name} {local.failures}", why)
             again = local.failures - 1
             delay_s = min(RESPAWN_DELAY_S * 2**again, MAX_RESPAWN_DELAY_S) if again else 0.0
             self._spawn(event.name, delay_s)
@@ -246,6 +253,7 @@ class Membership:
         text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
         if worker.is_absent:
             text = f"{worker.name} did not come back within {lease_s:g} s of the restart: its work moves."
+        self._blame(worker, text, is_told=True)
         self._tell(worker, "lease", text)
         self.state.accounts.counts["workers/lost"] += 1
         self._lose(worker.peer, has_died=True)
@@ -285,18 +293,26 @@ class Membership:
 
     def _spawn(self, name: str, delay_s: float) -> None:
         local = self.state.registry.local[name]
-        local.last_reason = ""
+        local.last_reason, local.is_told = "", False
         local.deadline = self.state.now + delay_s + self.state.config.controller.attach_timeout_s
         self.state.registry.leases.watch(local)
         self.state.emit(Spawn(name, local.role, delay_s))
 
+    def _blame(self, worker: Worker | None, reason: str, *, is_told: bool = False) -> None:
+        """Why the controller is about to end a worker of its own: its exit will be a kill, and say nothing."""
+        local = self.state.registry.local.get(worker.name) if worker is not None else None
+        if local is not None and not local.last_reason:  # the first is the cause of the others
+            local.last_reason, local.is_told = reason, is_told
+
     def _give_up(self, local: LocalWorker, words: str) -> None:
         """The worker is not started again; the run ends if its role is now empty."""
         del self.state.registry.local[local.name]
+        name, first = self.first_given_up.setdefault(local.role, (local.name, words))
         if self.expects(local.role):
             self.state.warn_once(f"gave up {local.name}", f"{local.name} is not started again: {words}")
-        else:
-            self.state.end(f"No {local.role} worker is left. {words}", is_success=False)
+            return
+        also = "" if first.replace(name, local.name) == words else f"\nThe first to go was {name}: {first}"
+        self.state.end(f"No {local.role} worker is left. {words}{also}", is_success=False)
 
     def _lose(self, peer: PeerId, *, has_died: bool = False) -> None:
         worker = self.state.registry.workers.get(peer)

@@ -92,7 +92,8 @@ class LocalWorker:
     role: Role
     deadline: float | None  # when it must be Ready; None while it is, or is not started
     failures: int = 0  # exits in a row without useful work between
-    last_reason: str = ""  # what it said, or how it ended
+    last_reason: str = ""  # what it said, or why it was closed; "" if nobody knows yet
+    is_told: bool = False  # a person has read that reason
 
 
 class Registry:
