@@ -114,11 +114,11 @@ def _figures(metrics: Metrics) -> str:
 
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
-    steps = summary.get("steps", 0)
-    lines = [
-        f"{'Done' if summary.get('is_success', True) else 'Ended'}: {steps} train steps in "
-        f"{_duration(summary.get('time_s', 0.0))}."
-    ]
+    steps, took = summary.get("steps", 0), _duration(summary.get("time_s", 0.0))
+    lines = [f"{'Done' if summary.get('is_success', True) else 'Ended'}: {steps} train steps in {took}."]
+    if summary.get("ending") == "stopped":
+        wanted = summary["steps_wanted"]
+        lines[0] = f"Stopped after {steps} of {wanted} train steps at your request. The same command goes on."
     first, last = summary.get("reward/first_steps"), summary.get("reward/last_steps")
     if first is not None and last is not None:
         lines[0] += f" Reward {first:.3f} in the first steps, {last:.3f} in the last."

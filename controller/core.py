@@ -159,9 +159,20 @@ class Core:
             totals = without_rollout(totals)
         return {
             "is_success": self.state.ending_is_success and self.state.ending is not None,
+            "ending": self._how_it_ended(),
             "reason": self.state.ending or "",
+            "steps_wanted": config.run.steps,
             **totals,
         }
+
+    def _how_it_ended(self) -> str:
+        """`done`, `stopped` (in good order, before its last step) or `failed`; "" while it goes on."""
+        state = self.state
+        if state.ending is None:
+            return ""
+        if not state.ending_is_success:
+            return "failed"
+        return "stopped" if state.is_stopped and state.steps < state.config.run.steps else "done"
 
     def check(self) -> None:
         """Every invariant that spans modules, as assertions; the ledger checks its own."""
@@ -220,6 +231,7 @@ class Core:
                 self.scoring.on_held_out(event)
             case StopRequested(reason):
                 self.evaluation.stop()
+                self.state.is_stopped |= self.state.ending is None
                 self.state.end(reason, is_success=True)
             case Tick():
                 pass
@@ -234,6 +246,7 @@ class Core:
         self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
         self.membership.settings = self.settings.model_dump_json()
         state.ending, state.ending_is_success, state.finished = None, True, False
+        state.is_stopped = False
         state.accounts.is_ending = False
         self.membership.restart()
         self.scoring.restart()
@@ -403,6 +416,8 @@ class Core:
     def _waiting_for(self) -> str:
         """What the next train step waits for, in words."""
         state = self.state
+        if state.ending is not None and not self.training.batch:
+            return "what is left to be saved and evaluated"
         if state.registry.trainer() is None:
             return "the trainer to be ready"
         if self.training.feed.is_behind:
@@ -420,7 +435,9 @@ class Core:
             return f"the next {self.scoring.reading} rows of the data"
         if missing > 0:
             return f"{missing} more groups"
-        return f"groups due now: {', '.join(map(str, blockers[:5]))}"
+        if blockers:
+            return f"groups due now: {', '.join(map(str, blockers[:5]))}"
+        return "the trainer to be given the batch that is complete"
 
     def _worker_snapshot(self, worker: Worker) -> WorkerSnapshot:
         version, running, resident = -1, 0, 0

@@ -124,7 +124,7 @@ class Membership:
         if sum(other.name == worker.name for other in there) > 1:
             worker.name = f"{worker.name}#{registry.attached_ever}"
         controller = self.state.config.controller
-        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings))
+        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings, name=worker.name))
 
     def ready(self, worker: Worker, message: Ready) -> None:
         """The worker can be given work. Said again, it changes nothing."""
@@ -299,7 +299,7 @@ class Membership:
         self.state.emit(Spawn(name, local.role, delay_s))
 
     def _blame(self, worker: Worker | None, reason: str, *, is_told: bool = False) -> None:
-        """Why the controller is about to end a worker of its own: its exit will be a kill, and say nothing."""
+        """Keep why a worker of our own is about to be closed: its exit will be a kill, and say nothing."""
         local = self.state.registry.local.get(worker.name) if worker is not None else None
         if local is not None and not local.last_reason:  # the first is the cause of the others
             local.last_reason, local.is_told = reason, is_told
@@ -311,7 +311,8 @@ class Membership:
         if self.expects(local.role):
             self.state.warn_once(f"gave up {local.name}", f"{local.name} is not started again: {words}")
             return
-        also = "" if first.replace(name, local.name) == words else f"\nThe first to go was {name}: {first}"
+        is_alike = first.replace(name, local.name) == words
+        also = "" if is_alike else f"\nThe first to go was {name}: {first}"
         self.state.end(f"No {local.role} worker is left. {words}{also}", is_success=False)
 
     def _lose(self, peer: PeerId, *, has_died: bool = False) -> None:

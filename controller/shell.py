@@ -95,6 +95,7 @@ class Shell:
             lease_s=config.controller.lease_s, attach_timeout_s=config.controller.attach_timeout_s
         )
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when status.json was written, and what it said
+        self._tokens_per_s: float | None = None  # of the last train step
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._model_wanted: list[PeerId] | None = []  # who waits for the initial model; None once it is there
         self._next_group = 0
@@ -184,6 +185,8 @@ class Shell:
         await asyncio.to_thread(advance, self._prompts, self._next_group, rows)
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
             self._snapshots.add_line(line)
+        if past.lines:
+            self._tokens_per_s = past.lines[-1].get("throughput/tokens_per_s")  # type: ignore[assignment]
         steps = self.core.state.steps
         self._on_progress(0.0, f"going on with the run in {self.directory.path}, after {steps} train steps")
 
@@ -342,18 +345,21 @@ class Shell:
         waits, complaints = self._watchdog.look(seen, now)
         for complaint in complaints:
             log.warning(complaint)
+            self._on_warning(complaint)
         written, before = self._shown
         news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints))
         if news != before or now >= written + WRITE_S:
             self._shown = now, news
-            status = status_of(seen, waits, tokens_per_s=self._watchdog.rate(seen, now))
-            run, trainer = self._config.run, self._config.trainer
-            status |= {"steps_wanted": run.steps, "batch_groups": trainer.batch_groups}
-            try:
-                self.directory.write_status(status)
-            except OSError as error:  # it only informs
-                log.warning("status.json was not written: %s", error)
+            self._write_status(status_of(seen, waits, tokens_per_s=self._tokens_per_s))
         asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _write_status(self, status: dict[str, Any]) -> None:
+        run, trainer = self._config.run, self._config.trainer
+        status |= {"steps_wanted": run.steps, "batch_groups": trainer.batch_groups}
+        try:
+            self.directory.write_status(status)
+        except OSError as error:  # it only informs
+            log.warning("status.json was not written: %s", error)
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -383,6 +389,7 @@ class Shell:
             case commands.ReportStep(metrics):
                 self.directory.append_metrics(metrics)
                 self._snapshots.add_line(metrics)
+                self._tokens_per_s = metrics["throughput/tokens_per_s"]
                 self._on_step(metrics)
             case commands.ReportEvaluation(metrics):
                 self.directory.append_evaluation(metrics)
@@ -462,6 +469,8 @@ class Shell:
         with self._stack:
             reason = self._reason or "The run was cancelled."
             self.summary = {**self.core.summary(), "is_success": self._is_success, "reason": reason}
+            self.summary |= {} if self._is_success else {"ending": "failed"}
+            self._write_status(status_of(self.core.snapshot(), [], tokens_per_s=self._tokens_per_s))
             try:
                 self.directory.write_summary(self.summary)
             except OSError as error:

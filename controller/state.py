@@ -79,6 +79,7 @@ class RunState:
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True
+        self.is_stopped = False  # the end was asked for, before there was another reason for one
         self.finished = False
         self._out: list[Command] = []
         self._warned: set[str] = set()

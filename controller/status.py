@@ -13,9 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from controller.console import verdict_lines
 from protocol.errors import RunError
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
+WORTH_TELLING_S = 5.0  # of a wait that is not overdue
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
@@ -37,36 +39,47 @@ def stop(run: Run) -> None:
 def in_words(run: Path, *, now: float) -> list[str]:
     """The lines that `status` prints; `now`: seconds since 1970. Raises: RunError if there is no run."""
     path = run / "status.json"
+    if (run / "summary.json").exists():
+        return _of_the_end(run, json.loads((run / "summary.json").read_text()))
     if not path.exists():
         raise RunError(
             f"There is no {path}. Expected a run directory, such as runs/quickstart, of a run that has begun."
         )
     seen: dict[str, Any] = json.loads(path.read_text())
-    lines = [_headline(run, seen, age_s=now - path.stat().st_mtime)]
+    pid = controller_of(run)
+    lines = [_headline(run, seen, pid, age_s=now - path.stat().st_mtime)]
+    rate = seen["tokens_per_s"]
     lines.append(
         f"version {seen['published_version']} is published, {seen['steps']} of {seen['steps_wanted']} steps "
-        f"are made; {seen['tokens_per_s']:,.0f} tokens/s"
+        f"are made" + ("" if rate is None else f"; {rate:,.0f} tokens/s in the last one")
     )
     groups = ", ".join(f"{count} {state}" for state, count in seen["groups"].items()) or "none"
     lines.append(f"groups: {groups}; {seen['queued']} responses queued")
     due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
     lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
     lines += _table(seen["workers"])
-    waits = [wait for wait in seen["waits"] if wait["is_overdue"]] or seen["waits"][:3]
-    lines += [
-        f"{'STUCK' if wait['is_overdue'] else 'waits'}: {wait['owner']}, {wait['for_s']:.0f} s, for "
-        f"{wait['what']}; {wait['then']}"
-        for wait in waits
-    ]
-    return lines
+    return lines + (_waits(seen["waits"]) if pid is not None else [])
 
 
-def _headline(run: Path, seen: dict[str, Any], *, age_s: float) -> str:
-    if (run / "summary.json").exists():
-        summary = json.loads((run / "summary.json").read_text())
-        how = "is done" if summary["is_success"] else "has failed"
-        return f"{run} {how}: {summary['reason']}"
-    pid = controller_of(run)
+def _waits(waits: list[dict[str, Any]]) -> list[str]:
+    """What is waited for: with a remedy if it takes too long, and else only if it takes a while."""
+    if stuck := [wait for wait in waits if wait["is_overdue"]]:
+        return [
+            f"STUCK: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}; {wait['then']}"
+            for wait in stuck
+        ]
+    long = [wait for wait in waits if wait["for_s"] >= WORTH_TELLING_S][:3]
+    return [f"waits: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}" for wait in long]
+
+
+def _of_the_end(run: Path, summary: dict[str, Any]) -> list[str]:
+    """A run that is over: how it ended, and what came of it."""
+    ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
+    how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
+    return [f"{run} {how}: {summary['reason']}", *verdict_lines(summary, run)]
+
+
+def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float) -> str:
     if pid is None:
         return (
             f"{run}: its controller is gone since {age_s:.0f} s, in the middle of the run. The command that "

@@ -12,8 +12,10 @@ from typing import Any
 from controller.snapshot import ClusterSnapshot, WorkerSnapshot
 
 LEAST_S = 30.0  # that any wait may take before it is called overdue
+FIRST_S = 120.0  # the same of a wait whose like was never seen
 PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
+STARTING = "starting"  # what the next step looks like until all workers have been ready once
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Wait:
     for_s: float
     expected_s: float  # at most, by what such waits have taken
     then: str  # what will be done, by whom
+    is_first: bool = False  # no such wait has been seen to its end
 
     @property
     def is_overdue(self) -> bool:
@@ -33,10 +36,8 @@ class Wait:
 
     def in_words(self) -> str:
         """One line for the log."""
-        return (
-            f"{self.owner} has waited {self.for_s:.0f} s for {self.what} (usually at most "
-            f"{self.expected_s:.0f} s): {self.then}"
-        )
+        usual = "the first such wait" if self.is_first else f"usually at most {self.expected_s:.0f} s"
+        return f"{self.owner} has waited {self.for_s:.0f} s for {self.what} ({usual}): {self.then}"
 
 
 class Watchdog:
@@ -47,12 +48,14 @@ class Watchdog:
         self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
         self._usual: dict[str, float] = {}  # seconds, by kind
         self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
-        self._generated = (0.0, 0)
+        self._has_begun = False  # all workers have been ready
 
     def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
         """All waits, longest over its time first; and the complaints that are new."""
-        is_starting = any(not worker.ready for worker in seen.workers)
-        step = self._wait("the next step", seen.waiting_for, str(seen.steps), now, self._of_step(seen))
+        is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
+        self._has_begun |= not is_starting
+        mark = str(seen.steps) if self._has_begun else STARTING
+        step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
         waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]
         for worker in seen.workers:
             if worker.working_on:
@@ -70,23 +73,19 @@ class Watchdog:
         waits.sort(key=lambda wait: wait.expected_s - wait.for_s)
         return waits, [wait.in_words() for wait in waits if self._is_news(wait)]
 
-    def rate(self, seen: ClusterSnapshot, now: float) -> float:
-        """Tokens generated per second since the last call."""
-        (then, before), self._generated = self._generated, (now, seen.tokens.generated)
-        return (seen.tokens.generated - before) / (now - then) if now > then else 0.0
-
     def _wait(self, owner: str, what: str, mark: str, now: float, then: str) -> Wait:
         kind = owner.partition(" ")[0] if owner.startswith(("group ", "the ")) else what.partition(" ")[0]
         last, since = self._since.get(owner, ("", now))
         if last != mark:
-            if last:
+            if last and last != STARTING:
                 usual = self._usual.get(kind, now - since)
                 self._usual[kind] = usual + MEMORY * (now - since - usual)
                 self._told.pop(owner, None)
             self._since[owner], since = (mark, now), now
-        least = self._attach_s if what == "getting ready" else LEAST_S
+        is_first = kind not in self._usual
+        least = self._attach_s if what == "getting ready" else FIRST_S if is_first else LEAST_S
         expected = max(least, PATIENCE * self._usual.get(kind, 0.0))
-        return Wait(owner, what, round(now - since, 1), round(expected, 1), then)
+        return Wait(owner, what, round(now - since, 1), round(expected, 1), then, is_first)
 
     def _of(self, worker: WorkerSnapshot) -> str:
         if not worker.ready:
@@ -113,10 +112,11 @@ class Watchdog:
         return is_news
 
 
-def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float) -> dict[str, Any]:
-    """A picture of the run for status.json."""
+def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
+    """A picture of the run for status.json. `tokens_per_s`: of the last train step, as everywhere else; None
+    before the first."""
     return {
         **asdict(seen),
-        "tokens_per_s": round(tokens_per_s, 1),
+        "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),
         "waits": [{**asdict(wait), "is_overdue": wait.is_overdue} for wait in waits],
     }

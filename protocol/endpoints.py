@@ -6,6 +6,7 @@ over.
 
 import errno
 import ipaddress
+import json
 import os
 import socket
 from pathlib import Path
@@ -62,11 +63,25 @@ def find_endpoint(address: str) -> tuple[str, Path | None]:
     try:
         return file.read_text().strip(), key if key.exists() else None
     except OSError as error:
+        if (reason := _how_it_ended(Path(address))) is not None:
+            raise NoAnswer(
+                f"The run in {address} is over: {reason} Nobody can join or leave it any more. Give the "
+                "directory of a run that is alive."
+            ) from None
         what = "does not exist" if error.errno == errno.ENOENT else f"cannot be read: {error}"
         raise NoAnswer(
             f"{address!r} is neither an endpoint nor a run directory: {file} {what}. Give an address such as "
             "tcp://127.0.0.1:29500, or the directory of a run that is alive."
         ) from None
+
+
+def _how_it_ended(run: Path) -> str | None:
+    """The reason in the summary of a run that is over; None if there is none."""
+    try:
+        reason = str(json.loads((run / "summary.json").read_text())["reason"]).splitlines()[0]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
 
 
 def _check_unix_path(path: Path) -> None:

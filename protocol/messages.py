@@ -18,7 +18,7 @@ from pydantic import Field
 
 from protocol.ids import TrajectoryId
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
@@ -321,6 +321,7 @@ class Welcome(Message):
     lease_s: Real
     settings: Settings
     weights_key: Text = ""  # JSON of protocol.security.ServerKey; "" where nobody else can listen
+    name: Text = ""  # that the worker is called by, if another one has claimed the same
 
 
 @dataclass(frozen=True, slots=True)

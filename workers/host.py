@@ -96,10 +96,15 @@ async def serve(options: argparse.Namespace) -> int:
         attach = Attach(options.role, name or _default_name(), os.getpid(), this_host())
         host = _Host(options, attach, stop, adapt)
         link = await Link.attach(options.address, attach, key=options.key)
+        _say_attached(options, link.name or attach.name)
         while (code := await host.work(link)) is None:
             link = await host.find_again(link.settings.reattach_s)
+            _say_attached(options, link.name or attach.name)
     except ConfigError as error:
-        logger.error("%s", error)
+        if options.parent is None:
+            print(error, file=sys.stderr)
+        else:
+            logger.error("%s", error)
         code = 2
     except (LinkClosed, asyncio.CancelledError) as error:
         logger.info("Leaving before the work began: %s", error or "a signal came.")
@@ -107,6 +112,15 @@ async def serve(options: argparse.Namespace) -> int:
     if code == 0 and options.role == "trainer":  # else its other ranks notice by themselves
         await asyncio.to_thread(_dismiss_ranks)
     return code
+
+
+def _say_attached(options: argparse.Namespace, name: str) -> None:
+    """To the person who has started this worker, or to the log of one that the controller started."""
+    if options.parent is not None:
+        logger.info("Attached to %s as %s.", options.address, name)
+        return
+    leave = "" if options.role == "trainer" else " Ctrl-C hands back what it has, and leaves."
+    print(f"Attached to {options.address} as {name}, a {options.role} worker.{leave}", flush=True)
 
 
 def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:

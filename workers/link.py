@@ -57,6 +57,7 @@ class Link:
         """Of the run's weights channel; None where nobody else can listen."""
         self._broken_handshakes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.name = ""  # that the controller calls this worker by
         self._beat_s = self._lease_s = 0.0
         self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
 
@@ -155,6 +156,7 @@ class Link:
             ) from None
         if welcome.weights_key:
             self.weights_key = ServerKey.model_validate_json(welcome.weights_key)
+        self.name = welcome.name
         self._beat_s, self._lease_s = welcome.beat_s, welcome.lease_s
         loop = asyncio.get_running_loop()
         self._beaten_at = loop.time()

@@ -72,6 +72,8 @@ class RewardWorker:
                     tasks.create_task(pool.start(), name="reward pool")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
             link.send(Ready(0, 0, 0))
+            reward = self._settings.reward
+            logger.info("Ready: %d processes for %s.", reward.processes, reward.function or "no function")
             async with asyncio.TaskGroup() as tasks:
                 pending: set[asyncio.Task[None]] = set()
                 while not self._is_draining:

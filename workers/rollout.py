@@ -97,6 +97,10 @@ class RolloutWorker:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}
             link.send(self._hands.holding(engine.policy_version, reported))
         link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
+        logger.info(
+            "Ready: engine %s, %d responses at a time, room for %d tokens.",
+            self._settings.rollout.engine, engine.capacity, engine.kv_tokens,
+        )  # fmt: skip
         try:
             await self._serve()
         except LinkClosed as closed:
@@ -297,7 +301,9 @@ class RolloutWorker:
             fetching.cancel()
         for attempt in self._attempts.values():
             attempt.policy_version = pull.policy_version
-        self._link.send(Pulled(pull.policy_version, pull.digest, time.monotonic() - started, refused))
+        pull_s = time.monotonic() - started
+        logger.info("Version %d is loaded, in %.2f s.", pull.policy_version, pull_s)
+        self._link.send(Pulled(pull.policy_version, pull.digest, pull_s, refused))
 
     async def _fetch(self, pull: Pull) -> tuple[dict[str, Any], int]:
         """The tensors of a version, mapped and verified; and how many chunks had come wrong on the way."""

@@ -102,6 +102,7 @@ class TrainerWorker:
             )
             self._announce_survivors()
             link.send(Ready(self._trainer.policy_version, 0, 0))
+            log.info("Ready at version %d.", self._trainer.policy_version)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._publish(), name="publisher")
                 tasks.create_task(self._save(), name="checkpoints")

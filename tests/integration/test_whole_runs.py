@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from controller import Controller
 from controller.config import Config
+from controller.status import in_words
 from protocol.errors import RunError
 
 TASK = Path(__file__).parents[1] / "tasks" / "even_digits.py"
@@ -147,14 +149,23 @@ async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tm
                     sys.executable, "-m", "workers.host", str(controller.run_dir),
                     "--role", "rollout", "--name", "guest",
                     cwd=Path(__file__).parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    stdout=asyncio.subprocess.PIPE,
                 )  # fmt: skip
             elif attached is not None and "guest" in names and names["guest"].policy_version >= 0:
                 attached.send_signal(signal.SIGINT)
                 assert await attached.wait() == 0
                 assert "guest" not in {w.name for w in controller.snapshot().workers}
+                assert attached.stdout is not None
+                told = (await attached.stdout.read()).decode()
+                assert told.startswith(f"Attached to {controller.run_dir} as guest, a rollout worker.")
                 controller.stop("the guest came and went")
     assert controller.summary["tokens/lost"] == 0
     assert controller.summary["is_success"]
+    logs = {path.stem: path.read_text() for path in (controller.run_dir / "logs").iterdir()}
+    assert "Ready: engine torch, 64 responses at a time" in logs["rollout-0"]
+    assert "Version 0 is loaded, in " in logs["rollout-0"]
+    assert "Ready: 1 processes for " in logs["reward-0"]
+    assert "Ready at version 0." in logs["trainer"]
 
 
 async def test_train_steps_are_made_while_a_checkpoint_is_written(tmp_path):
@@ -184,6 +195,12 @@ async def test_stopping_saves_a_checkpoint_of_the_last_step(tmp_path):
     assert 3 <= last < 500
     assert (tmp_path / "run" / "checkpoints" / f"step_{last}" / "model.safetensors").exists()
     assert controller.summary["reason"] == "enough"
+    assert controller.summary["ending"] == "stopped"
+    told = in_words(controller.run_dir, now=time.time())
+    assert told[0].endswith("was stopped: enough")
+    assert told[1].startswith(f"Stopped after {last} of 500 train steps at your request.")
+    status = json.loads((controller.run_dir / "status.json").read_text())
+    assert (status["steps"], status["waits"]) == (last, []), "it is of the end, and not of a second before"
 
 
 async def test_leaving_the_block_early_leaves_nothing_running(tmp_path):

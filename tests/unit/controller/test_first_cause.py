@@ -6,7 +6,7 @@ import pytest
 from controller.commands import Finish, Warn
 from controller.console import brief
 from controller.events import PeerFaulted, Tick, WorkerExited
-from protocol.messages import Attach, WorkerFailed
+from protocol.messages import Attach, Welcome, WorkerFailed
 from tests.unit.controller.test_core import Run
 
 FAULT = "Ready is malformed at policy_version: Input should be greater than or equal to 0"
@@ -90,6 +90,13 @@ def test_of_two_workers_the_first_to_be_given_up_is_the_cause():
     (finish,) = [command for command in run.commands if isinstance(command, Finish)]
     assert finish.reason.startswith("No rollout worker is left. rollout-0 was killed by signal 9.")
     assert finish.reason.endswith("The first to go was rollout-1: The disk is full.")
+
+
+def test_a_worker_is_told_the_name_that_the_run_calls_it_by():
+    run = Failing()
+    run.say("guest", Attach("rollout", "rollout-0", 1, "here"))
+    (welcome,) = run.sent(Welcome)
+    assert welcome.name == run.core.state.registry.workers["guest"].name == "rollout-0#4"
 
 
 def test_equal_causes_are_told_once():

@@ -1,0 +1,41 @@
+"""What a person reads who attaches a worker, or asks one to leave, by hand."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.cli import main
+from protocol.endpoints import find_endpoint
+from protocol.errors import NoAnswer
+from workers.host import serve
+
+
+def over(tmp_path: Path, reason: str = "All 10 train steps are made.") -> Path:
+    (tmp_path / "summary.json").write_text(json.dumps({"is_success": True, "reason": reason}))
+    return tmp_path
+
+
+async def test_attaching_to_a_run_that_is_over_is_one_sentence_and_exit_code_2(tmp_path, capsys):
+    address = str(over(tmp_path))
+    options = argparse.Namespace(
+        address=address, role="rollout", name=None, overrides=[], key=None, parent=None
+    )
+    assert await serve(options) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"The run in {tmp_path} is over: All 10 train steps are made. Nobody can join")
+    assert len(said.err.splitlines()) == 1, "no line of a log"
+
+
+def test_so_is_draining_a_worker_of_it(tmp_path, capsys):
+    assert main(["drain", str(over(tmp_path, "interrupted by the operator")), "rollout-0"]) == 2
+    assert "is over: interrupted by the operator. Nobody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("summary", ["", "{}", "[]", '{"reason": ""}'])
+def test_a_summary_that_says_nothing_is_none(tmp_path, summary):
+    (tmp_path / "summary.json").write_text(summary)
+    with pytest.raises(NoAnswer, match="neither an endpoint nor a run directory"):
+        find_endpoint(str(tmp_path))
