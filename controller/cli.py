@@ -174,7 +174,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
     try:
         async with controller:
             stopping.use(controller.stop)
-            console.progress(None, f"starting {_workers_in_words(config)}")
+            console.progress(None, f"workers: starting {_workers_in_words(config)}")
             async for step in controller.train():
                 console.step(step.metrics)
     finally:
@@ -241,4 +241,4 @@ def _workers_in_words(config: Config) -> str:
     counts |= {} if config.trainer.local else {"trainer": 0}
     if config.trainer.is_supervised:
         del counts["rollout"]
-    return "workers: " + ", ".join(f"{count} {role}" for role, count in counts.items())
+    return ", ".join(f"{count} {role}" for role, count in counts.items())

@@ -1,7 +1,8 @@
 """What a person sees of a run: progress from the first second, one line per train step, and a verdict.
 
-Invariants: nothing here decides; on a terminal the last line is a live bar, elsewhere every line is plain
-text without control characters; a warning is said in words, once.
+Invariants: nothing here decides; on a terminal the last line is a live bar, one for each phase, and a train
+step takes one line; elsewhere every line is plain text without control characters; a warning is said in
+words, once.
 """
 
 import math
@@ -11,18 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rich.console import Console as Terminal
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 PLAIN_PROGRESS_S = 5.0  # between two plain lines about one and the same activity
+MEMORY = 2 / 11  # weight of the last step in the pace: about ten steps count
+LEAST_WIDTH = 40  # of a terminal; a narrower one wraps
 
 Metrics = Mapping[str, Any]
 
@@ -65,26 +61,39 @@ def make_console(mode: Literal["auto", "rich", "plain", "quiet"], *, steps: int)
     return PlainConsole(steps=steps)
 
 
-def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None) -> str:
-    """One train step in one line; what the trainer did not report is left out."""
-    parts = [f"step {metrics['step']:>{len(str(steps))}}/{steps}"]
-    for key, form in (
-        ("reward/mean", "reward {:.3f}"),
-        ("loss", "loss {:+.4f}"),
-        ("perplexity", "perplexity {:.3f}"),
-        ("response_length/mean", "length {:.0f}"),
-        ("staleness/mean", "staleness {:.2f}"),
-        ("staleness/max", "max {:.0f}"),
-        ("throughput/tokens_per_s", "{:,.0f} tokens/s"),
-        ("idle/trainer", "idle: trainer {:.0%}"),
-        ("idle/rollout", "rollout {:.0%}"),
-    ):
-        value = metrics.get(key)
-        if isinstance(value, int | float) and math.isfinite(value):
-            parts.append(form.format(value))
+KEYS = (
+    ("reward", ("reward {:.3f}", "reward/mean")),
+    ("loss", ("loss {:+.4f}", "loss")),
+    ("perplexity", ("perplexity {:.3f}", "perplexity")),
+    ("length", ("length {:.0f}", "response_length/mean")),
+    ("staleness", ("staleness {:.2f}", "staleness/mean"), ("max {:.0f}", "staleness/max")),
+    ("rate", ("{:,.0f} tokens/s", "throughput/tokens_per_s")),
+    ("idle", ("idle: trainer {:.0%}", "idle/trainer"), ("rollout {:.0%}", "idle/rollout")),
+)
+"""What is told of a step, in this order: a name, and texts with their keys in metrics.jsonl."""
+LEAVE_OUT = ("length", "loss", "idle", "staleness", "rate", "left")
+"""What a narrow terminal does not show, the first first."""
+
+
+def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width: int | None = None) -> str:
+    """One train step in one line, of `width` characters at most if some is left over for it; what the trainer
+    did not report is left out."""
+    parts = {"step": f"step {metrics['step']:>{len(str(steps))}}/{steps}"}
+    for name, *texts in KEYS:
+        shown = [form.format(metrics[key]) for form, key in texts if _is_number(metrics.get(key))]
+        if shown:
+            parts[name] = "  ".join(shown)
     if remaining_s is not None:
-        parts.append(f"{_duration(remaining_s)} left")
-    return "  ".join(parts)
+        parts["left"] = f"~{_duration(remaining_s)} left"
+    for name in LEAVE_OUT:
+        if width is None or len("  ".join(parts.values())) <= width:
+            break
+        parts.pop(name, None)
+    return "  ".join(parts.values())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def brief(text: str) -> str:
@@ -144,20 +153,22 @@ def _evaluations_in_words(summary: Metrics) -> str:
 
 
 class _Pace:
-    """Estimates what is left, from the train steps so far."""
+    """Estimates what is left, from the last train steps."""
 
     def __init__(self, steps: int, clock: Callable[[], float]) -> None:
         self._steps, self._clock = steps, clock
-        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+        self._step_s: float | None = None
 
     def remaining_s(self, step: int) -> float | None:
         """Seconds to the last step; None before the second step."""
-        now = self._clock()
-        if self._first is None:
-            self._first = (step, now)
+        now, last = self._clock(), self._last
+        self._last = (step, now)
+        if last is None:
             return None
-        first_step, first_s = self._first
-        return (now - first_s) / max(step - first_step, 1) * max(self._steps - step, 0)
+        lately_s = (now - last[1]) / max(step - last[0], 1)
+        self._step_s = lately_s if self._step_s is None else self._step_s + MEMORY * (lately_s - self._step_s)
+        return self._step_s * max(self._steps - step, 0)
 
 
 class PlainConsole:
@@ -201,35 +212,63 @@ class PlainConsole:
 
 
 class RichConsole:
-    """Lines that scroll above a live bar."""
+    """Lines that scroll above a live bar: one after another for the model, the workers, and training."""
 
-    def __init__(self, terminal: Terminal, *, steps: int) -> None:
+    def __init__(
+        self, terminal: Terminal, *, steps: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._terminal, self._steps = terminal, steps
-        self._pace = _Pace(steps, time.monotonic)
+        self._pace = _Pace(steps, clock)
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TimeElapsedColumn(), TimeRemainingColumn(), console=terminal, transient=True,
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[count]}", table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+            console=terminal, transient=True, expand=True,
         )  # fmt: skip
-        self._preparing: TaskID | None = None
-        self._training: TaskID | None = None
+        self._phase = ""
+        self._task: TaskID | None = None
         self._bar.start()
 
     def progress(self, fraction: float | None, text: str) -> None:
-        if self._preparing is None:
-            self._preparing = self._bar.add_task(text, total=100)
-        completed, total = (None, None) if fraction is None else (round(100 * fraction), 100)
-        self._bar.update(self._preparing, description=text, completed=completed, total=total, refresh=True)
+        phase, colon, _ = text.partition(": ")
+        task = self._begin(phase if colon else "")
+        share = fraction or None  # at 0 nobody knows yet how long it takes: a spinner, and a bar that pulses
+        count = "" if share is None else f"{share:.0%}"
+        self._bar.update(
+            task, description=text, total=None if share is None else 1.0, completed=share or 0.0,
+            count=count, refresh=True,
+        )  # fmt: skip
+        if phase == "workers" and fraction == 1.0:
+            self._show_step(0, None)
 
     def step(self, metrics: Metrics) -> None:
-        if self._preparing is not None:
-            self._bar.remove_task(self._preparing)
-            self._preparing = None
-        if self._training is None:
-            self._training = self._bar.add_task("training", total=self._steps)
         step = int(metrics["step"])
-        self._bar.update(self._training, completed=step)
-        line = step_line(metrics, steps=self._steps, remaining_s=self._pace.remaining_s(step))
+        remaining_s = self._pace.remaining_s(step)
+        width = max(self._terminal.width, LEAST_WIDTH)
+        line = step_line(metrics, steps=self._steps, remaining_s=remaining_s, width=width)
+        self._show_step(step, remaining_s)
         self._terminal.print(Text(line), soft_wrap=True)
+
+    def _show_step(self, step: int, remaining_s: float | None) -> None:
+        task = self._begin("training")
+        left = "" if remaining_s is None else f"~{_duration(remaining_s)} left"
+        text = "training" if step else "training: the first step"
+        count = f"{step}/{self._steps}" if step else ""
+        total = self._steps if step else None
+        self._bar.update(
+            task, description=text, total=total, completed=step, count=count, left=left, refresh=True
+        )
+
+    def _begin(self, phase: str) -> TaskID:
+        """The bar of a phase; another one's is taken away."""
+        if self._task is None or phase != self._phase:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._phase, self._task = phase, self._bar.add_task("", total=None, count="", left="")
+        return self._task
 
     def evaluation(self, metrics: Metrics) -> None:
         self._terminal.print(Text(evaluation_line(metrics), style="cyan"), soft_wrap=True)

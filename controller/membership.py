@@ -65,6 +65,8 @@ class Membership:
         self.scoring, self.training, self.returns = scoring, training, returns
         self.evaluation = training.evaluation
         self.settings = settings
+        self.steps_before = 0
+        """Train steps that were made before this controller process began."""
         self.first_given_up: dict[Role, tuple[str, str]] = {}
         """By role: the first worker that is not started again, and why."""
 
@@ -96,6 +98,7 @@ class Membership:
             local.deadline = None
         self.state.registry.local.clear()
         self.first_given_up.clear()
+        self.steps_before = self.state.steps
         self.start()
 
     def attach(self, peer: PeerId, message: Attach) -> None:
@@ -141,7 +144,7 @@ class Membership:
             self.coordination.on_ready(worker, message)
         elif worker.role == "trainer":
             self.training.on_ready(worker, message)
-        if self.state.steps == 0:
+        if self.state.steps == self.steps_before:
             self._report_progress(worker.name)
 
     def expects(self, role: Role) -> bool:
@@ -283,7 +286,7 @@ class Membership:
     def _report_progress(self, name: str) -> None:
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
         expected = max(len(self.state.registry.local), ready)
-        self.state.emit(Progress(ready / expected, f"{name} is ready ({ready} of {expected} workers)"))
+        self.state.emit(Progress(ready / expected, f"workers: {name} is ready ({ready} of {expected})"))
 
     def _lease_s(self, worker: Worker) -> float:
         """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with

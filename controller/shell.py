@@ -75,7 +75,8 @@ class Shell:
         on_warning: Callable[[str], None],
         on_progress: Callable[[float, str], None],
     ) -> None:
-        """`on_progress(fraction, text)` tells of the initial model, and of workers that get ready."""
+        """`on_progress(fraction, text)` tells of the initial model and of workers that get ready: its text
+        begins with `model: ` or `workers: `."""
         self.failure: StaleFlowError | None = None
         """Why the run failed; None while it goes on and after success."""
         self.summary: dict[str, object] = {}
@@ -188,7 +189,7 @@ class Shell:
         if past.lines:
             self._tokens_per_s = past.lines[-1].get("throughput/tokens_per_s")  # type: ignore[assignment]
         steps = self.core.state.steps
-        self._on_progress(0.0, f"going on with the run in {self.directory.path}, after {steps} train steps")
+        self._on_progress(0.0, f"workers: going on with {self.directory.path}, after {steps} train steps")
 
     async def run(self) -> None:
         """Make the run, to its end; how it ended is in `failure` and `summary`."""
@@ -415,7 +416,7 @@ class Shell:
                     factory=model.factory,
                     directory=self.directory.model,
                     seed=self._config.run.seed,
-                    on_progress=self._on_progress,
+                    on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
                 )
             held, self._inbox, self._is_held = self._inbox, [], False
             self._post(self._first_event)

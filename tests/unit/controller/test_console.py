@@ -46,7 +46,7 @@ def plain(steps: int = 80) -> tuple[PlainConsole, list[str], Clock]:
 def test_a_step_is_one_line():
     assert step_line(METRICS, steps=80, remaining_s=61.0) == (
         "step  7/80  reward 0.250  loss -0.0100  length 23  staleness 0.50  max 2  4,321 tokens/s  "
-        "idle: trainer 40%  rollout 5%  1 min 1 s left"
+        "idle: trainer 40%  rollout 5%  ~1 min 1 s left"
     )
 
 
@@ -60,7 +60,7 @@ def test_the_remaining_time_follows_the_pace():
     clock.now = 4.0
     console.step({"step": 3})
     assert "left" not in lines[0]
-    assert lines[1].endswith("14 s left")
+    assert lines[1].endswith("~14 s left")
 
 
 def test_plain_progress_is_told_at_first_then_now_and_then_and_at_the_end():
@@ -94,7 +94,7 @@ def test_warnings_and_the_verdict_are_words():
 
 def test_the_live_console_keeps_every_step_as_a_line_and_takes_its_bar_away():
     out = io.StringIO()
-    console = RichConsole(Terminal(file=out, force_terminal=True, width=60), steps=80)
+    console = RichConsole(Terminal(file=out, force_terminal=True, width=160), steps=80)
     console.progress(0.5, "warm start")
     console.progress(None, "starting [workers]")
     console.step(METRICS)

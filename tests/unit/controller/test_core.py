@@ -257,7 +257,7 @@ def test_the_wait_for_workers_is_told_worker_by_worker():
     for name in ("guest-1", "guest-2"):
         run.attach(name, "rollout")
         told += [c.text for c in run.commands if isinstance(c, Progress)]
-    assert told == ["guest-1 is ready (4 of 4 workers)", "guest-2 is ready (5 of 5 workers)"]
+    assert told == ["workers: guest-1 is ready (4 of 4)", "workers: guest-2 is ready (5 of 5)"]
 
 
 def test_a_second_trainer_is_refused():
