@@ -1,8 +1,9 @@
 """Makes a virtual environment beside launch.py when a dependency is missing, and goes on in it.
 
 Invariants: standard library only; an environment is used only with a stamp that was written after everything
-in it was installed, and that names the pyproject.toml it was made for; STALEFLOW_NO_INSTALL=1 turns all of it
-off.
+in it was installed, and that names the pyproject.toml it was made for and all extras that were ever installed
+for that; an installation that changed nothing leaves the stamp; nothing takes long without a line every few
+seconds; STALEFLOW_NO_INSTALL=1 turns all of it off.
 """
 
 import hashlib
@@ -34,6 +35,8 @@ NEEDED = {
 }
 """Extras by command; every other one needs the workers."""
 LAST_LINES = 15
+SILENCE_S = 5.0  # of pip, until a line says that it is still at work
+UNPACKING = "Installing collected packages:"  # pip changes nothing before it says this
 FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")
 REENTERED = "STALEFLOW_REENTERED"
 
@@ -97,6 +100,7 @@ def install(
             "no GPU here: with PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU builds, far less is "
             "downloaded"
         )
+    before = _installed(environment)
     _stamp(environment).unlink(missing_ok=True)
     if not python_of(environment).exists():
         say("step 1/2: creating the environment")
@@ -120,6 +124,8 @@ def install(
         f"{ROOT}[{','.join(extras)}]",
     ]
     code, last = _run_pip(command, say, limit_s)
+    if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
+        _write_stamp(environment, before)
     if code:
         raise InstallFailed(
             "\n".join(last)
@@ -130,13 +136,15 @@ def install(
     if unwanted:
         remove = [str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted]
         subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
-    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
+    _write_stamp(environment, [*dict.fromkeys([*(before or ()), *extras])])
     say("installed")
 
 
 def _run_pip(command: list[str], say: Callable[[str], None], limit_s: float | None) -> tuple[int, deque[str]]:
-    """Exit code and last lines."""
+    """Exit code and last lines, with that about unpacking if there was one."""
     last: deque[str] = deque(maxlen=LAST_LINES)
+    unpacking: list[str] = []
+    watch = _Watch(Path(command[0]).parents[1], say)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as pip:
@@ -144,12 +152,56 @@ def _run_pip(command: list[str], say: Callable[[str], None], limit_s: float | No
         limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, pip.kill)
         limit.daemon = True
         limit.start()
+        watch.start()
         for line in pip.stdout:
             last.append(line.rstrip())
+            unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
+            watch.heard(line)
             if line.lstrip().startswith(FIRST_WORDS):
                 say(f"  {line.strip().partition(' (from')[0][:110]}")
+    watch.stop()
     limit.cancel()
-    return pip.returncode, last
+    return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
+
+
+class _Watch(threading.Thread):
+    """Says what pip does while it says nothing itself: it unpacks for minutes without a word."""
+
+    def __init__(self, environment: Path, say: Callable[[str], None]) -> None:
+        super().__init__(daemon=True, name="watch over pip")
+        self._environment, self._say = environment, say
+        self._was_heard, self._is_over = threading.Event(), False
+        self._line, self._packages, self._there = "pip starts", list[str](), 0
+        self._since = time.monotonic()
+
+    def heard(self, line: str) -> None:
+        """This is what pip does now."""
+        self._line, self._since = line.strip().partition(" (from")[0][:80], time.monotonic()
+        if line.startswith(UNPACKING):
+            self._packages = line.partition(":")[2].replace(" ", "").strip().split(",")
+            self._there = self._count()
+        self._was_heard.set()
+
+    def stop(self) -> None:
+        """It is over."""
+        self._is_over = True
+        self._was_heard.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_over:
+            if self._was_heard.wait(SILENCE_S):
+                self._was_heard.clear()
+                continue
+            text, for_s = self._line, time.monotonic() - self._since
+            if self._packages:
+                done = min(max(0, self._count() - self._there), len(self._packages) - 1)
+                text = f"unpacking {self._packages[done]}, {done + 1} of {len(self._packages)} packages"
+            self._say(f"  still at it, for {for_s:.0f} s: {text}")
+
+    def _count(self) -> int:
+        """Packages in the environment: pip writes the metadata of each last."""
+        return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
 
 
 def _missing(extras: list[str]) -> list[str]:
@@ -159,11 +211,21 @@ def _missing(extras: list[str]) -> list[str]:
 
 def is_complete(environment: Path, extras: list[str]) -> bool:
     """Whether these extras, of this pyproject.toml, were installed to the end."""
+    installed = _installed(environment)
+    return installed is not None and set(extras) <= set(installed)
+
+
+def _installed(environment: Path) -> list[str] | None:
+    """The extras of this pyproject.toml that are in the environment; None if it is not known to be whole."""
     try:
         stamp = json.loads(_stamp(environment).read_text())
     except (OSError, ValueError):
-        return False
-    return stamp["project"] == _project_hash() and set(extras) <= set(stamp["extras"])
+        return None
+    return stamp["extras"] if stamp["project"] == _project_hash() else None
+
+
+def _write_stamp(environment: Path, extras: list[str]) -> None:
+    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
 
 
 def _stamp(environment: Path) -> Path:

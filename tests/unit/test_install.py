@@ -1,0 +1,77 @@
+"""The environment of launch.py: what is installed stays known, and nothing takes long in silence. pip is a
+script here that says what pip says."""
+
+import os
+
+import pytest
+
+import install
+
+PIP = r"""#!/bin/sh
+case "$*" in
+  *broken*) echo "ERROR: No matching distribution found for torch"; exit 1;;
+  *halfway*) echo "Installing collected packages: torch"; yes line | head -40; exit 1;;
+  *slow*)
+    echo "Collecting torch"
+    echo "Installing collected packages: numpy, torch, staleflow"
+    site="$(dirname "$0")/../lib/python3.11/site-packages"
+    mkdir -p "$site/numpy-2.dist-info"; echo > "$site/numpy-2.dist-info/RECORD"
+    read line < "$(dirname "$0")/gate";;
+esac
+echo "Successfully installed staleflow"
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """One whose interpreter is the script."""
+    path = tmp_path / "environment"
+    python = install.python_of(path)
+    python.parent.mkdir(parents=True)
+    python.write_text(PIP)
+    python.chmod(0o755)
+    return path
+
+
+def test_a_second_command_does_not_forget_what_the_first_has_installed(environment):
+    install.install(environment, ["workers"])
+    install.install(environment, ["simulate"])
+    assert install.is_complete(environment, ["workers"])
+    assert install.is_complete(environment, ["workers", "simulate"])
+    assert not install.is_complete(environment, ["test"])
+
+
+def test_another_project_file_begins_anew(environment, monkeypatch):
+    install.install(environment, ["workers"])
+    monkeypatch.setattr(install, "_project_hash", lambda: "another")
+    assert not install.is_complete(environment, ["workers"])
+    install.install(environment, ["simulate"])
+    assert install.is_complete(environment, ["simulate"])
+    assert not install.is_complete(environment, ["workers"])
+
+
+def test_an_installation_that_fails_before_it_changes_anything_leaves_what_was_there(environment):
+    install.install(environment, ["workers"])
+    with pytest.raises(install.InstallFailed, match="No matching distribution"):
+        install.install(environment, ["broken"])
+    assert install.is_complete(environment, ["workers"])
+    with pytest.raises(install.InstallFailed):
+        install.install(environment, ["halfway"])
+    assert not install.is_complete(environment, ["workers"])
+
+
+def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
+    monkeypatch.setattr(install, "SILENCE_S", 0.02)
+    gate = install.python_of(environment).parent / "gate"
+    os.mkfifo(gate)
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        if "unpacking" in text and sum("unpacking" in line for line in told) == 2:
+            gate.write_text("on\n")
+
+    code, last = install._run_pip([str(install.python_of(environment)), "slow"], say, 60.0)
+    assert code == 0
+    assert last[-1] == "Successfully installed staleflow"
+    assert any(line.endswith("s: unpacking torch, 2 of 3 packages") for line in told), told
