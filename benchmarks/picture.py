@@ -23,14 +23,35 @@ PANELS = (
 )
 
 
-def polyline(values: list[float], top: float, ceiling: float, colour: str) -> str:
+def place_of(step: int, last: int) -> float:
+    """Where a train step lies; the axis goes from 0 to the last."""
+    return LEFT + (WIDTH - LEFT - 20) * step / max(1, last)
+
+
+def ticks(last: int) -> list[int]:
+    """At most eight round numbers of train steps, from 0."""
+    sizes = (digit * 10**power for power in range(9) for digit in (1, 2, 5))
+    size = next(size for size in sizes if last < 8 * size)
+    return list(range(0, last + 1, size))
+
+
+def polyline(lines: list[dict], key: str, top: float, ceiling: float, colour: str) -> str:
     """One curve, from the first step to the last."""
-    width = WIDTH - LEFT - 20
+    last = lines[-1]["step"]
     points = " ".join(
-        f"{LEFT + width * i / max(1, len(values) - 1):.1f},{top + HEIGHT * (1 - value / ceiling):.1f}"
-        for i, value in enumerate(values)
+        f"{place_of(line['step'], last):.1f},{top + HEIGHT * (1 - line[key] / ceiling):.1f}" for line in lines
     )
     return f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>'
+
+
+def axis(last: int, bottom: float) -> list[str]:
+    """The train steps under all charts."""
+    out = [f'<text x="{WIDTH - 20}" y="{bottom + 34}" text-anchor="end">train step</text>']
+    for step in ticks(last):
+        x = place_of(step, last)
+        out.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom + 4}" stroke="{GRID}"/>')
+        out.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{step}</text>')
+    return out
 
 
 def panel(lines: list[dict], place: int) -> list[str]:
@@ -46,7 +67,7 @@ def panel(lines: list[dict], place: int) -> list[str]:
     out.append(f'<text x="12" y="{top + 14}" font-weight="bold">{escape(title)}</text>')
     for i, (key, colour) in enumerate(curves):
         out.append(f'<text x="12" y="{top + 34 + 18 * i}" fill="{colour}">{escape(key.split("/")[1])}</text>')
-        out.append(polyline([line[key] for line in lines], top, highest, colour))
+        out.append(polyline(lines, key, top, highest, colour))
     return out
 
 
@@ -54,7 +75,8 @@ def draw(lines: list[dict], summary: dict) -> str:
     """The whole picture."""
     height = TOP + len(PANELS) * (HEIGHT + GAP)
     title = f"{len(lines)} train steps in {summary['time_s']:.0f} s; bound {summary['staleness/max_allowed']}"
-    body = [piece for place in range(len(PANELS)) for piece in panel(lines, place)]
+    body = axis(lines[-1]["step"], height - GAP)
+    body += [piece for place in range(len(PANELS)) for piece in panel(lines, place)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif"'

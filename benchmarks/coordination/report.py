@@ -106,13 +106,35 @@ def _plot_freshness(records: list[dict[str, Any]]) -> None:
                 and r["publish"] == "honest" and r["rules"].get("keep_kv") is None
                 and r["length_ratio"] >= WHOLE_LENGTH]  # fmt: skip
         for i, strategy in enumerate(name for name in PRESETS if name != "roll_flash"):
-            own = [r for r in seen if r["rules"]["strategy"] == strategy]
-            axes.scatter([r["staleness_mean"] for r in own], [r["trajectories_per_s"] for r in own], s=16,
-                         color=f"C{i}", marker="osD^vP*"[i], label=strategy)  # fmt: skip
+            for curve in curves([r for r in seen if r["rules"]["strategy"] == strategy]):
+                _, ages, speeds = zip(*curve, strict=True)
+                axes.plot(ages, speeds, "-", marker="osD^vP*"[i], markersize=4, linewidth=1, color=f"C{i}",
+                          label=strategy)  # fmt: skip
+                for bound, age, speed in curve:
+                    axes.annotate(str(bound), (age, speed), xytext=(3, 3), textcoords="offset points",
+                                  fontsize=6, color=f"C{i}")  # fmt: skip
         axes.set(title=workload, xlabel="mean staleness", ylim=(0, None))
     all_axes[0].set_ylabel("trajectories/s")
-    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    figure.legend(once.values(), once.keys(), loc="outside right center", frameon=False,
+                  title="numbers: bound", title_fontsize=8)  # fmt: skip
     _save(figure, "coordination_freshness.svg")
+
+
+def curves(records: list[dict[str, Any]]) -> list[list[tuple[int, float, float]]]:
+    """For each set of rules (bound, mean staleness, trajectories/s) by bound, means over seeds."""
+    cells: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for record in records:
+        rules = json.dumps(record["rules"], sort_keys=True)
+        cells.setdefault(rules, {}).setdefault(record["bound"], []).append(record)
+    return [
+        [
+            (bound, fmean(r["staleness_mean"] for r in own), fmean(r["trajectories_per_s"] for r in own))
+            for bound, own in sorted(by_bound.items())
+        ]
+        for by_bound in cells.values()
+    ]
 
 
 def _save(figure: Any, name: str) -> None:

@@ -125,27 +125,36 @@ def _plot_throughput(rows: Sequence[Row], folder: Path) -> None:
 
 
 def _plot_load(rows: Sequence[Row], folder: Path) -> None:
-    from matplotlib import pyplot
-
     shown = [row for row in rows if row.cells[0].figures is not None]
     shown = [row for row in shown if row.max_staleness == max(r.max_staleness for r in shown
              if r.strategy == row.strategy)]  # fmt: skip
-    if not shown:
-        return
+    if shown:
+        _save(load_figure(shown), folder / "load")
+
+
+def load_figure(shown: Sequence[Row]) -> Any:
+    """Responses that run on each instance over time, one strip per row, on one axis of time."""
+    from matplotlib import pyplot, ticker
+
     size = (7.0, 0.6 + 1.4 * len(shown))
-    figure, all_axes = pyplot.subplots(len(shown), figsize=size, layout="constrained", squeeze=False)
+    figure, all_axes = pyplot.subplots(
+        len(shown), figsize=size, layout="constrained", squeeze=False, sharex=True
+    )
     most = max(max(line, default=0) for row in shown for line in row.cells[0].load.running) or 1
     for row, axes in zip(shown, all_axes[:, 0], strict=True):
         load = row.cells[0].load
         width = max(len(line) for line in load.running)
         grid = [[line[i] if i < len(line) else 0 for line in load.running] for i in range(width)]
-        extent = (0.0, load.times[-1], float(width), 0.0)
+        extent = (0.0, load.times[-1], width - 0.5, -0.5)  # the middle of a row is its instance's number
         image = axes.imshow(grid, aspect="auto", extent=extent, vmin=0, vmax=most, interpolation="nearest")
         axes.set_ylabel("instance")
+        axes.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         axes.set_title(f"{row.strategy}, bound {row.max_staleness}", fontsize=9, loc="left")
-    all_axes[-1, 0].set_xlabel("virtual seconds")
-    figure.colorbar(image, ax=list(all_axes[:, 0]), label="responses running")
-    _save(figure, folder / "load")
+    longest = max(row.cells[0].load.times[-1] for row in shown)
+    all_axes[-1, 0].set(xlabel="virtual seconds", xlim=(0.0, longest))
+    whole = ticker.MaxNLocator(integer=True, min_n_ticks=1)
+    figure.colorbar(image, ax=list(all_axes[:, 0]), label="responses running", ticks=whole)
+    return figure
 
 
 def _save(figure: Any, stem: Path) -> None:
