@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from controller.config import load_config
+from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named
 from controller.simulation.report import print_table, write_plots, write_results
 from protocol.errors import ConfigError
@@ -44,6 +45,7 @@ def simulate(
         )
     chosen_seeds = _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
     began = time.monotonic()
+    print("\n".join(in_words(settings)), end="\n\n", flush=True)
 
     def tell(cell: Cell) -> None:
         speed = f"{cell.figures.trajectories_per_s:.2f} traj/s" if cell.figures else "failed"

@@ -70,7 +70,9 @@ def test_the_command_prints_a_table_and_writes_results_and_plots(tmp_path, capsy
     file.write_text(SMALL)
     words = ["simulate", str(file), "--compare", "staleflow,sync", "--bounds", "1,2", "--seeds", "1,2"]
     assert main([*words, "-o", str(out)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    cluster, table = capsys.readouterr().out.split("\n\n")[:2]
+    assert cluster.startswith("Simulated cluster, not this machine")
+    lines = table.splitlines()
     assert lines[0].split()[:3] == list(COLUMNS[:3])
     assert [line.split()[:2] for line in lines[1:4]] == [
         ["sync", "0"],

@@ -1,0 +1,48 @@
+"""The cluster that a simulation assumes, in words: figures are of it and not of the machine at hand.
+
+Invariant: nothing is said that the simulated workers do not do.
+"""
+
+from controller.config import Config
+from controller.simulation.cluster import distribution_of, step_cost
+from controller.simulation_settings import EngineSettings
+from workers.simulated import StepCost
+from workers.simulated.physics import BLOCK
+
+
+def in_words(config: Config) -> list[str]:
+    """What is simulated, with its speeds, and how to set it. Raises: ConfigError, as the simulation does."""
+    simulation, rollout = config.simulation, config.rollout
+    lengths, engine = distribution_of(config), simulation.engine
+    prompt = min(simulation.workload.prompt_tokens, rollout.max_prompt_tokens)
+    cost, context, kv_tokens = step_cost(config), prompt + lengths.mean() / 2, BLOCK * engine.kv_blocks
+    rows = max(1, min(rollout.max_running, int(kv_tokens / context)))
+    whose = "an 8B model on one large-memory GPU (H20) per instance, by the defaults"
+    if engine != EngineSettings():
+        whose = "as simulation.engine says"
+    speeds = ", ".join(f"{speed:g}" for speed in engine.speeds)
+    speeds = "" if speeds == "1" else f"; relative speeds {speeds}"
+    alone, together = (_rate(cost, count, context) for count in (1, rows))
+    base = f" and {simulation.train_base_s:g} s a step" if simulation.train_base_s else ""
+    scored = f"{config.reward.workers} x {config.reward.processes} at a time"
+    return [
+        f"Simulated cluster, not this machine: {whose}.",
+        f"  {rollout.instances} rollout instances: {alone:,.0f} tokens/s with one response, {together:,.0f} with "
+        f"{rows}; KV cache of {kv_tokens:,} tokens{speeds}",
+        f"  trainer: {_per_second(simulation.train_token_s)} tokens/s{base}; weights published in "
+        f"{simulation.publish_s:g} s, pulled in {simulation.pull_s:g} s",
+        f"  rewards: {simulation.score_s:g} s a group, {scored}; decisions and messages cost nothing",
+        f"  prompts of {prompt} tokens; responses {simulation.workload.kind}, {lengths.mean():,.0f} tokens on "
+        f"average, {rollout.max_response_tokens:,} at most",
+        "Set it with simulation.KEY=VALUE; what a run of yours took, `launch.py profile RUN` prints "
+        "(docs/simulation.md).",
+    ]
+
+
+def _rate(cost: StepCost, rows: int, context: float) -> float:
+    """Tokens per second of an instance that decodes so many responses with so much context each."""
+    return rows / cost.stretch_s(rows, round(rows * context), 1)
+
+
+def _per_second(seconds: float) -> str:
+    return f"{1 / seconds:,.0f}" if seconds else "unlimited"
