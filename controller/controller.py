@@ -18,7 +18,7 @@ import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from controller.config import Config
@@ -53,10 +53,11 @@ class Controller:
         """A controller that has not begun.
 
         `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
-        `reward` takes the place of `reward.function`: a function of a module or script, which workers import.
+        `reward` takes the place of `reward.function`: a function, or an object with `__call__`, that has a
+        name at the top level of a module or script, which workers import.
         `on_evaluation(line)` hears of each evaluation that is complete: its line of evaluations.jsonl.
-        `on_warning(text)` hears what a person should know (default: the log); `on_progress(fraction, text)`
-        hears of the making of the initial model.
+        `on_warning(text)` hears what a person should know (it is in the log as well); `on_progress(fraction,
+        text)` of the making of the initial model and of workers that get ready (default: the log).
         Raises: ConfigError if workers could not import `reward`.
         """
         roots: tuple[str, ...] = ()
@@ -137,25 +138,47 @@ class Controller:
             raise self._shell.failure
 
 
-def import_path(function: Callable[..., Any]) -> tuple[str, str]:
-    """The import path by which a worker finds a function, and the folder to put on its sys.path.
+def import_path(reward: Callable[..., Any]) -> tuple[str, str]:
+    """The import path by which a worker finds a function or an object with `__call__`, and the folder to put
+    on its sys.path.
 
-    Raises: ConfigError if there is no such path: a lambda, a closure, a method, or something typed at a
-    prompt.
+    Raises: ConfigError if there is no such path: a closure, a method, a class, or what was made inside a
+    function or typed at a prompt.
     """
-    name = getattr(function, "__qualname__", type(function).__name__)
-    module = inspect.getmodule(function)
-    file = getattr(module, "__file__", None)
-    if not name.isidentifier() or module is None or file is None or vars(module).get(name) is not function:
+    kind = type(reward).__qualname__
+    if inspect.isclass(reward):
         raise ConfigError(
-            f"The reward is {name}, which another process cannot import. Define it with `def` at the top "
-            "level of a module or script, under the name that it is called by."
+            f"The reward is the class {reward.__qualname__}; expected an object of it, or a function."
         )
+    found = _named(reward)
+    if found is None:
+        what = getattr(reward, "__qualname__", f"an object of {kind}")
+        raise ConfigError(
+            f"The reward is {what}, which workers, being other processes, cannot import: it has no name at "
+            "the top level of a module or script. Put `def score(...)` or `judge = Judge()` there, and pass "
+            "that."
+        )
+    module, file, name = found
     path = Path(file).resolve()
     if module.__name__ == "__main__":
         return f"{path}:{name}", str(path.parent)
     depth = module.__name__.count(".") + (path.stem == "__init__")
     return f"{module.__name__}:{name}", str(path.parents[depth])
+
+
+def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
+    """A module that came out of a file, the file, and the name that the reward has in it."""
+    modules = [inspect.getmodule(reward), sys.modules.get("__main__")]
+    if not inspect.isroutine(reward):  # an object may have been made elsewhere than its class
+        modules += list(sys.modules.values())
+    for module in modules:
+        file = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or file is None:
+            continue
+        for name, value in list(vars(module).items()):
+            if value is reward and name.isidentifier():
+                return module, file, name
+    return None
 
 
 def _own_import_paths() -> list[str]:

@@ -27,13 +27,13 @@ def in_words(config: Config) -> list[str]:
     scored = f"{config.reward.workers} x {config.reward.processes} at a time"
     return [
         f"Simulated cluster, not this machine: {whose}.",
-        f"  {rollout.instances} rollout instances: {alone:,.0f} tokens/s with one response, {together:,.0f} with "
-        f"{rows}; KV cache of {kv_tokens:,} tokens{speeds}",
+        f"  {rollout.instances} rollout instances: {alone:,.0f} tokens/s with one response, {together:,.0f} "
+        f"with {rows}; KV cache of {kv_tokens:,} tokens{speeds}",
         f"  trainer: {_per_second(simulation.train_token_s)} tokens/s{base}; weights published in "
         f"{simulation.publish_s:g} s, pulled in {simulation.pull_s:g} s",
         f"  rewards: {simulation.score_s:g} s a group, {scored}; decisions and messages cost nothing",
-        f"  prompts of {prompt} tokens; responses {simulation.workload.kind}, {lengths.mean():,.0f} tokens on "
-        f"average, {rollout.max_response_tokens:,} at most",
+        f"  prompts of {prompt} tokens; responses {simulation.workload.kind}, {lengths.mean():,.0f} tokens "
+        f"on average, {rollout.max_response_tokens:,} at most",
         "Set it with simulation.KEY=VALUE; what a run of yours took, `launch.py profile RUN` prints "
         "(docs/simulation.md).",
     ]
