@@ -161,14 +161,14 @@ class _Pace:
         self._step_s: float | None = None
 
     def remaining_s(self, step: int) -> float | None:
-        """Seconds to the last step; None before the second step."""
+        """Seconds to the last step; None before the second step, and after the last."""
         now, last = self._clock(), self._last
         self._last = (step, now)
         if last is None:
             return None
         lately_s = (now - last[1]) / max(step - last[0], 1)
         self._step_s = lately_s if self._step_s is None else self._step_s + MEMORY * (lately_s - self._step_s)
-        return self._step_s * max(self._steps - step, 0)
+        return self._step_s * (self._steps - step) if step < self._steps else None
 
 
 class PlainConsole:
