@@ -34,14 +34,14 @@ def run_dir(tmp_path_factory):
 
 
 def in_full(recording: Recording) -> dict[int, list[str]]:
-    """The stories of all groups, by the whole history in one pass."""
+    """The stories of every eighth group, by the whole history in one pass."""
     core, names, before = recording.make_core(), {}, {}
     told: dict[int, list[str]] = {}
     for turn in turns(recording, core):
         event = turn.recorded.event
         if isinstance(event, Received) and isinstance(event.message, Attach):
             names[event.peer] = event.message.name
-        for group in range(core.scoring.read_until):
+        for group in range(0, core.scoring.read_until, 8):
             lines = [*telling._of_event(event, group, names)]
             for command in turn.commands:
                 lines += telling._of_command(command, group, names)
@@ -57,8 +57,8 @@ def in_full(recording: Recording) -> dict[int, list[str]]:
 def test_every_groups_story_is_the_one_of_the_whole_history(run_dir):
     with Recording(run_dir) as recording:
         stories = in_full(recording)
-        assert len(stories) > 60
-        for group, lines in list(stories.items())[::3]:
+        assert len(stories) > 8
+        for group, lines in stories.items():
             if lines:
                 assert list(story(recording, group)) == lines, f"group {group}"
 

@@ -11,13 +11,19 @@ from controller.simulation.whatif import go_on
 from protocol.errors import ConfigError, RunError
 from tests.unit.controller.recorded_run import record
 
+SIMULATED = 14
 FAR = {"rollout-1": "far", "rollout-2": "far"}
+
+
+@pytest.fixture(autouse=True)
+def fewer_steps(monkeypatch):
+    monkeypatch.setattr(whatif, "STEPS", SIMULATED)
 
 
 def settings(**staleness):
     return Config.model_validate(
         {
-            "run": {"steps": 24},
+            "run": {"steps": 16},
             "rollout": {"instances": 3, "group_size": 4, "max_response_tokens": 400, "max_running": 16},
             "trainer": {"batch_groups": 4},
             "staleness": {"max_staleness": 2, "strategy": "greedy", **staleness},
@@ -38,7 +44,7 @@ def test_a_run_on_hosts_with_names_goes_on_to_its_end(tmp_path, hosts):
     record(tmp_path, settings(), hosts=hosts)
     with Recording(tmp_path) as recording:
         comparison = go_on(recording, other_config(recording.config(), "staleflow", []))
-    assert comparison.own.steps == comparison.other.steps == whatif.STEPS - 5
+    assert comparison.own.steps == comparison.other.steps == SIMULATED - 5
     assert comparison.other.violations == 0
 
 
@@ -72,18 +78,13 @@ def test_a_simulation_that_stands_still_ends_with_what_it_waits_for(run_dir, mon
         go_on(recording, other_config(recording.config(), "areal", []))
 
 
-def test_progress_is_told_while_it_takes_long(run_dir, monkeypatch, capsys):
+def test_progress_and_decisions_are_told_in_words_and_sort_keys_not_at_all(run_dir, monkeypatch, capsys):
     monkeypatch.setattr("controller.cli_history.TELL_S", 0.0)
     assert main(["replay", str(run_dir), "--strategy", "areal"]) == 0
-    told = capsys.readouterr().err
+    said, told = capsys.readouterr()
     assert "event 0 of " in told
-    assert "simulating own: step 30 of 30" in told
-    assert "simulating other: step 30 of 30" in told
-
-
-def test_decisions_are_compared_in_words_and_sort_keys_not_at_all(run_dir, capsys):
-    assert main(["replay", str(run_dir), "--strategy", "areal"]) == 0
-    said = capsys.readouterr().out
+    assert f"simulating own: step {SIMULATED} of {SIMULATED}" in told
+    assert f"simulating other: step {SIMULATED} of {SIMULATED}" in told
     assert "View(" not in said
     assert "_order" not in said
     assert ": to rollout-" in said
@@ -98,4 +99,4 @@ def test_a_run_bound_by_scoring_is_simulated_as_one(tmp_path):
         measured = whatif.measure(recording)
         comparison = go_on(recording, other_config(recording.config(), "areal", []), measured=measured)
     assert measured.score_s == pytest.approx([0.8] * len(measured.score_s), abs=0.01)
-    assert comparison.own.trajectories_per_s == pytest.approx(4 / 0.8, rel=0.02)  # one group at a time
+    assert comparison.own.trajectories_per_s == pytest.approx(4 / 0.8, rel=0.05)  # one group at a time
