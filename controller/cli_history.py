@@ -61,6 +61,11 @@ def replay(
             print(agreement_in_words(shadow.agreements), flush=True)
             if verdict.is_equal:
                 _go_on(recording, other, at, measured, progress)
+            else:
+                print(
+                    "Compared up to the first difference, and not simulated on: this core does not decide as "
+                    "the one that made the run, so it does not stand where the run stood."
+                )
     raise typer.Exit(0 if verdict.is_equal else 1)
 
 

@@ -1,5 +1,7 @@
 """What distinguishes a real recording from a simulated one does not keep it from going on in virtual time."""
 
+import sqlite3
+
 import pytest
 
 from controller.cli import main
@@ -89,6 +91,18 @@ def test_progress_and_decisions_are_told_in_words_and_sort_keys_not_at_all(run_d
     assert "_order" not in said
     assert ": to rollout-" in said
     assert "admission: " in said
+
+
+def test_a_run_of_a_core_that_decided_otherwise_is_not_simulated_on(tmp_path, run_dir, capsys):
+    copied = tmp_path / "run.db"
+    copied.write_bytes((run_dir / "run.db").read_bytes())
+    db = sqlite3.connect(copied, isolation_level=None)
+    db.execute("UPDATE fingerprints SET digests = x'0102030405060708' WHERE first_seq = 40")
+    db.close()
+    assert main(["replay", str(copied), "--strategy", "areal"]) == 1
+    said = capsys.readouterr().out
+    assert "The first difference is at event 40" in said
+    assert "not simulated on: this core does not decide as the one that made the run" in said
 
 
 def test_a_run_bound_by_scoring_is_simulated_as_one(tmp_path):
