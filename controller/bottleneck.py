@@ -34,7 +34,7 @@ def verdict(figures: Figures, config: Config) -> str:
     what, how = _steady(figures, config)
     if start_s > max(START_WORTH_NAMING * all_s, START_WORTH_NAMING_S):
         else_ = f"apart from it by {what}" if what else "apart from it balanced"
-        return f"Bound by start-up, {start_s / all_s:.0%} of {all_s:.0f} s; {else_}: {how}"
+        return f"Bound by the start of workers, {start_s / all_s:.0%} of {all_s:.0f} s; {else_}: {how}"
     return f"Bound by {what}: {how}" if what else f"Balanced: {how}"
 
 

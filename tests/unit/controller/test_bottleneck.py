@@ -95,8 +95,8 @@ def test_at_bound_zero_it_is_the_order():
 def test_start_up_is_named_where_it_took_most_of_the_time_and_is_nobodys_idling():
     found = told({"start-up": 60.0, "training": 38.0, "rollout": 2.0}, idle=0.5)
     assert found == (
-        "Bound by start-up, 60% of 100 s; apart from it by training: the trainer was idle 5% of the time, "
-        "rollout 50%; raise trainer.ranks, or lower rollout.instances."
+        "Bound by the start of workers, 60% of 100 s; apart from it by training: the trainer was idle 5% of "
+        "the time, rollout 50%; raise trainer.ranks, or lower rollout.instances."
     )
     assert told({"start-up": 30.0, "training": 40.0}, idle=0.5).startswith("Bound by training: ")
 
@@ -123,7 +123,7 @@ def simulated(*, seed=0, **sections):
             "rollout": {"instances": 8}, "staleness": {"max_staleness": 4, "in_flight_batches": 1.0},
             "simulation": {"train_token_s": 1e-6},
         }),
-        ("start-up", {"simulation": {"attach_s": 120.0}}),
+        ("the start of workers", {"simulation": {"attach_s": 120.0}}),
     ],
 )  # fmt: skip
 def test_a_simulated_run_is_told_what_bounds_it(name, sections):

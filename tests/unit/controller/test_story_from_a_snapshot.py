@@ -1,5 +1,7 @@
 """A story told from the nearest snapshot to the last word about its group is the same to the letter."""
 
+import sqlite3
+
 import pytest
 
 from controller import story as telling
@@ -9,6 +11,7 @@ from controller.groups import FIRST_EVALUATION_GROUP
 from controller.recording import Recording
 from controller.replay import turns
 from controller.story import story
+from protocol.errors import RunError
 from protocol.messages import Attach
 from tests.unit.controller.answered_run import AnsweredRun
 from tests.unit.controller.recorded_run import record
@@ -99,3 +102,17 @@ def test_a_run_that_ends_while_it_is_read_leaves_nothing_beside_its_file(tmp_pat
         close()
         assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
         assert any("Train 0.0" in line for line in lines) or recording.last == 20
+
+
+def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.recording.AT_ONCE", 5)
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    run.to_the_end()
+    with Recording(tmp_path) as recording:
+        events = recording.events()
+        next(events)
+        db = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+        db.execute("DELETE FROM events WHERE seq <= 20")
+        db.close()
+        with pytest.raises(RunError, match=r"was shortened while it was read.* up to 20\. Ask again"):
+            list(events)
