@@ -7,7 +7,6 @@ Relative paths come out absolute.
 
 import difflib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from controller.config import Config, Section
 from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import EvaluationSettings
+from controller.yaml_file import MAX_CHARACTERS, read_yaml
 from protocol.errors import ConfigError
 from strategies.cost_model import COST_MODELS, load_coefficients
 
@@ -27,19 +27,6 @@ PATH_KEYS = (
 )  # fmt: skip
 
 Tree = dict[str, Any]
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as meant: `1e-6` is a number, `2026-01-01` a string, and a key given twice is a mistake."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
-    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -142,9 +129,8 @@ def _summary(name: str, problems: list[str]) -> str:
 def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
     """The file as nested dictionaries, " (line N)" per dotted path, and problems of form."""
     try:
-        text = file.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=_Loader)
-        tree = yaml.load(text, Loader=_Loader)  # a SafeLoader
+        with file.open(encoding="utf-8") as stream:
+            tree, node = read_yaml(stream.read(MAX_CHARACTERS + 1))
     except FileNotFoundError:
         raise ConfigError(
             f"There is no file {file} (working directory {Path.cwd()}). Give the path of a YAML "
@@ -187,7 +173,7 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     if not separator or not dotted:
         return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value, _ = read_yaml(text)
     except yaml.YAMLError as error:
         return [f"{override!r} on the command line: its value is not YAML ({' '.join(str(error).split())})."]
     *sections, key = dotted.split(".")

@@ -1,0 +1,104 @@
+"""Reads YAML as people write it for a configuration, within bounds.
+
+Invariants: what is read costs time and memory in proportion to its text, of which there is a bounded amount:
+aliases count for what they stand for, and nothing holds itself; no tag makes an object; whatever is refused
+is refused as yaml.YAMLError, with its line.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+MAX_CHARACTERS = 1 << 18
+MAX_NODES = 10_000  # values, keys and collections, aliases written out
+MAX_DEPTH = 32
+MAX_DIGITS = 100  # of a number, signs and points included
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+TEXT = "tag:yaml.org,2002:str"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as meant: `1e-6` is a number, `2026-01-01` a string, and a key given twice is a mistake."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Raises: yaml.YAMLError, also for what only looks like a number, such as `0x_`."""
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise _refused(node.start_mark, f"{str(node.value)[:40]!r} is no number: {error}") from None
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str) -> tuple[Any, yaml.Node | None]:
+    """The value of a document, and its nodes, which know their lines; None for an empty one.
+
+    Raises: yaml.YAMLError.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise yaml.YAMLError(
+            f"it has more than {MAX_CHARACTERS:,} characters; expected a configuration, which is shorter"
+        )
+    _measure(text)
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    finally:
+        loader.dispose()
+
+
+def _measure(text: str) -> None:
+    """Read the text without building anything. Raises: yaml.YAMLError if it is not within the bounds."""
+    loader, count = _Loader(text), 0
+    anchors: dict[str, int] = {}  # -> nodes that an alias stands for
+    open_collections: list[tuple[str | None, int]] = []  # anchor, and the count before
+    try:
+        while loader.check_event():
+            event = loader.get_event()
+            if isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = open_collections.pop()
+                if anchor is not None:
+                    anchors[anchor] = count - before
+            elif isinstance(event, yaml.AliasEvent):
+                if event.anchor not in anchors:
+                    what = f"the alias *{event.anchor} stands for what it is in, or for nothing before it"
+                    raise _refused(event.start_mark, f"{what}; write the value out")
+                count += anchors[event.anchor]
+            elif isinstance(event, yaml.NodeEvent):
+                count += 1
+                _check_node(loader, event)
+                if isinstance(event, yaml.CollectionStartEvent):
+                    open_collections.append((event.anchor, count - 1))
+                elif event.anchor is not None:
+                    anchors[event.anchor] = 1
+            if count > MAX_NODES or len(open_collections) > MAX_DEPTH:
+                much = f"values nested deeper than {MAX_DEPTH}" if count <= MAX_NODES else (
+                    f"more than {MAX_NODES:,} values, aliases written out"
+                )  # fmt: skip
+                raise _refused(event.start_mark, f"there are {much}; no configuration needs that")
+    finally:
+        loader.dispose()
+
+
+def _check_node(loader: _Loader, event: yaml.NodeEvent) -> None:
+    tag = getattr(event, "tag", None)
+    if tag not in (None, TEXT):
+        raise _refused(event.start_mark, f"it has the tag {tag[:80]!r}; tags are not used here, leave it out")
+    if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_DIGITS:
+        resolved = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if resolved in NUMBERS:
+            many = f"a number has {len(event.value):,} digits, beginning with {event.value[:20]}"
+            raise _refused(event.start_mark, f"{many}; expected at most {MAX_DIGITS}")
+
+
+def _refused(mark: Any, problem: str) -> yaml.YAMLError:
+    return yaml.YAMLError(f"line {mark.line + 1}: {problem}")
