@@ -22,6 +22,7 @@ from controller.check_engine import vllm_problems
 from controller.config import Config, DataSettings
 from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import HeldOutSettings
+from controller.prompts import no_text
 from protocol.algorithms import LOSSES
 from protocol.errors import ConfigError
 from protocol.security import Keyring
@@ -32,6 +33,7 @@ from strategies.routing import ROUTINGS
 from strategies.synchronization import SYNCHRONIZATIONS
 
 TRAINER_BYTES_PER_PARAMETER = 16  # float32 weights, gradients, and AdamW's two moments
+ROWS_READ = 1000  # for what a run would leave out
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -278,6 +280,7 @@ def _check_source(data: DataSettings, section: str, *, is_supervised: bool = Fal
             )
     elif path.is_file():
         yield from _check_first_row(data, path, section, is_supervised=is_supervised)
+        yield from _check_text(path, section)
     elif ":" not in data.path:
         yield Finding(
             "error",
@@ -322,6 +325,21 @@ def _check_first_row(data: DataSettings, path: Path, section: str, *, is_supervi
                 f"the first row of {path} has no column {source!r}; it has {', '.join(map(repr, row))}. Map "
                 f"it: `{section}.columns: {{{name}: THE_COLUMN}}`.",
             )  # fmt: skip
+
+
+def _check_text(path: Path, section: str) -> Findings:
+    """Rows that a run would leave out, among the first."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(islice(lines, ROWS_READ), 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # a run says it, and ends
+            if isinstance(row, dict) and (problem := no_text(row)):
+                yield Finding(
+                    "note", f"{section}.path", f"{path}, line {number} {problem} It will be left out."
+                )
+                return
 
 
 def _check_run_directory(config: Config) -> Findings:

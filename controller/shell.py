@@ -132,7 +132,11 @@ class Shell:
             stack.callback(self._server.close)
             self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
             self._local_key = self.directory.publish_key(keys.local) if keys else None
-            self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
+            loop = asyncio.get_running_loop()
+            self._prompts = await asyncio.to_thread(
+                PromptSource, self._config, self._iterable,
+                on_refused=lambda text: loop.call_soon_threadsafe(self._on_refusal, text),
+            )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
                 self._begin_core()
