@@ -456,5 +456,6 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         evaluation_function=config.evaluation.reward_function,
         weights=config.weights,
         import_paths=import_paths,
+        is_private=config.run.private,
         reattach_s=config.controller.reattach_s,
     )

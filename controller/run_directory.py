@@ -9,9 +9,10 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ import yaml
 
 from controller.config import Config
 from protocol.errors import ConfigError
+from protocol.private_files import OTHERS
 from protocol.security import WorkerKey, write_local_key
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 
@@ -46,6 +48,7 @@ class RunDirectory:
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
         self.previous: Path | None = None
         """Where the older run lies now; None if none was set aside."""
+        self._folder_mode, self._file_mode = (0o700, 0o600) if config.run.private else (0o777, 0o666)
         with self._in_words():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
@@ -83,10 +86,13 @@ class RunDirectory:
     def _open(self) -> None:
         # other runs sweep what nobody holds, and all workers may be dead at once
         self._hold = hold(self._segments)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+        self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
+        if self._config.run.private:
+            self._close_to_others()
         tree = self._config.model_dump(mode="json")
         self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
-        self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
 
     @property
     def logs(self) -> Path:
@@ -117,7 +123,8 @@ class RunDirectory:
                 return True
             shutil.rmtree(self.model)
         self.model.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(origin)
+        with self._open_file(note, "w") as file:
+            file.write(origin)
         return False
 
     def publish_address(self, endpoint: str) -> None:
@@ -143,7 +150,7 @@ class RunDirectory:
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
         """One more line of evaluations.jsonl, which is not there before the first."""
-        with open(self.path / EVALUATIONS, "a", encoding="utf-8") as file:
+        with self._open_file(self.path / EVALUATIONS, "a") as file:
             file.write(json.dumps(metrics) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
@@ -189,7 +196,7 @@ class RunDirectory:
         while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
             number += 1
         self.path.rename(aside)
-        self.path.mkdir()
+        self.path.mkdir(mode=self._folder_mode)
         for name in self._kept:
             if (aside / name).exists():
                 (aside / name).rename(self.path / name)
@@ -197,12 +204,27 @@ class RunDirectory:
 
     def _write_atomically(self, name: str, text: str, *, is_synced: bool = True) -> None:
         aside = self.path / f".{name}.new"
-        with open(aside, "w", encoding="utf-8") as file:
+        with self._open_file(aside, "w") as file:
             file.write(text)
             if is_synced:
                 file.flush()
                 os.fsync(file.fileno())
         aside.replace(self.path / name)
+
+    def _open_file(self, path: Path, how: str) -> IO[str]:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, self._file_mode)
+
+        return open(path, how, encoding="utf-8", opener=opener)
+
+    def _close_to_others(self) -> None:
+        """What an earlier life of the run, which was not private, has left; links are not followed."""
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
+                with suppress(FileNotFoundError):  # a worker of that life was just ending
+                    mode = path.lstat().st_mode
+                    if mode & OTHERS and not stat.S_ISLNK(mode):
+                        path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
 from protocol.model_files import digest_of, read_model_files
+from protocol.private_files import for_owner_only
 from protocol.security import Keyring, channel_key
 from protocol.transport import Server
 
@@ -484,13 +486,18 @@ class Shell:
         }
 
     def _log_to_file(self, stack: ExitStack) -> None:
-        handler = logging.FileHandler(self.directory.logs / "controller.log")
+        handler = _OwnersLog(self.directory.logs / "controller.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger("staleflow")
         root.setLevel(self._config.logging.level.upper())
         root.addHandler(handler)
         stack.callback(handler.close)
         stack.callback(root.removeHandler, handler)
+
+
+class _OwnersLog(logging.FileHandler):
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
 
 
 def _origin(factory: str, seed: int) -> str:

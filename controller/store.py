@@ -16,6 +16,7 @@ Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from controller.journal import decode_event, encode_event
 from protocol.codec import ITEM_BYTES
 from protocol.errors import LocalError, RemoteError, RunError
 from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
+from protocol.private_files import for_owner_only
 
 SCHEMA_VERSION = 3
 SCHEMA = f"""
@@ -74,13 +76,15 @@ class Store:
         self._cache_bytes = 0
         self._max_cache_bytes = cache_bytes
         try:
+            if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
+                os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
             self._db = sqlite3.connect(self._path, isolation_level=None)
             if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
                 check_schema(self._db, self._path)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
             self._db.executescript(SCHEMA)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise broken(self._path, error) from error
         self._groups = self._stored_groups()
         self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
@@ -296,7 +300,7 @@ def decode_numbered(number: int, data: bytes, path: str) -> Event:
         raise RunError(f"Event {number} of {path} cannot be replayed: {error}") from error
 
 
-def broken(path: str, error: sqlite3.Error) -> RunError:
+def broken(path: str, error: sqlite3.Error | OSError) -> RunError:
     """What to tell the user when SQLite fails."""
     return RunError(
         f"The run's database {path} failed: {error}. Expected a writable local disk with free space (network "

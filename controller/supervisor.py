@@ -16,10 +16,12 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from controller.events import WorkerExited
 from protocol.errors import RunError
 from protocol.messages import Role
+from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent  # where the package `workers` lies
@@ -41,6 +43,10 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._begin = path.stat().st_size if path.exists() else 0
+
+    def open(self) -> IO[bytes]:
+        """To go on writing; for the run's user only, as it quotes prompts and responses."""
+        return open(self.path, "ab", opener=for_owner_only)
 
     def last_words(self) -> str:
         with open(self.path, "rb") as file:
@@ -135,8 +141,9 @@ class Supervisor:
         Raises: RunError with the end of its log if it fails.
         """
         log = _Log(self._logs / "prepare.log")
-        arguments = ("--factory", factory, "--directory", str(directory), "--seed", str(seed))
-        with log.path.open("ab") as file:
+        arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
+        arguments += ["--private"] if self._settings.is_private else []
+        with log.open() as file:
             process = await asyncio.create_subprocess_exec(
                 *self._prepare, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=file,
                 env=self._environment(self._settings.trainer.threads), start_new_session=True,
@@ -212,7 +219,7 @@ class Supervisor:
         ]
 
     async def _start(self, log: _Log, arguments: list[str], environment: dict[str, str]) -> Process:
-        with log.path.open("ab") as file:
+        with log.open() as file:
             return await asyncio.create_subprocess_exec(
                 *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
                 start_new_session=True,

@@ -69,7 +69,11 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
             "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
         )
     try:
-        (directory / "workers").mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, directory / "workers"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if (directory / "server.key").exists():
+            directory.chmod(0o700)  # an earlier release made it wider
         if not (directory / "server.key").exists():
             public, secret = _pair()
             _write_new(directory / "server.key", ServerKey(public=public, secret=secret))

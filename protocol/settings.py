@@ -321,6 +321,8 @@ class WorkerSettings(Section):
     weights: WeightsSettings = WeightsSettings()
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
+    is_private: bool = False
+    """Whether what this worker writes is for the run's user only."""
     reattach_s: float = 300.0
     """Seconds for which a worker that was attached by hand looks for a controller that is gone."""
 

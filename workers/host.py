@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
 from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
 from protocol.model_files import keep_model_files
+from protocol.private_files import OTHERS
 from protocol.security import load_worker_key
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
@@ -128,6 +129,8 @@ class _Host:
         role = self._attach.role
         try:
             settings = self._adapt(link.settings)
+            if settings.is_private:
+                os.umask(OTHERS)
             if self._options.parent is not None and role == "rollout":
                 await self._succeed(link)
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
@@ -294,6 +297,8 @@ def _follow(overrides: list[str]) -> int:
         adapt, told = Overrides("trainer", overrides), shared_settings()
         while told is not None:
             settings = adapt(told)
+            if settings.is_private:
+                os.umask(OTHERS)
             sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
             os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
             from workers.trainer import follow
