@@ -278,7 +278,8 @@ class TrainerSettings(Section):
     the last one are kept on disk, for a trainer that is lost: a smaller number costs time, a larger one disk
     and a longer recovery."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept."""
+    """Newest checkpoints that are kept, and with them the batches since the oldest: if the newest is damaged,
+    the run goes on from the one before it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -321,6 +322,8 @@ class WorkerSettings(Section):
     weights: WeightsSettings = WeightsSettings()
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
+    newest_version: int | None = None
+    """What the run has made, told to trainers: a checkpoint beyond it is not of this history. None: any."""
     is_private: bool = False
     """Whether what this worker writes is for the run's user only."""
     reattach_s: float = 300.0
