@@ -8,18 +8,20 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from controller.config import Config
 from controller.core import Core
 from controller.core_image import thaw
+from controller.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
 from controller.events import Event
 from controller.fingerprint import SIZE_BYTES
 from controller.release import release
-from controller.store import broken, check_schema, decode_numbered, digest
+from controller.store import check_schema, decode_record
 from protocol.errors import RunError
 
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
@@ -42,6 +44,10 @@ class Snapshot(NamedTuple):
     core: Core
 
 
+class _Damaged(Exception):
+    """A snapshot is not what was written."""
+
+
 class Recording:
     """The file of a run, finished or not; a context manager."""
 
@@ -55,6 +61,8 @@ class Recording:
                 "runs/quickstart, or the run.db in it."
             )
         self.path = str(file)
+        self.notes: list[str] = []
+        """What was damaged and done without, in words."""
         live = file.with_name(f"{file.name}-wal").exists()
         try:
             self._db = sqlite3.connect(
@@ -66,11 +74,14 @@ class Recording:
             self._db.execute("BEGIN")
             self.facts: dict[str, str] = dict(self._db.execute("SELECT name, value FROM facts"))
             (first,) = self._db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
-            snapshots = [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+            snapshots = self._snapshot_numbers()
         except sqlite3.Error as error:
             raise broken(self.path, error) from error
         self.pruned: int = first - 1 if first - 1 in snapshots else 0
         """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
+        if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:
+            self.close()
+            raise damaged(self.path, f"what it says of {bad[0]} is no text")
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
         if missing:
             self.close()
@@ -92,7 +103,7 @@ class Recording:
     @property
     def release(self) -> dict[str, str]:
         """What `controller.release` said where the run was made."""
-        return json.loads(self.facts["release"])
+        return self._parsed("release")
 
     def other_release(self) -> str:
         """How the code that made the run differs from the code here; "" if it does not."""
@@ -134,21 +145,63 @@ class Recording:
         return self._fresh_core(config or self.config())
 
     def snapshot(self, number: int | None = None) -> "Snapshot | None":
-        """The newest snapshot that this release made and that is whole, or the one after event `number`."""
-        query = "SELECT seq, now, release, digest, image FROM snapshots ORDER BY seq DESC"
-        for seq, now, made_by, expected, image in self._db.execute(query):
-            is_ours = json.loads(made_by) == release() and digest(image) == expected
-            if is_ours and number in (None, seq):
+        """The newest snapshot that this release made and that is whole, or the one after event `number`.
+
+        Raises: RunError.
+        """
+        with self._in_words():
+            numbers = self._snapshot_numbers() if number is None else [number]
+        for seq in numbers:
+            try:
+                now, made_by, image = self._read_snapshot(seq)
+            except (sqlite3.DatabaseError, _Damaged):
+                self.notes.append(
+                    f"The snapshot after event {seq} of {self.path} is damaged and not used: an older one "
+                    "is, or the journal from its beginning. Look at the disk."
+                )
+                continue
+            if json.loads(made_by) == release():
                 return Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
         return None
 
+    def _read_snapshot(self, number: int) -> tuple[float, str, bytes]:
+        query = "SELECT now, release, digest, image FROM snapshots WHERE seq = ?"
+        now, made_by, expected, image = self._db.execute(query, (number,)).fetchone() or (0.0, "", b"", b"")
+        if not is_whole(expected, snapshot_digest, number, now, made_by, image):
+            raise _Damaged
+        return now, made_by, image
+
+    def _snapshot_numbers(self) -> list[int]:
+        return [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq DESC")]
+
     def lines(self, steps: int) -> list[dict[str, object]]:
-        """The first lines of metrics.jsonl, as far as snapshots have them."""
-        rows = self._db.execute("SELECT line FROM lines WHERE step <= ? ORDER BY step", (steps,))
-        return [json.loads(line) for (line,) in rows]
+        """The first lines of metrics.jsonl, as far as snapshots have them whole. Raises: RunError."""
+        found: list[dict[str, object]] = []
+        query = "SELECT step, line, checksum FROM lines WHERE step <= ? ORDER BY step"
+        with self._in_words():
+            for step, line, checksum in self._db.execute(query, (steps,)):
+                if is_whole(checksum, line_checksum, step, line):
+                    found.append(json.loads(line))
+                else:
+                    text = f"The line of step {step} in {self.path} is damaged; metrics.jsonl is without it."
+                    self.notes.append(text)
+        return found
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise broken(self.path, error) from error
+
+    def _parsed(self, fact: str) -> Any:
+        try:
+            return json.loads(self.facts[fact])
+        except ValueError:
+            raise damaged(self.path, f"what it says of {fact} is no JSON") from None
 
     def _fresh_core(self, config: Config) -> Core:
-        import_paths = tuple(json.loads(self.facts["import_paths"]))
+        import_paths = tuple(self._parsed("import_paths"))
         sys.path.extend(path for path in import_paths if path not in sys.path)
         return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
 
@@ -159,21 +212,20 @@ class Recording:
         """
         after = self.pruned if after is None else after
         fingerprints = self._fingerprints(after)
-        of, expected_digest = next(fingerprints, (0, b""))
-        try:
-            rows = self._db.execute("SELECT seq, now, event FROM events WHERE seq > ? ORDER BY seq", (after,))
-            for expected, (number, now, data) in enumerate(rows, after + 1):
+        with self._in_words():
+            of, expected_digest = next(fingerprints, (0, b""))
+            query = "SELECT seq, now, event, checksum FROM events WHERE seq > ? ORDER BY seq"
+            rows = self._db.execute(query, (after,))
+            for expected, (number, now, data, checksum) in enumerate(rows, after + 1):
                 if number != expected:
                     raise RunError(
                         f"Event {expected} of {self.path} is missing (the next is {number}); a history is "
-                        "whole or worthless. Restore the file from a backup."
+                        f"whole or worthless. Look at the disk, and {way_on(Path(self.path))}"
                     )
-                event = decode_numbered(number, data, self.path)
+                event = decode_record(self.path, number, now, data, checksum)
                 while 0 < of < number:
                     of, expected_digest = next(fingerprints, (0, b""))
                 yield Recorded(number, now, event, expected_digest if of == number else None)
-        except sqlite3.Error as error:
-            raise broken(self.path, error) from error
 
     def _fingerprints(self, after: int) -> Iterator[tuple[int, bytes]]:
         query = "SELECT first_seq, digests FROM fingerprints WHERE first_seq > ? ORDER BY first_seq"

@@ -112,6 +112,8 @@ class Shell:
             stack.callback(self.directory.close)
             past = await self._read_past()
             self._log_to_file(stack)
+            for note in past.notes if past else ():
+                self._on_refusal(note)
             durability = self._config.run.durability
             self._store = Store(self.directory.path / "run.db", durability=durability)
             stack.callback(self._store.close)
@@ -153,6 +155,11 @@ class Shell:
         """The run in the directory, if there is one and it is not over; else the directory is made anew."""
         directory = self.directory
         if not directory.has_run:
+            if directory.previous is not None and self._config.run.resume == "auto":
+                self._on_warning(
+                    f"{directory.path} held a run without run.db, so nothing could go on with it: it is set "
+                    f"aside at {directory.previous}, and this is a new one."
+                )
             return None
         past, steps = None, finished_steps(directory.path, self._config)
         if steps is None:
