@@ -59,16 +59,19 @@ class RunDirectory:
             self.has_run = may_go_on and (self.path / "run.db").exists()
             """Whether there is a run to go on with: call `begin` or `go_on`."""
             if not self.has_run:
-                self.begin()
+                self.begin(is_blank=may_go_on and self._is_blank())
         except ConfigError:
             self._lock.close()
             raise
 
-    def begin(self) -> None:
-        """Set an older run aside, and make the folder anew. Raises: ConfigError."""
+    def begin(self, *, is_blank: bool = False) -> None:
+        """Set an older run aside, and make the folder anew; one that was stopped before it had begun
+        (`is_blank`) has nothing to keep, and is begun where it lies. Raises: ConfigError."""
         with self._in_words():
             remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
-            self.previous, self.has_run = self._set_aside(), False
+            self.previous, self.has_run = None if is_blank else self._set_aside(), False
+            for suffix in ("", "-wal", "-shm"):
+                (self.path / f"run.db{suffix}").unlink(missing_ok=True)
             self._open()
 
     def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
@@ -188,6 +191,12 @@ class RunDirectory:
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
+
+    def _is_blank(self) -> bool:
+        """Whether a controller was killed here before it had so much as run.db."""
+        metrics = self.path / "metrics.jsonl"
+        has_lines = metrics.is_file() and metrics.stat().st_size > 0
+        return not has_lines and not any((self.path / n).exists() for n in ("summary.json", "checkpoints"))
 
     def _set_aside(self) -> Path | None:
         if not self.path.exists() or all(entry.name in self._kept for entry in self.path.iterdir()):

@@ -101,6 +101,8 @@ class Shell:
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._first_event: Event = events.Started()
+        self.has_begun = False
+        """Whether the initial model is there, and the core at work."""
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -169,7 +171,7 @@ class Shell:
                 directory.go_on(past.lines, past.core.evaluation.reports)
                 return past
             steps = past.core.state.steps
-        directory.begin()
+        directory.begin(is_blank=steps is None)
         if steps is not None:
             self._on_warning(
                 f"The run in {directory.path} was finished after {steps} train steps, and is set aside at "
@@ -420,6 +422,7 @@ class Shell:
                     seed=self._config.run.seed,
                     on_progress=self._on_progress,
                 )
+            self.has_begun = True
             self._post(self._first_event)
             waiting, self._model_wanted = self._model_wanted or [], None
             for peer in waiting:

@@ -21,6 +21,7 @@ from typing import IO
 from controller.events import WorkerExited
 from protocol.errors import RunError
 from protocol.messages import Role
+from protocol.model_files import remove_unfinished
 from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 
@@ -161,6 +162,7 @@ class Supervisor:
             finally:
                 _kill_session(process)
                 await process.wait()
+                remove_unfinished(directory)
         if code:
             raise RunError(
                 f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "

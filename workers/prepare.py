@@ -10,12 +10,12 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.importing import load_object
+from protocol.model_files import aside_of, remove_unfinished
 from protocol.private_files import OTHERS
 
 
@@ -32,7 +32,8 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
     make = load_object(factory)
     os.umask(umask := os.umask(OTHERS))  # only so can it be read
     directory.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    remove_unfinished(directory)
+    aside = aside_of(directory)
     try:
         make(str(aside), seed=seed, progress=report)
         if not (aside / "config.json").is_file():
