@@ -25,7 +25,7 @@ from protocol.errors import ConfigError, RunError
 READ_AT_ONCE = 1024  # prompts
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
-    "run.private",
+    "run.private", "weights.host",
     "logging", "controller", "simulation", "evaluation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",

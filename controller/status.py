@@ -52,6 +52,8 @@ def in_words(run: Path, *, now: float) -> list[str]:
     due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
     lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
     lines += _table(seen["workers"])
+    serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
+    lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
     waits = [wait for wait in seen["waits"] if wait["is_overdue"]] or seen["waits"][:3]
     lines += [
         f"{'STUCK' if wait['is_overdue'] else 'waits'}: {wait['owner']}, {wait['for_s']:.0f} s, for "

@@ -34,6 +34,7 @@ from protocol.settings import WorkerSettings
 from workers.last_words import LastWords, hand_over
 from workers.link import Link, LinkClosed
 from workers.parent import die_with_parent, outlive_parent
+from workers.weights.address import require_own
 
 logger = logging.getLogger("workers")
 
@@ -238,10 +239,10 @@ class Overrides:
     ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
         "rollout": (
             "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
-            "model.path",
+            "model.path", "weights.host",
         ),
         "reward": ("reward.processes", "model.path"),
-        "trainer": ("trainer.device", "trainer.threads", "model.path"),
+        "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
     }  # fmt: skip
 
     def __init__(self, role: Role, words: list[str]) -> None:
@@ -255,6 +256,8 @@ class Overrides:
                     f"with one of {', '.join(self.ALLOWED[role])}. The rest is the same for all: set it "
                     "where the controller starts."
                 )
+            if key == "weights.host":
+                require_own(value, source=key)
             self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
 
     def __call__(self, settings: WorkerSettings) -> WorkerSettings:

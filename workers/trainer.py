@@ -97,7 +97,7 @@ class TrainerWorker:
             self._neighbour = make_neighbour(
                 self._publisher.directory,
                 link,
-                window_mb=self._settings.weights.window_mb,
+                self._settings,
                 is_writers=True,
                 on_restart=lambda endpoint: link.send(Serving(endpoint)),
             )

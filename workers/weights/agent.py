@@ -45,7 +45,7 @@ class Agent:
             self._door = Door(
                 self._context, admits=orders.key.public.__eq__, on_refusal=lambda why: logger.warning(why)
             )
-        self._router = serving_socket(self._context, orders.host, window=self._window, key=orders.key)
+        self._router = serving_socket(self._context, orders.bind, window=self._window, key=orders.key)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._held: dict[int, tuple[memoryview, Layout]] = {}  # versions that somebody asked for
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
