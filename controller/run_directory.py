@@ -43,6 +43,7 @@ class RunDirectory:
         first = Path(config.model.path).parts[0]
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
+        self._evaluations: IO[str] | None = None
         self._socket_dir: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
@@ -153,8 +154,10 @@ class RunDirectory:
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
         """One more line of evaluations.jsonl, which is not there before the first."""
-        with self._open_file(self.path / EVALUATIONS, "a") as file:
-            file.write(json.dumps(metrics) + "\n")
+        if self._evaluations is None:
+            self._evaluations = self._open_file(self.path / EVALUATIONS, "a")
+        self._evaluations.write(json.dumps(metrics) + "\n")
+        self._evaluations.flush()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json, complete or not there."""
@@ -174,8 +177,9 @@ class RunDirectory:
             remove(versions, even_if_held=True)
         if self._socket_dir is not None:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
-        if self._metrics is not None:
-            self._metrics.close()
+        for file in (self._metrics, self._evaluations):
+            if file is not None:
+                file.close()
         self._lock.close()
 
     def _take_lock(self) -> None:

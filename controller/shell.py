@@ -45,6 +45,7 @@ from controller.snapshots import CAN_BEGIN, Snapshots
 from controller.store import Store
 from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
+from protocol.descriptors import RETRY_S, are_spent, raise_limit
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
@@ -125,6 +126,8 @@ class Shell:
                 unsaved_events=past.replayed if past else 0,
             )
             stack.callback(self._snapshots.close)
+            descriptors = raise_limit()
+            log.info("%s", descriptors.in_words())
             controller = self._config.controller
             keys = Keyring(controller.keys) if controller.keys else None
             self._server = Server(
@@ -134,6 +137,7 @@ class Shell:
                 on_drained=self._turn,
                 on_refusal=self._on_refusal,
                 keys=keys,
+                strangers=descriptors.strangers,
             )
             stack.callback(self._server.close)
             self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
@@ -256,6 +260,9 @@ class Shell:
         try:
             files = read_model_files(self.directory.model if model.factory else Path(model.path))
         except OSError as error:
+            if are_spent(error):
+                asyncio.get_running_loop().call_later(RETRY_S, self._send_model_files, peer)
+                return
             log.warning("The files of the model cannot be read for a remote worker: %s", error)
             files = {}
         self._server.send(peer, ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))

@@ -7,6 +7,7 @@ is left.
 """
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.events import WorkerExited
+from protocol.descriptors import RETRY_S, are_spent
 from protocol.errors import RunError
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
@@ -36,6 +38,7 @@ PREPARE = (sys.executable, "-P", "-m", "workers.prepare")
 PROGRESS = re.compile(r"progress (\d+(?:\.\d+)?) ?(.*)")
 
 Progress = Callable[[float, str], None]
+logger = logging.getLogger("staleflow.supervisor")
 
 
 class _Log:
@@ -221,11 +224,18 @@ class Supervisor:
         ]
 
     async def _start(self, log: _Log, arguments: list[str], environment: dict[str, str]) -> Process:
-        with log.open() as file:
-            return await asyncio.create_subprocess_exec(
-                *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+        while True:
+            try:
+                with log.open() as file:
+                    return await asyncio.create_subprocess_exec(
+                        *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
+                        start_new_session=True,
+                    )  # fmt: skip
+            except OSError as error:
+                if not are_spent(error):
+                    raise
+                logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
+            await asyncio.sleep(RETRY_S)
 
     def _environment(self, threads: int) -> dict[str, str]:
         """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""

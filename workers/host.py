@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import ValidationError
 
+from protocol.descriptors import raise_limit
 from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
 from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
 from protocol.model_files import keep_model_files
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    raise_limit()
     if options.parent is not None:
         die_with_parent(options.parent)
     if options.role == "trainer" and int(os.environ.get("RANK", "0")):
