@@ -10,6 +10,8 @@ never take the descriptors that the run needs.
 import ipaddress
 import socket
 import struct
+from collections import OrderedDict
+from collections.abc import Callable
 
 import zmq
 
@@ -27,8 +29,9 @@ class Porter:
         """`endpoint`: the TCP endpoint that was bound."""
         self._port = int(endpoint.rpartition(":")[2])
         self.most, self.most_of_one = most, max(1, most // 2)
-        self._waiting: dict[int, tuple[str, float]] = {}  # -> address, since; oldest first
-        self._of: dict[str, dict[int, None]] = {}  # address -> descriptors, oldest first
+        self._family = socket.AF_INET6 if "[" in endpoint else socket.AF_INET
+        self._waiting: OrderedDict[int, tuple[str, float]] = OrderedDict()  # -> address, since; oldest first
+        self._of: dict[str, OrderedDict[int, None]] = {}  # address -> descriptors, oldest first
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -37,12 +40,12 @@ class Porter:
         """Take the news of ACCEPTED or CLOSED; whether one was ended to make room for this one."""
         if what == CLOSED:
             self.gone(descriptor)
-        elif address := _peer_of(descriptor, self._port):
-            oldest = self.come(descriptor, address, now)
-            if oldest is not None:
-                _shut(oldest, self._port)
-                return True
-        return False
+            return False
+        address = self._ask(descriptor, lambda end: end.getpeername()[0])
+        oldest = self.come(descriptor, address, now) if address else None
+        if oldest is not None:
+            self._ask(oldest, self._end)
+        return oldest is not None
 
     def come(self, descriptor: int, address: str, now: float) -> int | None:
         """A connection was accepted; the one that makes room for it, if one must."""
@@ -51,12 +54,14 @@ class Porter:
             self.gone(next(iter(self._waiting)))
         group = _network(address)
         self._waiting[descriptor] = group, now
-        of_one = self._of.setdefault(group, {})
+        of_one = self._of.setdefault(group, OrderedDict())
         of_one[descriptor] = None
-        crowd = of_one if len(of_one) > self.most_of_one else self._waiting
-        if crowd is self._waiting and len(crowd) <= self.most:
+        if len(of_one) > self.most_of_one:
+            oldest = next(iter(of_one))
+        elif len(self._waiting) > self.most:
+            oldest = next(iter(self._waiting))
+        else:
             return None
-        oldest = next(iter(crowd))
         self.gone(oldest)
         return oldest
 
@@ -69,6 +74,24 @@ class Porter:
             if not of_one:
                 del self._of[group]
 
+    def _ask(self, descriptor: int, question: Callable[[socket.socket], str | None]) -> str | None:
+        """The answer of a connection that another thread may have closed: then the number may be of another
+        file by now, or of none."""
+        try:
+            end = socket.socket(self._family, socket.SOCK_STREAM, 0, fileno=descriptor)
+        except OSError:
+            return None
+        try:
+            return question(end)
+        except (OSError, IndexError):  # IndexError: a Unix socket has no such address
+            return None
+        finally:
+            end.detach()
+
+    def _end(self, end: socket.socket) -> None:
+        if end.getsockname()[1] == self._port:  # libzmq's thread notices, and closes it
+            end.shutdown(socket.SHUT_RDWR)
+
 
 def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int] | None:
     """What happened next at a socket, and of ACCEPTED and CLOSED the descriptor; None if nothing did."""
@@ -79,41 +102,8 @@ def next_event(monitor: zmq.Socket[bytes]) -> tuple[int, int] | None:
     return what, value
 
 
-def _peer_of(descriptor: int, port: int) -> str | None:
-    """The address at the other end of a connection that was accepted at this port; None if it is not (any
-    more) one of those: the number may be another file's by now."""
-    try:
-        end = socket.socket(fileno=descriptor)
-    except OSError:
-        return None
-    try:
-        if end.family not in (socket.AF_INET, socket.AF_INET6) or end.getsockname()[1] != port:
-            return None
-        return str(end.getpeername()[0])
-    except OSError:
-        return None
-    finally:
-        end.detach()
-
-
-def _shut(descriptor: int, port: int) -> None:
-    """End such a connection; whose thread it is will notice, and close it."""
-    if _peer_of(descriptor, port) is None:
-        return
-    end = socket.socket(fileno=descriptor)
-    try:
-        end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has just ended by itself
-    finally:
-        end.detach()
-
-
 def _network(address: str) -> str:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
+    if ":" not in address:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return address
+    found = ipaddress.IPv6Address(address.partition("%")[0])
     return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))

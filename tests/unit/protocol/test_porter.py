@@ -3,7 +3,7 @@
 import os
 import socket
 
-from protocol.porter import SURE_S, Porter, _peer_of, _shut
+from protocol.porter import ACCEPTED, SURE_S, Porter
 
 
 def porter(most):
@@ -51,20 +51,23 @@ def test_the_addresses_of_one_network_of_64_bits_are_one():
 
 def test_only_a_connection_that_was_accepted_at_the_port_is_ended():
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    far = socket.create_connection(("127.0.0.1", port))
+    guard = Porter(f"tcp://127.0.0.1:{listener.getsockname()[1]}", most=2)
+    far = socket.create_connection(listener.getsockname())
     near, _ = listener.accept()
-    other = socket.create_server(("127.0.0.1", 0))
+    elsewhere = socket.create_server(("127.0.0.1", 0))
+    theirs = socket.create_connection(elsewhere.getsockname())
     pipe = os.pipe()
-    for number in (pipe[0], other.fileno(), listener.fileno(), far.fileno(), 987_654):
-        assert _peer_of(number, port) is None
-        _shut(number, port)
-    far.sendall(b"still there")
-    assert near.recv(99) == b"still there"
-    assert _peer_of(near.fileno(), port) == "127.0.0.1"
-    _shut(near.fileno(), port)
+    for number in (pipe[0], elsewhere.fileno(), listener.fileno(), 987_654):
+        assert not guard.hear(ACCEPTED, number, 0.0)  # closed, and the number another's, before it was heard
+    assert len(guard) == 0
+    assert not guard.hear(ACCEPTED, theirs.fileno(), 0.0)
+    assert guard.hear(ACCEPTED, near.fileno(), 0.1)  # the other one is not of this port, and lives
+    near_by, _ = elsewhere.accept()
+    theirs.sendall(b"still there")
+    assert near_by.recv(99) == b"still there"
+    assert guard.hear(ACCEPTED, theirs.fileno(), 0.2)
     assert far.recv(1) == b""
-    for one in (listener, far, near, other):
+    for one in (listener, far, near, elsewhere, theirs, near_by):
         one.close()
     for number in pipe:
         os.close(number)
