@@ -3,13 +3,17 @@
 Invariants: standard library only; an environment is used only with a stamp that was written after everything
 in it was installed, and that names the pyproject.toml it was made for and all extras that were ever installed
 for that; an installation that changed nothing leaves the stamp; nothing takes long without a line every few
-seconds; STALEFLOW_NO_INSTALL=1 turns all of it off.
+seconds; Ctrl-C leaves no process and no half of a new environment; STALEFLOW_NO_INSTALL=1 turns all of it
+off.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +43,8 @@ SILENCE_S = 5.0  # of pip, until a line says that it is still at work
 UNPACKING = "Installing collected packages:"  # pip changes nothing before it says this
 FIRST_WORDS = ("Collecting", "Downloading", "Using cached", "Building", "Installing", "Successfully")
 REENTERED = "STALEFLOW_REENTERED"
+STOPPED = 130
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 class InstallFailed(Exception):
@@ -72,8 +78,12 @@ def ensure(arguments: list[str]) -> None:
             install(environment, extras)
         except InstallFailed as error:
             sys.exit(str(error))
+        except KeyboardInterrupt as stop:
+            print(f"\n{stop}", file=sys.stderr)
+            sys.exit(STOPPED)
     os.environ[REENTERED] = "1"
     python = str(python_of(environment))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # launch.py takes it up when it can
     os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
 
 
@@ -84,12 +94,43 @@ def install(
 
     `unwanted`: packages that the extras bring, and that are taken out again.
     Raises: InstallFailed, with the end of pip's output; also if pip takes longer than `limit_s`.
+    KeyboardInterrupt, with what is left, when nothing runs any more.
     """
     start = time.monotonic()
 
     def say(text: str) -> None:
         print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
+    is_new = not environment.exists()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+    try:
+        _install(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
+    except KeyboardInterrupt:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second one must not leave half of it
+        raise KeyboardInterrupt(_give_up(environment, is_new=is_new)) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _give_up(environment: Path, *, is_new: bool) -> str:
+    """Leave nothing that looks like an environment; what to say of it."""
+    words = f"Stopped while installing; no process is left, and {environment} is "
+    if is_new:
+        shutil.rmtree(environment, ignore_errors=True)
+        return words + "removed. Start again to install; pip keeps what it has downloaded."
+    return words + "unfinished, as it was there before. Start again to finish it."
+
+
+def _install(
+    environment: Path,
+    extras: list[str],
+    say: Callable[[str], None],
+    *,
+    unwanted: Sequence[str],
+    limit_s: float | None,
+) -> None:
     say(f"first start: installing what StaleFlow needs into {environment} (some minutes, once)")
     if (
         sys.platform == "linux"
@@ -102,10 +143,10 @@ def install(
         )
     before = _installed(environment)
     _stamp(environment).unlink(missing_ok=True)
-    if not python_of(environment).exists():
+    if not _has_pip(environment):  # not there, or killed while it was made
         say("step 1/2: creating the environment")
         try:
-            venv.create(environment, with_pip=True)
+            venv.create(environment, with_pip=True, clear=environment.exists())
         except (OSError, subprocess.CalledProcessError) as error:
             raise InstallFailed(
                 f"Creating {environment} failed: {error}. Expected a writable folder and Python's venv "
@@ -146,21 +187,27 @@ def _run_pip(command: list[str], say: Callable[[str], None], limit_s: float | No
     unpacking: list[str] = []
     watch = _Watch(Path(command[0]).parents[1], say)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as pip:
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as pip:  # fmt: skip
         assert pip.stdout is not None
-        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, pip.kill)
+        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, _kill_session, [pip])
         limit.daemon = True
         limit.start()
         watch.start()
-        for line in pip.stdout:
-            last.append(line.rstrip())
-            unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
-            watch.heard(line)
-            if line.lstrip().startswith(FIRST_WORDS):
-                say(f"  {line.strip().partition(' (from')[0][:110]}")
-    watch.stop()
-    limit.cancel()
+        try:
+            for line in pip.stdout:
+                last.append(line.rstrip())
+                unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
+                watch.heard(line)
+                if line.lstrip().startswith(FIRST_WORDS):
+                    say(f"  {line.strip().partition(' (from')[0][:110]}")
+            pip.wait()
+        finally:
+            watch.stop()
+            limit.cancel()
+            _kill_session(pip)  # with the compilers that it started
+            pip.wait()
     return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
 
 
@@ -202,6 +249,16 @@ class _Watch(threading.Thread):
     def _count(self) -> int:
         """Packages in the environment: pip writes the metadata of each last."""
         return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
+
+
+def _kill_session(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _has_pip(environment: Path) -> bool:
+    python = python_of(environment)
+    return python.exists() and not subprocess.run([python, "-m", "pip", "-V"], capture_output=True).returncode
 
 
 def _missing(extras: list[str]) -> list[str]:

@@ -1,19 +1,32 @@
 """The command line of StaleFlow: `python3 launch.py CONFIG.yaml`.
 
-Invariant: nothing but the standard library is imported before the dependencies are known to be there.
+Invariants: nothing but the standard library is imported before the dependencies are known to be there; Ctrl-C
+ends in words and with exit code 130, from the first line on.
 """
 
+import os
+import signal
 import sys
 
-import install
+STOPPED = 130
 
 
 def main() -> None:
     """Run the command line; ends the process with the exit code."""
+    signal.signal(signal.SIGINT, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while one launch.py became another
+    import install
+
     install.ensure(sys.argv[1:])
     from controller.cli import main as command_line
 
     sys.exit(command_line(sys.argv[1:]))
+
+
+def _leave(number: int, frame: object) -> None:
+    """While nothing is running yet, or any more: what is being imported could swallow an exception."""
+    os.write(2, b"\nStopped.\n")
+    os._exit(STOPPED)
 
 
 if __name__ == "__main__":

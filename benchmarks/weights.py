@@ -25,6 +25,7 @@ import torch
 
 from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
+from workers.weights.address import Announced
 from workers.weights.neighbour import Neighbour
 from workers.weights.store import Published, Store
 from workers.weights.tensors import publish, read
@@ -133,7 +134,7 @@ class Hosts:
     def __init__(self, folder: Path, mb: int, count: int) -> None:
         self.store = Store(folder / "remote")
         self._tensors = weights_of(mb)
-        window = {"host": "127.0.0.1", "window_bytes": WINDOW << 20}
+        window = {"address": Announced("127.0.0.1", "in a benchmark"), "window_bytes": WINDOW << 20}
         self._trainer = Neighbour(self.store.directory, is_writers=True, **window)
         self._readers = [Neighbour(folder / f"reader{n}", **window) for n in range(count)]
         self._version = 0

@@ -24,6 +24,7 @@ from controller.check_reward import reward_remarks
 from controller.config import Config
 from controller.config_rules import cross_field_problems
 from controller.evaluation_settings import HeldOutSettings
+from protocol.descriptors import limit
 from protocol.errors import ConfigError
 from protocol.security import Keyring
 
@@ -49,7 +50,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
-        _check_work, _check_evaluation,
+        _check_descriptors, _check_work, _check_evaluation,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -191,6 +192,12 @@ def _check_port(config: Config) -> Findings:
                 f"{config.controller.bind} cannot be bound: {error.strerror}. Choose another port, or "
                 "`auto`.",
             )
+
+
+def _check_descriptors(config: Config) -> Findings:
+    found = limit()
+    local = config.rollout.instances + config.reward.workers
+    yield Finding("error" if local > found.workers else "note", "controller.bind", found.in_words())
 
 
 def _check_work(config: Config) -> Findings:

@@ -70,7 +70,11 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
     trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
     data = data.model_copy(update={"shuffle": False, "epochs": 1})
     try:
-        source = PromptSource(config.model_copy(update={"data": data, "trainer": trainer}), most=FIRST_ROWS)
+        source = PromptSource(
+            config.model_copy(update={"data": data, "trainer": trainer}),
+            most=FIRST_ROWS,
+            on_refused=lambda text: sample.remarks.append(("note", f"{section}.path", text)),
+        )
         while len(sample.rows) < FIRST_ROWS and (row := source.read(1)):
             sample.rows.append(json.loads(row[0]))
     except ConfigError as error:

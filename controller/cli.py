@@ -1,7 +1,8 @@
 """The commands behind launch.py.
 
 Invariants: exit code 0 is done, 1 a failed run (its first cause printed last), 2 a wrong configuration or
-command line, 130 stopped at once by a second Ctrl-C; whatever happens, no process is left behind.
+command line, 130 stopped by Ctrl-C: at once by a second one, and by the first as long as there is nothing to
+finish, which is so until the run has begun; whatever happens, no process is left behind.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ def main(arguments: list[str]) -> int:
     commands = {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
     }
+    before = signal.signal(signal.SIGINT, _interrupt)
     try:
         app(as_command(arguments, commands), prog_name="launch.py")
     except SystemExit as end:  # typer's way to say how it went
@@ -66,7 +68,17 @@ def main(arguments: list[str]) -> int:
     except StaleFlowError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return STOPPED_AT_ONCE
+    finally:
+        signal.signal(signal.SIGINT, before)
     return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ctrl-C where no loop runs that asks for a good end."""
+    os.write(2, b"\nStopped.\n")  # print may be what was interrupted
+    raise KeyboardInterrupt
 
 
 @app.command()
@@ -173,7 +185,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
     )
     try:
         async with controller:
-            stopping.use(controller.stop)
+            stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
             console.progress(None, f"workers: starting {_workers_in_words(config)}")
             async for step in controller.train():
                 console.step(step.metrics)
@@ -191,18 +203,20 @@ class Stopping:
         assert task is not None
         self._task, self._say = task, say
         self._stop: Callable[[str], None] | None = None
+        self._may_wait = lambda: False
         self._is_stopping = False
-        self.is_at_once = False
+        self.is_at_once, self.how = False, ""
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
-    def use(self, stop: Callable[[str], None]) -> None:
-        """From now on the first signal calls `stop(reason)`; before, it ends the program."""
-        self._stop = stop
+    def use(self, stop: Callable[[str], None], *, may_wait: Callable[[], bool] = lambda: True) -> None:
+        """From now on the first signal calls `stop(reason)` if the run `may_wait` for a good end; before, and
+        else, it ends the program."""
+        self._stop, self._may_wait = stop, may_wait
 
     def _on_signal(self) -> None:
-        if self._is_stopping or self._stop is None:
-            self.is_at_once = True
+        if self._is_stopping or self._stop is None or not self._may_wait():
+            self.is_at_once, self.how = True, "at once" if self._is_stopping else "before the run had begun"
             self._task.cancel()
             return
         self._is_stopping = True
@@ -220,13 +234,17 @@ def run_until_interrupted(work: Callable[[Stopping], Coroutine[Any, Any, int]]) 
         except asyncio.CancelledError:
             if not stopping.is_at_once:
                 raise
-            print("Stopped at once.", file=sys.stderr)
+            print(f"Stopped {stopping.how}.", file=sys.stderr)
             return STOPPED_AT_ONCE
 
     import uvloop
 
+    before = signal.getsignal(signal.SIGINT)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(guarded())
+        try:
+            return runner.run(guarded())
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _refuse_errors(config: Config) -> None:

@@ -60,6 +60,9 @@ def test_vllm(obstacle: str) -> int:
             install.install(VLLM_ENVIRONMENT, VLLM_EXTRAS, unwanted=UNWANTED, limit_s=INSTALL_LIMIT_S)
         except install.InstallFailed as error:
             obstacle = f"it could not be installed: {error}"
+        except KeyboardInterrupt as stop:
+            print(stop, flush=True)
+            return install.STOPPED
     if obstacle:
         print(f"vLLM is left out: {obstacle}.", flush=True)
         return 0

@@ -43,6 +43,10 @@ class RunSettings(Section):
     journal: Literal["full", "compact"] = "full"
     """`compact` deletes events that two snapshots cover, so that run.db stays small in a run of weeks;
     `replay` and `story` then begin there. `full` keeps about 100 bytes per event."""
+    private: bool = False
+    """Make everything in the run directory for this user only: folders 0700, files 0600. Off, that holds for
+    keys and for what shows prompts and responses (run.db, logs, what workers leave to their successors);
+    checkpoints, metrics and the configuration follow the umask."""
 
 
 class DataSettings(Section):

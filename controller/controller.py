@@ -114,6 +114,12 @@ class Controller:
         """End the run in good order: the step that is being made is finished and a checkpoint saved."""
         self._shell.request_stop(reason)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the initial model is there, and work is given out; until then `stop` finds nothing to
+        finish."""
+        return self._shell.has_begun
+
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
         return self._shell.core.snapshot()

@@ -7,6 +7,8 @@ see which evaluation is due, pull (changes who may be routed to), migrate, dispa
 ahead, retire, see whether it is over.
 """
 
+import ipaddress
+
 from controller.bottleneck import verdict
 from controller.commands import Command, Finish
 from controller.config import Config
@@ -448,8 +450,9 @@ class Core:
         silent_s = self.state.now - worker.last_heard
         doing = working_on(self.state, self.training, worker)
         return WorkerSnapshot(
-            worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing
-        )
+            worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
+            worker.endpoint,
+        )  # fmt: skip
 
 
 def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
@@ -466,5 +469,17 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         evaluation_function=config.evaluation.reward_function,
         weights=config.weights,
         import_paths=import_paths,
+        bind_host=_bind_host(config.controller.bind),
+        is_private=config.run.private,
         reattach_s=config.controller.reattach_s,
     )
+
+
+def _bind_host(bind: str) -> str:
+    """The address in `controller.bind` if it names one that other hosts reach; else ""."""
+    host = bind.removeprefix("tcp://").rpartition(":")[0].strip("[]") if bind.startswith("tcp://") else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else host

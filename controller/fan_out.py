@@ -15,6 +15,7 @@ from controller.state import RunState
 from protocol.ids import PeerId
 from protocol.messages import Retire, Serve
 
+LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 TRAINER = ""  # the root of a tree: the trainer, whichever process that is
 
 
@@ -67,6 +68,14 @@ class FanOut:
     def on_serving(self, worker: Worker, endpoint: str) -> None:
         """A worker says where it hands versions on: somebody may have waited for that."""
         worker.endpoint = endpoint
+        others = sorted({i.host for i in self.state.registry.instances() if i.host != worker.host})
+        if endpoint.startswith(LOOPBACK) and others and self.state.config.controller.keys:
+            self.state.warn_once(
+                f"loopback {worker.name}",
+                f"{worker.name} on {worker.host} hands policy versions on at {endpoint}, which only its own "
+                f"machine reaches; if {', '.join(others[:3])} are others, they cannot get them. Say at which "
+                "address they reach it: weights.host (docs/weights.md).",
+            )
         for instance in self.state.registry.instances():
             self.state.registry.changed[instance.peer] = None
 

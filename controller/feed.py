@@ -1,21 +1,23 @@
 """Which batch the trainer works on, and which batches are kept so that another trainer can be fed them again.
 
-Invariants: a batch is kept, items and payload, until a complete checkpoint covers the version that it made;
-the trainer gets batches in the order of versions, one at a time, each the next one from where it stands; a
-version that the run has made before is made again only by a trainer that stands behind it. What was sent
-ahead of a batch counts for the trainer that got it alone: its successor gets the whole.
+Invariants: a batch is kept, items and payload, until the oldest checkpoint to which a trainer may fall back
+covers the version that it made, so that any of them will do if newer ones are damaged; the trainer gets
+batches in the order of versions, one at a time, each the next one from where it stands; a version that the
+run has made before is made again only by a trainer that stands behind it. What was sent ahead of a batch
+counts for the trainer that got it alone: its successor gets the whole.
 """
 
 from collections import deque
 from typing import NamedTuple
 
-from controller.commands import DropPayload
+from controller.commands import DropPayload, Warn
 from controller.groups import Group
 from controller.state import RunState
 from protocol.ids import PeerId
 from protocol.messages import Retire, Train, TrainAhead, TrainItem
 
-MAX_KEPT = 200  # batches; then a checkpoint is due whatever `trainer.checkpoint_steps` says
+MAX_UNSAVED = 200  # batches; then a checkpoint is due whatever `trainer.checkpoint_steps` says
+MAX_COVERED = 200  # batches kept for a fall back: a checkpoint further behind the newest is none
 UNSURE_RETIRED = 16  # a trainer that died may not have freed the last of the versions that it was told to
 
 
@@ -34,6 +36,7 @@ class Feed:
         self.state = state
         self.saved_version = -1
         """Newest version that a complete checkpoint holds."""
+        self._saved: list[int] = []  # versions of the checkpoints that the trainer keeps, oldest first
         self.kept: dict[int, Batch] = {}  # train_version -> batch, oldest first
         self._held: int | None = None  # version that the trainer holds; None without a trainer
         self._fed: int | None = None  # train_version of the batch that it works on
@@ -65,22 +68,20 @@ class Feed:
         """Whether the newest version ought to be saved before the next batch."""
         every, steps = self.state.config.trainer.checkpoint_steps, self.state.steps
         is_turn = bool(every) and steps % every == 0
-        return (is_turn or len(self.kept) >= MAX_KEPT) and self.saved_version < steps > 0
+        is_much = steps - max(self.saved_version, 0) >= MAX_UNSAVED
+        return (is_turn or is_much) and self.saved_version < steps > 0
 
     def attach(self, peer: PeerId, policy_version: int) -> None:
         """A trainer is ready that holds this version: feed it what it has missed. Ends the run if it cannot
         get from there to where the run is."""
         steps, oldest = self.state.steps, min(self.kept, default=self.state.steps)
         if not min(oldest, steps) <= policy_version <= steps:
-            self.state.end(
-                f"The trainer began at version {policy_version}; the run has made {steps} and keeps the "
-                f"batches from version {oldest} on, so expected {oldest} to {steps}. A checkpoint was "
-                "removed or comes from another run: put the newest back into `checkpoints`, and start again.",
-                is_success=False,
-            )
+            self.state.end(_no_way_on(policy_version, oldest=oldest, steps=steps), is_success=False)
             return
         self.lose()
         self._held = policy_version
+        if policy_version < self.saved_version:
+            self._fall_back(policy_version)
         if policy_version:  # it came out of a complete checkpoint, of which we may not have heard
             self.cover(policy_version)
         for version in self._retired:
@@ -135,10 +136,27 @@ class Feed:
         self._held, self._fed = policy_version, None
         return True
 
+    def _fall_back(self, policy_version: int) -> None:
+        """The checkpoints after this version cannot be used any more."""
+        self.state.emit(
+            Warn(
+                f"The trainer began at version {policy_version}, though a checkpoint of version "
+                f"{self.saved_version} was written: that one is damaged or gone, its log says how. Versions "
+                f"{policy_version + 1} to {self.state.steps} are made again, from the same batches."
+            )
+        )
+        self._saved = [version for version in self._saved if version <= policy_version]
+        self.saved_version = policy_version or -1
+
     def cover(self, policy_version: int) -> None:
-        """A complete checkpoint holds this version: what made it is not needed any more."""
+        """A complete checkpoint holds this version: what made the oldest that counts is not needed any
+        more."""
         self.saved_version = max(self.saved_version, policy_version)
-        covered = [self.kept.pop(version) for version in list(self.kept) if version < policy_version]
+        keep = self.state.config.trainer.keep_checkpoints
+        self._saved = sorted({*self._saved, policy_version})[-keep:]
+        ways_back = self._saved if len(self._saved) == keep else [0, *self._saved]
+        oldest = min(version for version in ways_back if self.saved_version - version <= MAX_COVERED)
+        covered = [self.kept.pop(version) for version in list(self.kept) if version < oldest]
         if covered:
             self.state.emit(DropPayload(tuple(group for batch in covered for group in batch.groups)))
 
@@ -146,3 +164,20 @@ class Feed:
         """Tell the trainer to free a version; its successor is told again."""
         self._retired.append(version)
         self.state.send(peer, Retire(version))
+
+
+def _no_way_on(policy_version: int, *, oldest: int, steps: int) -> str:
+    """Why a trainer that begins at this version cannot be brought to where the run is, and what to do."""
+    if policy_version > steps:
+        return (
+            f"The trainer began at version {policy_version}, but run.db ends after version {steps}: its end "
+            "is lost, as after a power cut with `run.durability: process`, or the checkpoint is of another "
+            f"run; expected {oldest} to {steps}{', or no checkpoint' * (oldest == 0)}. Move newer ones out "
+            "of `checkpoints`, and start again."
+        )
+    return (
+        f"The trainer began at version {policy_version}; the run has made {steps} and keeps the batches from "
+        f"version {oldest} on, so expected {oldest} to {steps}. All checkpoints from version {oldest} on are "
+        "damaged or were removed, as the trainer's log says: put one of these back into `checkpoints` and "
+        "start again, or begin a new run with run.resume=never."
+    )

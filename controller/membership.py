@@ -19,6 +19,7 @@ from controller.training import Training
 from protocol import messages
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
+from protocol.settings import load_settings
 
 RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
 MAX_RESPAWN_DELAY_S = 10.0
@@ -127,7 +128,11 @@ class Membership:
         if sum(other.name == worker.name for other in there) > 1:
             worker.name = f"{worker.name}#{registry.attached_ever}"
         controller = self.state.config.controller
-        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, self.settings, name=worker.name))
+        settings = self.settings
+        if message.role == "trainer":
+            its = load_settings(settings).model_copy(update={"newest_version": self.state.steps})
+            settings = its.model_dump_json()
+        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
 
     def ready(self, worker: Worker, message: Ready) -> None:
         """The worker can be given work. Said again, it changes nothing."""

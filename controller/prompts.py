@@ -1,17 +1,19 @@
 """Where prompts come from: a JSONL file, a saved dataset, a function of the user's, or any iterable.
 
 Invariants: the same configuration gives the same rows in the same order; a row that cannot be used is
-refused with
-its place, never skipped; no source is held in memory as a whole (a file is an index of byte offsets);
-nothing here knows of the event loop: `read` may block and is called from a thread.
+refused with its place: one that is no text (half of a character) is left out and the others go on, any other
+ends the run; no source is held in memory as a whole (a file is an index of byte offsets), and a file stays
+open, so that a row needs no descriptor; nothing here knows of the event loop: `read` may block and is called
+from a thread.
 """
 
 import json
 import os
+import re
 import traceback
+import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +22,14 @@ import numpy as np
 from controller.config import Config
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_UNUSABLE = 1000  # rows in a row that are left out; then the source is none
+TOLD = 10  # of them; then the 100th, the 1,000th...
+
+
+class _NoText(ConfigError):
+    """A row holds half of a character, which no file, journal or message can carry."""
 
 
 class _Table(Protocol):
@@ -36,12 +46,24 @@ class PromptSource:
     """The rows of a run, one after the other, pass after pass."""
 
     def __init__(
-        self, config: Config, iterable: Iterable[Mapping[str, Any]] | None = None, *, most: int | None = None
+        self,
+        config: Config,
+        iterable: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        most: int | None = None,
+        on_refused: Callable[[str], None] | None = None,
     ) -> None:
         """Find the source; `iterable` takes the place of `data.path`; of a file, index the first `most` rows
-        only. Raises: ConfigError if there is none."""
+        only.
+
+        `on_refused(text)` hears, in the thread that reads, of a row that is left out; without it such a row
+        is an error. Raises: ConfigError if there is no source.
+        """
         self.is_end = False
         """No more rows will come. Known once `read` has returned fewer rows than asked for."""
+        self._on_refused = on_refused
+        self._refused: set[str] = set()
+        self._unusable = 0  # rows that were left out since the last that was not
         self._data = config.data
         self._seed = config.run.seed
         self._is_supervised = config.trainer.is_supervised
@@ -53,9 +75,26 @@ class PromptSource:
 
         Raises: ConfigError that names the row and what is wrong with it.
         """
-        rows = [self._checked(place, row) for place, row in islice(self._rows, count)]
+        rows: list[bytes] = []
+        while len(rows) < count and (found := next(self._rows, None)) is not None:
+            try:
+                rows.append(self._checked(*found))
+                self._unusable = 0
+            except _NoText as error:
+                self._refuse(error)
         self.is_end = len(rows) < count
         return rows
+
+    def _refuse(self, error: _NoText) -> None:
+        self._unusable += 1
+        if self._on_refused is None or self._unusable >= MAX_UNUSABLE:
+            raise error
+        if str(error) in self._refused or len(self._refused) >= 100 * MAX_UNUSABLE:
+            return  # of an earlier pass
+        self._refused.add(str(error))
+        count = len(self._refused)
+        if count <= TOLD or count == 10 ** (len(str(count)) - 1):
+            self._on_refused(f"{error} The row is left out{f', as {count} are so far' * (count > 1)}.")
 
     def _open(self, path: str) -> Iterator[tuple[str, object]]:
         if not path:
@@ -148,10 +187,23 @@ class PromptSource:
             )
         try:
             return json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except UnicodeEncodeError:
+            raise _NoText(f"{place} {no_text(kept)}") from None
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"{place} cannot be written as JSON: {error}. Expected plain values."
             ) from error
+
+
+def no_text(row: Mapping[str, object]) -> str | None:
+    """What is wrong with a row that holds half of a character; None if it holds none."""
+    for name, value in row.items():
+        if found := SURROGATE.search(json.dumps([name, value], ensure_ascii=False, default=str)):
+            return (
+                f"has U+{ord(found[0]):04X} in {ascii(name)[1:-1]!r}, which is half of a character (a lone "
+                "surrogate) and cannot be written as UTF-8; expected text. Mend it where the data is made."
+            )
+    return None
 
 
 class _JsonLines:
@@ -161,15 +213,17 @@ class _JsonLines:
         self._path = path
         self._begins, self._numbers = array("Q"), array("Q")
         try:
-            with open(path, "rb") as file:
-                begin = 0
-                for number, line in enumerate(file, 1):
-                    if not line.isspace():
-                        self._begins.append(begin)
-                        self._numbers.append(number)
-                    begin += len(line)
-                    if len(self._begins) == most:
-                        break
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, descriptor)
+            self._file = open(descriptor, "rb", closefd=False)  # noqa: SIM115 - until nobody reads any more
+            begin = 0
+            for number, line in enumerate(self._file, 1):
+                if not line.isspace():
+                    self._begins.append(begin)
+                    self._numbers.append(number)
+                begin += len(line)
+                if len(self._begins) == most:
+                    break
         except OSError as error:
             raise ConfigError(f"data.path {path!r} cannot be read: {error.strerror}.") from error
 
@@ -178,9 +232,8 @@ class _JsonLines:
 
     def row(self, index: int) -> tuple[str, object]:
         place = f"{self._path}, line {self._numbers[index]}"
-        with open(self._path, "rb") as file:
-            file.seek(self._begins[index])
-            line = file.readline()
+        self._file.seek(self._begins[index])
+        line = self._file.readline()
         try:
             return place, json.loads(line.decode("utf-8-sig"))
         except ValueError as error:  # bad JSON and bad UTF-8 alike

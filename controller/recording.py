@@ -11,17 +11,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from controller.config import Config
 from controller.core import Core
 from controller.core_image import thaw
+from controller.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
 from controller.events import Event
 from controller.fingerprint import SIZE_BYTES
 from controller.release import release
-from controller.store import broken, check_schema, decode_numbered, digest
+from controller.store import check_schema, decode_record
 from protocol.errors import RunError
 
 AT_ONCE = 1000  # events that are read in one look at the file
@@ -45,6 +46,10 @@ class Snapshot(NamedTuple):
     core: Core
 
 
+class _Damaged(Exception):
+    """A snapshot is not what was written."""
+
+
 class Recording:
     """The file of a run, finished or not; a context manager."""
 
@@ -64,6 +69,8 @@ class Recording:
             )
         self.path = str(file)
         self._file, self._on_progress = file, on_progress
+        self.notes: list[str] = []
+        """What was damaged and done without, in words."""
         with self._open() as db:
             check_schema(db, self.path)
             self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
@@ -75,6 +82,8 @@ class Recording:
         self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
         self.pruned: int = first - 1 if first - 1 in snapshots else 0
         """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
+        if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:
+            raise damaged(self.path, f"what it says of {bad[0]} is no text")
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
         if missing:
             raise RunError(
@@ -91,22 +100,27 @@ class Recording:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """The file for one short look. Raises: RunError if it is damaged."""
-        live = self._file.with_name(f"{self._file.name}-wal").exists()
-        uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
         try:
-            db = sqlite3.connect(uri, uri=True, isolation_level=None)
-            try:
-                db.execute("BEGIN")
+            with self._connected() as db:
                 yield db
-            finally:
-                db.close()
         except sqlite3.Error as error:
             raise broken(self.path, error) from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        live = self._file.with_name(f"{self._file.name}-wal").exists()
+        uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            db.execute("BEGIN")
+            yield db
+        finally:
+            db.close()
 
     @property
     def release(self) -> dict[str, str]:
         """What `controller.release` said where the run was made."""
-        return json.loads(self.facts["release"])
+        return self._parsed("release")
 
     def other_release(self) -> str:
         """How the code that made the run differs from the code here; "" if it does not."""
@@ -148,31 +162,61 @@ class Recording:
         return self._fresh_core(config or self.config())
 
     def snapshot(self, number: int | None = None) -> "Snapshot | None":
-        """The newest snapshot that this release made and that is whole, or the one after event `number`."""
-        return next((found for found in self.snapshots() if number in (None, found.number)), None)
+        """The newest snapshot that this release made and that is whole, or the one after event `number`.
 
-    def snapshots(self) -> "Iterator[Snapshot]":
-        """Those that this release made and that are whole, newest first."""
-        known = "SELECT seq, now, release FROM snapshots WHERE seq <= ? ORDER BY seq DESC"
+        Raises: RunError.
+        """
+        return next(self.snapshots(number), None)
+
+    def snapshots(self, number: int | None = None) -> "Iterator[Snapshot]":
+        """Those that this release made and that are whole, newest first; `number`: only the one after that
+        event. Raises: RunError."""
         with self._open() as db:
-            made = db.execute(known, (self.last,)).fetchall()
-        for seq, now, made_by in made:
-            if json.loads(made_by) != release():
+            made = db.execute("SELECT seq FROM snapshots WHERE seq <= ? ORDER BY seq DESC", (self.last,))
+            numbers = [seq for (seq,) in made if number in (None, seq)]
+        for seq in numbers:
+            try:
+                now, made_by, image = self._read_snapshot(seq)
+            except (sqlite3.DatabaseError, _Damaged):
+                self.notes.append(
+                    f"The snapshot after event {seq} of {self.path} is damaged and not used: an older one "
+                    "is, or the journal from its beginning. Look at the disk."
+                )
                 continue
-            with self._open() as db:
-                query = "SELECT digest, image FROM snapshots WHERE seq = ?"
-                expected, image = db.execute(query, (seq,)).fetchone() or (b"", b"")
-            if digest(image) == expected:
+            if json.loads(made_by) == release():
                 yield Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
 
+    def _read_snapshot(self, number: int) -> tuple[float, str, bytes]:
+        query = "SELECT now, release, digest, image FROM snapshots WHERE seq = ?"
+        with self._connected() as db:
+            row = db.execute(query, (number,)).fetchone()
+        now, made_by, expected, image = row or (0.0, "", b"", b"")
+        if not is_whole(expected, snapshot_digest, number, now, made_by, image):
+            raise _Damaged
+        return now, made_by, image
+
     def lines(self, steps: int) -> list[dict[str, object]]:
-        """The first lines of metrics.jsonl, as far as snapshots have them."""
+        """The first lines of metrics.jsonl, as far as snapshots have them whole. Raises: RunError."""
+        found: list[dict[str, object]] = []
+        query = "SELECT step, line, checksum FROM lines WHERE step <= ? ORDER BY step"
         with self._open() as db:
-            rows = db.execute("SELECT line FROM lines WHERE step <= ? ORDER BY step", (steps,)).fetchall()
-        return [json.loads(line) for (line,) in rows]
+            rows = db.execute(query, (steps,)).fetchall()
+        for step, line, checksum in rows:
+            if is_whole(checksum, line_checksum, step, line):
+                found.append(json.loads(line))
+            else:
+                text = f"The line of step {step} in {self.path} is damaged; metrics.jsonl is without it."
+                self.notes.append(text)
+        return found
+
+    def _parsed(self, fact: str) -> Any:
+        try:
+            return json.loads(self.facts[fact])
+        except ValueError:
+            raise damaged(self.path, f"what it says of {fact} is no JSON") from None
 
     def _fresh_core(self, config: Config) -> Core:
-        import_paths = tuple(json.loads(self.facts["import_paths"]))
+        import_paths = tuple(self._parsed("import_paths"))
         sys.path.extend(path for path in import_paths if path not in sys.path)
         return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
 
@@ -185,13 +229,13 @@ class Recording:
         while after < self.last:
             self._on_progress(after, self.last)
             with self._open() as db:
-                query = "SELECT seq, now, event FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-                rows = db.execute(query, (after, self.last, AT_ONCE)).fetchall()
+                query = "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ?"
+                rows = db.execute(f"{query} ORDER BY seq LIMIT ?", (after, self.last, AT_ONCE)).fetchall()
                 fingerprints = self._fingerprints(db, after, after + len(rows))
-            for expected, (number, now, data) in enumerate(rows, after + 1):
+            for expected, (number, now, data, checksum) in enumerate(rows, after + 1):
                 if number != expected:
                     raise self._missing(expected, number)
-                event = decode_numbered(number, data, self.path)
+                event = decode_record(self.path, number, now, data, checksum)
                 yield Recorded(number, now, event, fingerprints.get(number))
             if not rows:
                 raise self._missing(after + 1, None)
@@ -200,10 +244,12 @@ class Recording:
     def events_with(self, part: bytes, after: int) -> Iterator[Recorded]:
         """Those after event `after` in whose record these bytes are, in order, without fingerprints."""
         with self._open() as db:
-            query = "SELECT seq, now, event FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
+            query = (
+                "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
+            )
             rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
-        for number, now, data in rows:
-            yield Recorded(number, now, decode_numbered(number, data, self.path), None)
+        for number, now, data, checksum in rows:
+            yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
 
     def _missing(self, expected: int, found: int | None) -> RunError:
         with self._open() as db:
@@ -215,8 +261,8 @@ class Recording:
             )
         text = "its events end there" if found is None else f"the next is {found}"
         return RunError(
-            f"Event {expected} of {self.path} is missing ({text}); a history is whole or worthless. Restore "
-            "the file from a backup."
+            f"Event {expected} of {self.path} is missing ({text}); a history is whole or worthless. Look at "
+            f"the disk, and {way_on(Path(self.path))}"
         )
 
     def _fingerprints(self, db: sqlite3.Connection, after: int, until: int) -> dict[int, bytes]:

@@ -15,6 +15,7 @@ from typing import Any
 from controller.commands import ReportStep
 from controller.config import Config
 from controller.core import Core
+from controller.damage import broken, newest_checkpoint, way_on
 from controller.fingerprint import fingerprint
 from controller.prompts import PromptSource
 from controller.recording import Recording
@@ -24,6 +25,7 @@ from protocol.errors import ConfigError, RunError
 READ_AT_ONCE = 1024  # prompts
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
+    "run.private", "weights.host",
     "logging", "controller", "simulation", "evaluation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",
@@ -44,6 +46,7 @@ class Past:
     unsaved_lines: int = 0  # the last of them, which no snapshot has
     replayed: int = 0  # events after the newest snapshot
     is_over: bool = False  # all its steps are made and saved, or its data has ended
+    notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
 
 
 def finished_steps(run: Path, config: Config) -> int | None:
@@ -64,9 +67,11 @@ def read_past(run: Path, config: Config) -> Past | None:
     does not decide as the one that made it.
     """
     if not _has_events(run / "run.db"):
+        _refuse_if_trained(run)
         return None
     with Recording(run) as recording:
         past, after = _newest(recording)
+        past.notes = recording.notes
         saved = len(past.lines)
         for recorded, wanted in turns(recording, past.core, after):
             past.now, past.replayed = recorded.now, past.replayed + 1
@@ -74,8 +79,8 @@ def read_past(run: Path, config: Config) -> Past | None:
             if recorded.fingerprint not in (None, fingerprint(wanted)):
                 raise RunError(
                     f"{run} cannot be taken up again: at event {recorded.number} ({in_words(recorded)}) this "
-                    "release wants something else than the one that made the run, or a strategy of yours has "
-                    f"changed. Use what made it, {_way_on(run)}."
+                    "release wants something else than the one that made the run, a strategy of yours has "
+                    f"changed, or the file is damaged there. Use what made it, {_way_on(run)}."
                 )
     past.unsaved_lines = len(past.lines) - saved
     state = past.core.state
@@ -159,17 +164,34 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _has_events(file: Path) -> bool:
-    db = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        db = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise broken(str(file), error) from error
     try:
         return db.execute("SELECT EXISTS (SELECT 1 FROM events)").fetchone() == (1,)
     except sqlite3.OperationalError as error:
-        if "no such table" in str(error):
-            return False  # killed while the file was made
-        raise
+        if "no such table" not in str(error):
+            raise broken(str(file), error) from error
+        # none at all: killed while the file was made; else Recording says whose it is
+        return db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
     except sqlite3.DatabaseError:
         return True  # Recording says what is wrong with it
     finally:
         db.close()
+
+
+def _refuse_if_trained(run: Path) -> None:
+    """A run without history that has trained has lost it. Raises: ConfigError."""
+    checkpoint, metrics = newest_checkpoint(run), run / "metrics.jsonl"
+    if checkpoint is None and not (metrics.is_file() and metrics.stat().st_size):
+        return
+    left = " and ".join(["metrics.jsonl has lines", *([f"{checkpoint} is there"] if checkpoint else [])])
+    raise ConfigError(
+        f"{run / 'run.db'} holds no history, though the run has trained: {left}. It was emptied or replaced. "
+        f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and begin "
+        "anew under its name: run.resume=never."
+    )
 
 
 def _shown(row: bytes) -> str:

@@ -9,9 +9,10 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ import yaml
 
 from controller.config import Config
 from protocol.errors import ConfigError
+from protocol.private_files import OTHERS
 from protocol.security import WorkerKey, write_local_key
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 
@@ -41,11 +43,13 @@ class RunDirectory:
         first = Path(config.model.path).parts[0]
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
+        self._evaluations: IO[str] | None = None
         self._socket_dir: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
         self.previous: Path | None = None
         """Where the older run lies now; None if none was set aside."""
+        self._folder_mode, self._file_mode = (0o700, 0o600) if config.run.private else (0o777, 0o666)
         with self._in_words():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
@@ -56,16 +60,19 @@ class RunDirectory:
             self.has_run = may_go_on and (self.path / "run.db").exists()
             """Whether there is a run to go on with: call `begin` or `go_on`."""
             if not self.has_run:
-                self.begin()
+                self.begin(is_blank=may_go_on and self._is_blank())
         except ConfigError:
             self._lock.close()
             raise
 
-    def begin(self) -> None:
-        """Set an older run aside, and make the folder anew. Raises: ConfigError."""
+    def begin(self, *, is_blank: bool = False) -> None:
+        """Set an older run aside, and make the folder anew; one that was stopped before it had begun
+        (`is_blank`) has nothing to keep, and is begun where it lies. Raises: ConfigError."""
         with self._in_words():
             remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
-            self.previous, self.has_run = self._set_aside(), False
+            self.previous, self.has_run = None if is_blank else self._set_aside(), False
+            for suffix in ("", "-wal", "-shm"):
+                (self.path / f"run.db{suffix}").unlink(missing_ok=True)
             self._open()
 
     def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
@@ -83,10 +90,13 @@ class RunDirectory:
     def _open(self) -> None:
         # other runs sweep what nobody holds, and all workers may be dead at once
         self._hold = hold(self._segments)
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+        self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
+        if self._config.run.private:
+            self._close_to_others()
         tree = self._config.model_dump(mode="json")
         self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
-        self._metrics = open(self.path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
+        self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
 
     @property
     def logs(self) -> Path:
@@ -117,7 +127,8 @@ class RunDirectory:
                 return True
             shutil.rmtree(self.model)
         self.model.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(origin)
+        with self._open_file(note, "w") as file:
+            file.write(origin)
         return False
 
     def publish_address(self, endpoint: str) -> None:
@@ -143,8 +154,10 @@ class RunDirectory:
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
         """One more line of evaluations.jsonl, which is not there before the first."""
-        with open(self.path / EVALUATIONS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+        if self._evaluations is None:
+            self._evaluations = self._open_file(self.path / EVALUATIONS, "a")
+        self._evaluations.write(json.dumps(metrics) + "\n")
+        self._evaluations.flush()
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """summary.json, complete or not there."""
@@ -164,8 +177,9 @@ class RunDirectory:
             remove(versions, even_if_held=True)
         if self._socket_dir is not None:
             shutil.rmtree(self._socket_dir, ignore_errors=True)
-        if self._metrics is not None:
-            self._metrics.close()
+        for file in (self._metrics, self._evaluations):
+            if file is not None:
+                file.close()
         self._lock.close()
 
     def _take_lock(self) -> None:
@@ -182,6 +196,12 @@ class RunDirectory:
         self._lock.write(str(os.getpid()))
         self._lock.flush()
 
+    def _is_blank(self) -> bool:
+        """Whether a controller was killed here before it had so much as run.db."""
+        metrics = self.path / "metrics.jsonl"
+        has_lines = metrics.is_file() and metrics.stat().st_size > 0
+        return not has_lines and not any((self.path / n).exists() for n in ("summary.json", "checkpoints"))
+
     def _set_aside(self) -> Path | None:
         if not self.path.exists() or all(entry.name in self._kept for entry in self.path.iterdir()):
             return None
@@ -189,7 +209,7 @@ class RunDirectory:
         while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
             number += 1
         self.path.rename(aside)
-        self.path.mkdir()
+        self.path.mkdir(mode=self._folder_mode)
         for name in self._kept:
             if (aside / name).exists():
                 (aside / name).rename(self.path / name)
@@ -197,12 +217,27 @@ class RunDirectory:
 
     def _write_atomically(self, name: str, text: str, *, is_synced: bool = True) -> None:
         aside = self.path / f".{name}.new"
-        with open(aside, "w", encoding="utf-8") as file:
+        with self._open_file(aside, "w") as file:
             file.write(text)
             if is_synced:
                 file.flush()
                 os.fsync(file.fileno())
         aside.replace(self.path / name)
+
+    def _open_file(self, path: Path, how: str) -> IO[str]:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, self._file_mode)
+
+        return open(path, how, encoding="utf-8", opener=opener)
+
+    def _close_to_others(self) -> None:
+        """What an earlier life of the run, which was not private, has left; links are not followed."""
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
+                with suppress(FileNotFoundError):  # a worker of that life was just ending
+                    mode = path.lstat().st_mode
+                    if mode & OTHERS and not stat.S_ISLNK(mode):
+                        path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:

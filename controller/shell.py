@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,12 @@ from controller.snapshots import CAN_BEGIN, Snapshots
 from controller.store import Store
 from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
+from protocol.descriptors import RETRY_S, are_spent, raise_limit
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
 from protocol.model_files import digest_of, read_model_files
+from protocol.private_files import for_owner_only
 from protocol.security import Keyring, channel_key
 from protocol.stacks import dump_on_signal
 from protocol.transport import Server
@@ -103,6 +106,8 @@ class Shell:
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
         self._first_event: Event = events.Started()
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
+        self.has_begun = False
+        """Whether the initial model is there, and the core at work."""
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -114,6 +119,8 @@ class Shell:
             stack.callback(self.directory.close)
             past = await self._read_past()
             self._log_to_file(stack)
+            for note in past.notes if past else ():
+                self._on_refusal(note)
             durability = self._config.run.durability
             self._store = Store(self.directory.path / "run.db", durability=durability)
             stack.callback(self._store.close)
@@ -123,6 +130,8 @@ class Shell:
                 unsaved_events=past.replayed if past else 0,
             )
             stack.callback(self._snapshots.close)
+            descriptors = raise_limit()
+            log.info("%s", descriptors.in_words())
             controller = self._config.controller
             keys = Keyring(controller.keys) if controller.keys else None
             self._server = Server(
@@ -132,11 +141,16 @@ class Shell:
                 on_drained=self._turn,
                 on_refusal=self._on_refusal,
                 keys=keys,
+                strangers=descriptors.strangers,
             )
             stack.callback(self._server.close)
             self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
             self._local_key = self.directory.publish_key(keys.local) if keys else None
-            self._prompts = await asyncio.to_thread(PromptSource, self._config, self._iterable)
+            loop = asyncio.get_running_loop()
+            self._prompts = await asyncio.to_thread(
+                PromptSource, self._config, self._iterable,
+                on_refused=lambda text: loop.call_soon_threadsafe(self._on_refusal, text),
+            )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
                 self._begin_core()
@@ -151,6 +165,11 @@ class Shell:
         """The run in the directory, if there is one and it is not over; else the directory is made anew."""
         directory = self.directory
         if not directory.has_run:
+            if directory.previous is not None and self._config.run.resume == "auto":
+                self._on_warning(
+                    f"{directory.path} held a run without run.db, so nothing could go on with it: it is set "
+                    f"aside at {directory.previous}, and this is a new one."
+                )
             return None
         past, steps = None, finished_steps(directory.path, self._config)
         if steps is None:
@@ -160,7 +179,7 @@ class Shell:
                 directory.go_on(past.lines, past.core.evaluation.reports)
                 return past
             steps = past.core.state.steps
-        directory.begin()
+        directory.begin(is_blank=steps is None)
         if steps is not None:
             self._on_warning(
                 f"The run in {directory.path} was finished after {steps} train steps, and is set aside at "
@@ -248,6 +267,9 @@ class Shell:
         try:
             files = read_model_files(self.directory.model if model.factory else Path(model.path))
         except OSError as error:
+            if are_spent(error):
+                asyncio.get_running_loop().call_later(RETRY_S, self._send_model_files, peer)
+                return
             log.warning("The files of the model cannot be read for a remote worker: %s", error)
             files = {}
         self._server.send(peer, ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))
@@ -419,6 +441,7 @@ class Shell:
                     on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
                 )
             held, self._inbox, self._is_held = self._inbox, [], False
+            self.has_begun = True
             self._post(self._first_event)
             self._inbox += held
             waiting, self._model_wanted = self._model_wanted or [], None
@@ -495,7 +518,7 @@ class Shell:
         }
 
     def _log_to_file(self, stack: ExitStack) -> None:
-        handler = logging.FileHandler(self.directory.logs / "controller.log")
+        handler = _OwnersLog(self.directory.logs / "controller.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger("staleflow")
         root.setLevel(self._config.logging.level.upper())
@@ -504,6 +527,11 @@ class Shell:
         stack.callback(root.removeHandler, handler)
         if (forget := dump_on_signal(handler.stream)) is not None:
             stack.callback(forget)
+
+
+class _OwnersLog(logging.FileHandler):
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
 
 
 def _origin(factory: str, seed: int) -> str:

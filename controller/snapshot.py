@@ -15,6 +15,7 @@ class WorkerSnapshot:
     resident_tokens: int
     silent_s: float  # since it was last heard
     working_on: str  # the oldest command that it has not answered, in words; "" if none
+    serves_at: str = ""  # endpoint at which it hands policy versions to other hosts; "" if it does not
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ def in_words(run: Path, *, now: float) -> list[str]:
     due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
     lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
     lines += _table(seen["workers"])
+    serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
+    lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
     return lines + (_waits(seen["waits"]) if pid is not None else [])
 
 

@@ -6,6 +6,7 @@ Invariants:
   that was killed leaves a last turn without them.
 - A snapshot is of the core after an event that is here or was deleted because of it.
 - A file of another schema, or of another program, is refused and not touched.
+- What was changed on the disk since it was written is refused where it is read: every record has a checksum.
 - The first bytes under (kind, group, member, attempt, start) stay; writing the same place again changes
   nothing.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
@@ -16,31 +17,45 @@ Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
+from controller.damage import (
+    broken,
+    damaged,
+    event_checksum,
+    is_whole,
+    line_checksum,
+    payload_checksum,
+    snapshot_digest,
+    way_on,
+)
 from controller.events import Event
 from controller.journal import decode_event, encode_event
 from protocol.codec import ITEM_BYTES
 from protocol.errors import LocalError, RemoteError, RunError
 from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
+from protocol.private_files import for_owner_only
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
-CREATE TABLE IF NOT EXISTS events (seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS payload (
     kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    start INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (group_id, kind, member, attempt, start));
+    start INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (group_id, kind, member, attempt, start));
 CREATE TABLE IF NOT EXISTS snapshots (
     seq INTEGER PRIMARY KEY, now REAL NOT NULL, release TEXT NOT NULL, digest BLOB NOT NULL,
     image BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS lines (step INTEGER PRIMARY KEY, line TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS lines (
+    step INTEGER PRIMARY KEY, line TEXT NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -74,20 +89,30 @@ class Store:
         self._cache_bytes = 0
         self._max_cache_bytes = cache_bytes
         try:
+            if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
+                os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
             self._db = sqlite3.connect(self._path, isolation_level=None)
             if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
                 check_schema(self._db, self._path)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
             self._db.executescript(SCHEMA)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise broken(self._path, error) from error
-        self._groups = self._stored_groups()
-        self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+        with self._in_words():
+            self._groups = self._stored_groups()
+            self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
         self._db.close()
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise broken(self._path, error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -102,7 +127,9 @@ class Store:
                 self._db.execute("ROLLBACK")
             self._cache.clear()
             self._cache_bytes = 0
-            self._last, self._groups = last, self._stored_groups()
+            self._last = last
+            with self._in_words():
+                self._groups = self._stored_groups()
             if isinstance(error, sqlite3.Error):
                 raise broken(self._path, error) from error
             raise
@@ -112,7 +139,8 @@ class Store:
         self._last += 1
         if not self._is_off:
             data = encode_event(event)
-            self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (self._last, now, data))
+            checksum = event_checksum(self._last, now, data)
+            self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (self._last, now, data, checksum))
             self.journal_bytes += len(data)
         return self._last
 
@@ -123,14 +151,15 @@ class Store:
 
     def put_snapshot(self, number: int, now: float, release: str, image: bytes) -> None:
         """Keep the image of a core (`controller.core_image`) as it was after event `number`."""
-        values = (number, now, release, digest(image), image)
+        values = (number, now, release, snapshot_digest(number, now, release, image), image)
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
 
     def put_lines(self, lines: Iterable[dict[str, object]]) -> None:
         """Keep lines of metrics.jsonl, each under its step."""
+        texts = [(int(str(line["step"])), json.dumps(line)) for line in lines]
         self._db.executemany(
-            "INSERT OR REPLACE INTO lines VALUES (?, ?)",
-            [(line["step"], json.dumps(line)) for line in lines],
+            "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)",
+            [(step, text, line_checksum(step, text)) for step, text in texts],
         )
 
     def keep_snapshots(self, count: int) -> int | None:
@@ -150,8 +179,9 @@ class Store:
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, for replay. Raises: RunError naming the record that does not decode."""
-        for number, now, data in self._db.execute("SELECT seq, now, event FROM events ORDER BY seq"):
-            yield now, decode_numbered(number, data, self._path)
+        with self._in_words():
+            for record in self._db.execute("SELECT seq, now, event, checksum FROM events ORDER BY seq"):
+                yield record[1], decode_record(self._path, *record)
 
     def put_fact(self, name: str, value: str) -> None:
         """Keep one fact about the run, replacing an older one of this name."""
@@ -208,17 +238,25 @@ class Store:
     def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
         """Delete the payload of all other groups, inside a transaction; returns the rows of these."""
         kept = set(groups)
-        self.drop(sorted(self._groups - kept))
-        rows = self._db.execute("SELECT group_id, data FROM payload WHERE kind = 'row' ORDER BY group_id")
-        return dict(rows)
+        self.drop(self._groups - kept)
+        query = "SELECT group_id, member, attempt, start, data, checksum FROM payload WHERE kind = 'row'"
+        found: dict[int, bytes] = {}
+        for group, member, attempt, start, data, checksum in self._db.execute(f"{query} ORDER BY group_id"):
+            self._verify((group, "row", member, attempt, start), data, checksum)
+            found[group] = data
+        return found
 
     def _put(self, group: int, parts: list[tuple[Slot, int, bytes]]) -> None:
         if group not in self._groups:
             return
         self._db.executemany(
-            "INSERT OR IGNORE INTO payload VALUES (?, ?, ?, ?, ?, ?)",
-            [(kind, group, member, attempt, start, data) for (kind, member, attempt), start, data in parts],
-        )
+            "INSERT OR IGNORE INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (kind, group, member, attempt, start, data,
+                 payload_checksum((group, kind, member, attempt, start), data))
+                for (kind, member, attempt), start, data in parts
+            ],
+        )  # fmt: skip
         cached = self._cache.get(group)
         if cached is not None:
             for slot, start, data in parts:
@@ -242,6 +280,7 @@ class Store:
             found.append(parts[start])
             length += len(parts[start])
         if length < size or 0 not in parts:
+            self._look_for_damage()
             wanted = "all" if piece.count < 0 else f"{size} bytes"
             raise LocalError(
                 f"The store has {length} bytes of {piece}, expected {wanted}: the group was dropped, or the "
@@ -252,14 +291,29 @@ class Store:
 
     def _load(self, group: int) -> dict[Slot, Parts]:
         cached: dict[Slot, Parts] = {}
-        query = "SELECT kind, member, attempt, start, data FROM payload WHERE group_id = ?"
-        for kind, member, attempt, start, data in self._db.execute(query, (group,)):
-            cached.setdefault((kind, member, attempt), {})[start] = data
-            self._cache_bytes += len(data)
+        query = "SELECT kind, member, attempt, start, data, checksum FROM payload WHERE group_id = ?"
+        with self._in_words():
+            for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
+                self._verify((group, kind, member, attempt, start), data, checksum)
+                cached.setdefault((kind, member, attempt), {})[start] = data
+        self._cache_bytes += sum(len(data) for parts in cached.values() for data in parts.values())
         if cached:
             self._cache[group] = cached
             self._shrink(keep=group)
         return cached
+
+    def _verify(self, place: tuple[int, str, int, int, int], data: bytes, checksum: int) -> None:
+        if not is_whole(checksum, payload_checksum, place, data):
+            group, kind, member, attempt, start = place
+            what = f"the {kind} of group {group}, member {member}, attempt {attempt}, from {start} on"
+            raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
+
+    def _look_for_damage(self) -> None:
+        """Something is missing: if that is the file's fault, say so. Raises: RunError."""
+        with self._in_words():
+            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(self._path, f"SQLite says {found!r}")
 
     def _shrink(self, *, keep: int) -> None:
         while self._cache_bytes > self._max_cache_bytes and len(self._cache) > 1:
@@ -273,11 +327,6 @@ class Store:
         return {group for (group,) in self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")}
 
 
-def digest(image: bytes) -> bytes:
-    """What a snapshot is checked by."""
-    return blake2b(image, digest_size=16).digest()
-
-
 def check_schema(db: sqlite3.Connection, path: str) -> None:
     """Refuse a database that this release did not make. Raises: RunError, or sqlite3.Error if it is none."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
@@ -288,17 +337,14 @@ def check_schema(db: sqlite3.Connection, path: str) -> None:
         )
 
 
-def decode_numbered(number: int, data: bytes, path: str) -> Event:
+def decode_record(path: str, number: int, now: float, data: bytes, checksum: int) -> Event:
     """The event of one record. Raises: RunError that names the record."""
+    if not is_whole(checksum, event_checksum, number, now, data):
+        raise RunError(
+            f"Event {number} of {path} cannot be replayed: it has changed since it was written. Look at the "
+            f"disk, and {way_on(Path(path))}"
+        )
     try:
         return decode_event(data)
     except RemoteError as error:
         raise RunError(f"Event {number} of {path} cannot be replayed: {error}") from error
-
-
-def broken(path: str, error: sqlite3.Error) -> RunError:
-    """What to tell the user when SQLite fails."""
-    return RunError(
-        f"The run's database {path} failed: {error}. Expected a writable local disk with free space (network "
-        "file systems without locks do not work). Free some space or set run.dir elsewhere, and start again."
-    )

@@ -7,6 +7,7 @@ is left.
 """
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -16,10 +17,14 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from controller.events import WorkerExited
+from protocol.descriptors import RETRY_S, are_spent
 from protocol.errors import RunError
 from protocol.messages import Role
+from protocol.model_files import remove_unfinished
+from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent  # where the package `workers` lies
@@ -33,6 +38,7 @@ PREPARE = (sys.executable, "-P", "-m", "workers.prepare")
 PROGRESS = re.compile(r"progress (\d+(?:\.\d+)?) ?(.*)")
 
 Progress = Callable[[float, str], None]
+logger = logging.getLogger("staleflow.supervisor")
 
 
 class _Log:
@@ -41,6 +47,10 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._begin = path.stat().st_size if path.exists() else 0
+
+    def open(self) -> IO[bytes]:
+        """To go on writing; for the run's user only, as it quotes prompts and responses."""
+        return open(self.path, "ab", opener=for_owner_only)
 
     def last_words(self) -> str:
         with open(self.path, "rb") as file:
@@ -135,8 +145,9 @@ class Supervisor:
         Raises: RunError with the end of its log if it fails.
         """
         log = _Log(self._logs / "prepare.log")
-        arguments = ("--factory", factory, "--directory", str(directory), "--seed", str(seed))
-        with log.path.open("ab") as file:
+        arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
+        arguments += ["--private"] if self._settings.is_private else []
+        with log.open() as file:
             process = await asyncio.create_subprocess_exec(
                 *self._prepare, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=file,
                 env=self._environment(self._settings.trainer.threads), start_new_session=True,
@@ -154,6 +165,7 @@ class Supervisor:
             finally:
                 _kill_session(process)
                 await process.wait()
+                remove_unfinished(directory)
         if code:
             raise RunError(
                 f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "
@@ -212,11 +224,18 @@ class Supervisor:
         ]
 
     async def _start(self, log: _Log, arguments: list[str], environment: dict[str, str]) -> Process:
-        with log.path.open("ab") as file:
-            return await asyncio.create_subprocess_exec(
-                *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+        while True:
+            try:
+                with log.open() as file:
+                    return await asyncio.create_subprocess_exec(
+                        *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
+                        start_new_session=True,
+                    )  # fmt: skip
+            except OSError as error:
+                if not are_spent(error):
+                    raise
+                logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
+            await asyncio.sleep(RETRY_S)
 
     def _environment(self, threads: int) -> dict[str, str]:
         """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from protocol.errors import RemoteError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.(json|txt|model|jinja|tiktoken)")
+UNFINISHED = ".making."  # in the name of a folder in which a model is being made
 MAX_FILES = 64
 MAX_BYTES = 64 << 20
 MARK = "without_weights"  # beside config.json: engines make the model from it, and pull before they sample
@@ -37,6 +38,17 @@ def digest_of(files: Files) -> str:
     for name, content in sorted(files.items()):
         found.update(f"{name} {len(content)}\n".encode() + content)
     return found.hexdigest()
+
+
+def aside_of(directory: Path) -> Path:
+    """A new folder in which a model is made before it gets its name."""
+    return Path(tempfile.mkdtemp(prefix=f".{directory.name}{UNFINISHED}", dir=directory.parent))
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what makers of this model left that were killed. Call it only where none lives."""
+    for leftover in directory.parent.glob(f".{directory.name}{UNFINISHED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def keep_model_files(names: tuple[str, ...], contents: tuple[bytes, ...], digest: str) -> Path:

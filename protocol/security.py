@@ -23,6 +23,7 @@ import zmq
 from pydantic import Field, ValidationError
 from zmq.utils import z85
 
+from protocol.descriptors import are_spent
 from protocol.errors import ConfigError
 from protocol.messages import Role
 from protocol.settings import Section
@@ -69,7 +70,11 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
             "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
         )
     try:
-        (directory / "workers").mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, directory / "workers"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if (directory / "server.key").exists():
+            directory.chmod(0o700)  # an earlier release made it wider
         if not (directory / "server.key").exists():
             public, secret = _pair()
             _write_new(directory / "server.key", ServerKey(public=public, secret=secret))
@@ -168,10 +173,17 @@ class Keyring:
             return False
         self._seen_ns, self._read_ns = changed_ns, time.time_ns()
         grants: dict[str, Grant] = {}
-        for path in folder.glob("*.json"):
+        try:
+            files = [(path, _content(path)) for path in folder.glob("*.json")]
+        except OSError as error:
+            if not are_spent(error):
+                raise
+            self._seen_ns = 0  # those that were admitted stay so until it can be read
+            return False
+        for path, content in files:
             try:
-                found = Grant.model_validate_json(path.read_bytes())
-            except (OSError, ValidationError):
+                found = Grant.model_validate_json(content)
+            except ValidationError:
                 continue  # half written, or deleted since: not admitted
             if found.name == path.stem and not RESERVED.fullmatch(found.name):
                 grants[found.public] = found
@@ -263,6 +275,17 @@ def write_local_key(path: Path, key: WorkerKey) -> None:
     """Leave the run's own key where its local workers find it, in the place of the last life's."""
     path.unlink(missing_ok=True)
     _write_new(path, key)
+
+
+def _content(path: Path) -> bytes:
+    """Of a file in the folder; nothing if it is gone or not for us. Raises: OSError if descriptors are
+    spent."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if are_spent(error):
+            raise
+        return b""
 
 
 def _load(path: Path, kind: type[FileKind]) -> FileKind:

@@ -2,7 +2,9 @@
 
 Invariants: the folder of a run on a host has one name, which everybody derives alike; whoever uses a folder
 holds a shared lock in it, which the kernel takes away with the process; only folders that nobody holds are
-swept, so nothing of a run outlives the next start on that host, whatever was killed.
+swept, so nothing of a run outlives the next start on that host, whatever was killed. The name can be guessed,
+and the folder above belongs to everybody: a folder is used only if this user alone can write there, and no
+file in it is opened through a link.
 """
 
 import fcntl
@@ -10,8 +12,11 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 from pathlib import Path
 from typing import IO
+
+from protocol.errors import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
@@ -43,17 +48,57 @@ def has_room(size_bytes: int) -> bool:
 
 
 def hold(directory: Path) -> IO[bytes]:
-    """Make the folder, readable by this user only, and hold it until the returned file is closed."""
+    """Make the folder, for this user only, and hold it until the returned file is closed.
+
+    Raises: ConfigError if another user has made it, or could write there; OSError.
+    """
     while True:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         try:
-            lock = open(directory / "lock", "ab")  # noqa: SIM115 - the caller's to close
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if problem := _trespass(directory):
+                raise ConfigError(f"{problem} Nothing was read or written there.")
+            lock = _open_lock(directory)
         except FileNotFoundError:
             continue  # swept just now
         fcntl.flock(lock, fcntl.LOCK_SH)
         if os.fstat(lock.fileno()).st_nlink:
             return lock
         lock.close()
+
+
+def _trespass(directory: Path) -> str | None:
+    """Why another user could write into the folder, or has made it; None if nobody but this user can.
+
+    Raises: FileNotFoundError.
+    """
+    above, found = directory.parent.stat(), directory.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        return (
+            f"Every user of this machine may rename what lies in {directory.parent} (mode "
+            f"{stat.S_IMODE(above.st_mode):o}); expected a folder that only you may write to, or one with "
+            "the sticky bit. Set `weights.directory` to one."
+        )
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        kind = "folder" if stat.S_ISDIR(found.st_mode) else "link" if directory.is_symlink() else "file"
+        return (
+            f"{directory}, which is for policy versions, is a {kind} of the user with id {found.st_uid}; "
+            f"expected a folder of yours (id {os.geteuid()}), or nothing. Somebody else has put it there: "
+            "have it removed, or set `weights.directory` to a folder of yours."
+        )
+    if mode & 0o077:
+        return (
+            f"{directory}, which is for policy versions, has mode {mode:o}; expected 700, so that nobody "
+            f"else writes there. If what lies in it is yours: chmod 700 {directory}; else remove it."
+        )
+    return None
+
+
+def _open_lock(directory: Path) -> IO[bytes]:
+    """Raises: FileNotFoundError if there is no folder; OSError if the lock is a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return open(os.open(directory / "lock", flags, 0o600), "ab")
 
 
 def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
@@ -65,9 +110,12 @@ def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
 
 
 def remove(directory: Path, *, even_if_held: bool = False) -> None:
-    """Remove a run's folder unless somebody holds it; who has mapped a version may go on reading it."""
+    """Remove a run's folder unless somebody holds it, or it is not this user's alone; who has mapped a
+    version may go on reading it."""
     try:
-        with open(directory / "lock", "ab") as lock:
+        if _trespass(directory):
+            return
+        with _open_lock(directory) as lock:
             if not even_if_held:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(directory, ignore_errors=True)

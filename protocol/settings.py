@@ -281,7 +281,8 @@ class TrainerSettings(Section):
     the last one are kept on disk, for a trainer that is lost: a smaller number costs time, a larger one disk
     and a longer recovery."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept."""
+    """Newest checkpoints that are kept, and with them the batches since the oldest: if the newest is damaged,
+    the run goes on from the one before it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -300,6 +301,11 @@ class WeightsSettings(Section):
     directory: str = "auto"
     """Folder for versions on each host. `auto`: shared memory where it has room for four versions, else the
     run directory; or a path, such as a fast local disk."""
+    host: str = ""
+    """Address at which workers hand versions to other hosts: one address, which counts on the host that has
+    it, or a network such as `10.0.0.0/16`, of which every host takes its own. Empty: the address of
+    `controller.bind` on the controller's host, elsewhere that from which the worker reaches the controller. A
+    worker may have its own: `weights.host=...` after `launch.py attach`, or STALEFLOW_ADDRESS."""
     fan_out: int = Field(default=2, ge=1, le=64)
     """Hosts that get a version from the same source; what a host has, it hands on. 2 keeps the trainer's link
     at twice the size of a version, however many hosts there are; 1 is a chain."""
@@ -324,6 +330,12 @@ class WorkerSettings(Section):
     weights: WeightsSettings = WeightsSettings()
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
+    bind_host: str = ""
+    """The address of `controller.bind`, if it is one that other hosts reach."""
+    newest_version: int | None = None
+    """What the run has made, told to trainers: a checkpoint beyond it is not of this history. None: any."""
+    is_private: bool = False
+    """Whether what this worker writes is for the run's user only."""
     reattach_s: float = 300.0
     """Seconds for which a worker that was attached by hand looks for a controller that is gone."""
 

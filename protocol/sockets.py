@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Callable
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from protocol.codec import Packet, encode
 from protocol.errors import LocalError
 from protocol.messages import Message
+from protocol.porter import ACCEPTED, CLOSED, HANDSHAKE_S, Porter, next_event
 from protocol.session import Session
 
 Frames = tuple[bytes, ...]
@@ -33,6 +33,8 @@ RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for
 COPY_BYTES = 65_536  # from here on libzmq refers to the buffer instead of copying it
 MAX_FRAMES = 16_384  # of one message; what comes beyond is read and dropped, so the counts no longer agree
 MAX_UNACKED = 65_536  # messages that may wait for one peer's acknowledgement
+DRAIN_EVENTS = 1024  # news of connections read in one callback
+SRCFD = int(zmq.SRCFD)
 REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 GARBLED = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # no ZeroMQ, other security, or the wrong server key
 BROKEN = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # closed half way by the other side
@@ -120,13 +122,14 @@ class DrainedSocket(ABC):
         self._carries_users = False  # whether the other side has shown a key
         self._user = ""  # whose the message being read is: the public key that its connection has shown
         self._monitor: zmq.Socket[bytes] | None = None
+        self._porter: Porter | None = None
         self._blocked: dict[Conversation, None] = {}  # those with a backlog
         for option, value in (
             (zmq.LINGER, 0),  # the default keeps a process from ending while a peer is gone
             (zmq.SNDHWM, 1000),
             (zmq.RCVHWM, 1000),
             (zmq.MAXMSGSIZE, max_frame_bytes),
-            (zmq.HANDSHAKE_IVL, 5000),
+            (zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S)),
             (zmq.HEARTBEAT_IVL, 1000),
             (zmq.HEARTBEAT_TIMEOUT, 3000),
             (zmq.HEARTBEAT_TTL, 3000),
@@ -161,6 +164,8 @@ class DrainedSocket(ABC):
         if self._monitor is not None:
             if self._loop is not None:
                 self._loop.remove_reader(self._monitor.fileno())
+            while next_event(self._monitor) is not None:
+                pass  # libzmq's thread may wait for room here, holding the lock that the next line needs
             self._socket.disable_monitor()
             self._monitor.close(0)
         self._socket.close(linger_ms)
@@ -189,18 +194,28 @@ class DrainedSocket(ABC):
     def _after_drain(self) -> None:
         """All that waited has been taken."""
 
-    def _watch_handshakes(self, on_failed: Callable[[int], None]) -> None:
+    def _watch_handshakes(self, on_failed: Callable[[int], None], *, also: int = 0) -> None:
         """Tell of connections that come to nothing: REFUSED, GARBLED or BROKEN. Before bind or connect."""
         self._on_handshake_failed = on_failed
-        self._monitor = self._socket.get_monitor_socket(REFUSED | GARBLED | BROKEN)
+        self._monitor = self._socket.get_monitor_socket(REFUSED | GARBLED | BROKEN | also)
+
+    def _guard(self, endpoint: str, strangers: int, *, on_crowd: Callable[[], None]) -> None:
+        """Let no more than so many connections that have shown no key wait here, and tell of each that is
+        ended for it. The monitor watches ACCEPTED and CLOSED."""
+        self._porter, self._on_crowd = Porter(endpoint, most=strangers), on_crowd
 
     def _drain_monitor(self) -> None:
-        while self._monitor is not None and not self._monitor.closed:
-            try:
-                frames = self._monitor.recv_multipart(NOBLOCK)
-            except zmq.Again:
+        assert self._loop is not None
+        now = self._loop.time()
+        for _ in range(DRAIN_EVENTS):
+            if self._monitor is None or self._monitor.closed or (event := next_event(self._monitor)) is None:
                 return
-            self._on_handshake_failed(int(parse_monitor_message(frames)["event"]))
+            what, value = event
+            if what not in (ACCEPTED, CLOSED):
+                self._on_handshake_failed(what)
+            elif self._porter is not None and self._porter.hear(what, value, now):
+                self._on_crowd()
+        self._loop.call_soon(self._drain_monitor)
 
     def _drain(self) -> None:
         self._is_scheduled = False
@@ -237,6 +252,8 @@ class DrainedSocket(ABC):
             if len(frames) < MAX_FRAMES:
                 frames.append(frame.bytes)
             if not frame.more:
+                if self._porter:  # somebody waits: perhaps who says this
+                    self._porter.gone(int(frame.get(SRCFD)))
                 if self._carries_users:
                     self._user = str(frame.get("User-Id"))
                 return frames

@@ -36,6 +36,7 @@ from protocol.messages import (
     Reattach,
     Role,
 )
+from protocol.porter import ACCEPTED, CLOSED
 from protocol.security import Door, Grant, Keyring, WorkerKey, secure_client, secure_server
 from protocol.session import Session
 from protocol.sockets import REFUSED, Conversation, DrainedSocket, Frames
@@ -44,6 +45,8 @@ MAX_FRAME_FROM_WORKER = 64 << 20  # a report of 256 responses of 32k tokens is 3
 MAX_FRAME_TO_WORKER = 2 << 30  # the tokens of a whole batch travel to the trainer as one frame
 GONE_PEERS = 4096  # dead conversations remembered, to tell late speakers that they are over
 REVIEW_S = 1.0  # between two looks at the folder of keys, for those that were revoked
+NO_KEY = "a connection that has shown no key: a worker without, with another controller's, or none at all."
+CROWD = "more connections without a key than may wait at once: the oldest makes room for the next."
 REFUSALS = 1024  # kinds of refusal remembered, to say each only once
 
 log = logging.getLogger("staleflow.controller")
@@ -86,9 +89,11 @@ class Server(DrainedSocket):
         on_drained: Callable[[], None] | None = None,
         on_refusal: Callable[[str], None] = log.warning,
         keys: Keyring | None = None,
+        strangers: int = 1024,
         resend_s: float = 5.0,
     ) -> None:
-        """Binds. Raises: ConfigError if the endpoint cannot or must not be bound."""
+        """Binds. `strangers`: connections that have shown no key, of which a TCP port lets so many wait.
+        Raises: ConfigError if the endpoint cannot or must not be bound."""
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
         self._on_message = on_message
@@ -105,25 +110,23 @@ class Server(DrainedSocket):
         self._faults: list[tuple[PeerId, str]] = []
         self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
         self._has_news = False
-        self._socket.setsockopt(
-            zmq.ROUTER_MANDATORY, 1
-        )  # a send to a full or absent peer fails, not vanishes
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a full or absent peer fails
         if keys is not None:
             self._door = Door(self._context, admits=self._admits, on_refusal=self._refuse)
             self._carries_users = True
             secure_server(self._socket, keys.server.secret)
-            self._watch_handshakes(self._refuse_handshake)
+        self._watch_handshakes(self._refuse_handshake, also=ACCEPTED | CLOSED)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             self.endpoint = ""
             self.close()
-            raise ConfigError(
-                f"Binding {endpoint} failed: {error}. Choose another address in `controller.bind`, or stop "
-                "the program that holds this one."
-            ) from None
+            cure = "Choose another address in `controller.bind`, or stop the program that holds this one."
+            raise ConfigError(f"Binding {endpoint} failed: {error}. {cure}") from None
         self.endpoint: str = local_form(self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
         """Where processes of this machine attach."""
+        if self.endpoint.startswith("tcp://"):
+            self._guard(self.endpoint, strangers, on_crowd=lambda: self._refuse(CROWD))
 
     def start(self) -> None:
         """Begin to receive, in the running loop."""
@@ -261,11 +264,8 @@ class Server(DrainedSocket):
             self._on_refusal(f"Refused at {self.endpoint}{times}: {what}{example}")
 
     def _refuse_handshake(self, what: int) -> None:
-        if what != REFUSED:  # that, the door has said already
-            self._refuse(
-                "a connection that has shown no key: a worker without --key, one with the key of another "
-                "controller, or no worker at all."
-            )
+        if what != REFUSED and self._keys is not None:  # that, the door has said already
+            self._refuse(NO_KEY)
 
     def _drop(self, routing_id: bytes, reason: str) -> None:
         """Be rid of whoever broke the protocol. Only of a peer does anybody else need to know."""

@@ -1,9 +1,9 @@
 """Checkpoints of the trainer: directories that are complete or do not exist.
 
 Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; only
-complete ones count as kept, and an older one is removed only after a newer one is in place. `step_<n>/`
-itself is a Hugging Face model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever
-unpickled.
+complete ones count as kept, and an older one is removed only after a newer one is in place; one whose bytes
+have changed since it was written is set aside, and the one before it is used. `step_<n>/` itself is a Hugging
+Face model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever unpickled.
 """
 
 import json
@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -23,6 +24,10 @@ from protocol.errors import RunError
 log = logging.getLogger("workers")
 
 COMPLETE = ".complete"
+STATE = "trainer/state.safetensors"
+CHECKSUMS = "trainer/checksums.json"
+CHUNK_BYTES = 4 << 20
+NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
 MODEL_CONFIGS = ("config.json", "generation_config.json")  # an adapter's model has its own
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
@@ -56,7 +61,9 @@ def write_checkpoint(
             (aside / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2) + "\n")
         metadata = {"policy_version": str(policy_version)}
         save_file(dict(published), aside / _weights_name(aside), metadata={"format": "pt", **metadata})
-        save_file(dict(state), aside / "trainer" / "state.safetensors", metadata=metadata)
+        save_file(dict(state), aside / STATE, metadata=metadata)
+        sums = {name: _checksum(aside / name) for name in (STATE, _weights_name(aside))}
+        (aside / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
         (aside / COMPLETE).touch()  # under this name nobody looks for it yet
         for file in [*aside.rglob("*"), aside]:
             sync(file)
@@ -64,7 +71,8 @@ def write_checkpoint(
             path.rename(directory / f".step_{policy_version}.replaced.partial")
         aside.rename(path)
         sync(directory)
-        for old in _complete_checkpoints(directory)[:-keep]:
+        older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
+        for old in older[: max(0, len(older) + 1 - keep)]:
             shutil.rmtree(old)
     except OSError as error:
         raise RunError(
@@ -76,7 +84,7 @@ def write_checkpoint(
 
 def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
     """Policy version and trainer state of a checkpoint. Raises: RunError if it is not a complete one."""
-    file = path / "trainer" / "state.safetensors"
+    file = path / STATE
     if not (path / COMPLETE).exists() or not file.exists():
         raise RunError(
             f"{path} is not a complete checkpoint: expected {COMPLETE} and trainer/state.safetensors in it. "
@@ -87,31 +95,70 @@ def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
         return int(content.metadata()["policy_version"]), state
 
 
-def newest_checkpoint(directory: Path) -> Path | None:
-    """The newest whole checkpoint in the directory; None if there is none, or no directory.
+def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: bool = True) -> Path | None:
+    """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none, or
+    no directory.
 
-    What was cut off while it was written, or has lost bytes since, is passed over, and said so in the log.
+    What was cut off while it was written, or has lost or changed bytes since, is passed over, and said so in
+    the log. `is_first`: of several ranks that ask, the one that sets aside what is damaged, so that it is not
+    counted among those that are kept.
     """
     for path in sorted(directory.glob(".step_*.partial")):
         log.warning("%s was cut off while it was written, and is not used.", path)
-    for path in sorted(directory.glob("step_*"), key=_version_of, reverse=True):
-        if not (damage := _damage(path)):
+    for path in sorted(directory.glob("step_*")):
+        if not NAME.fullmatch(path.name):
+            log.warning("%s is no checkpoint: expected a name like step_20. It is passed over.", path)
+    for path in reversed(_checkpoints(directory)):
+        if at_most is not None and _version_of(path) > at_most:
+            log.warning("%s is not used: the run, as run.db has it, has made %d versions.", path, at_most)
+        elif damage := _damage(path):
+            log.warning("%s is not used: %s. The checkpoint before it is.", path, damage)
+            if is_first:
+                _set_aside(path)
+        else:
             return path
-        log.warning("%s is not used: %s. The checkpoint before it is.", path, damage)
     return None
+
+
+def _set_aside(path: Path) -> None:
+    aside = path.with_name(f"{path.name}.damaged")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+        log.warning("It is now %s; remove it if you have no use for it.", aside)
+    except OSError as error:
+        log.warning("It stays, and counts among those that are kept: %s", error)
 
 
 def _damage(path: Path) -> str | None:
     """What keeps a checkpoint from being used; None if nothing does."""
     if not (path / COMPLETE).exists():
         return f"it has no {COMPLETE}, which is written last, so it was cut off"
-    for file in (path / "trainer" / "state.safetensors", path / _weights_name(path)):
+    for name in (STATE, _weights_name(path)):
         try:
-            with safe_open(file, framework="pt"):
+            with safe_open(path / name, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
-            return f"{file.name} is damaged or gone ({error})"
-    return None
+            return f"{Path(name).name} is damaged or gone ({error})"
+    try:
+        sums = json.loads((path / CHECKSUMS).read_bytes())
+        changed = [name for name, expected in sums.items() if _checksum(path / name) != expected]
+    except FileNotFoundError:
+        return None  # an earlier release wrote none
+    except (OSError, ValueError, AttributeError) as error:
+        return f"{Path(CHECKSUMS).name} is damaged ({error})"
+    return f"{Path(changed[0]).name} has other bytes than were written" if changed else None
+
+
+def _checksum(file: Path) -> str:
+    """xxh3 of its content, hexadecimal."""
+    found, descriptor = xxhash.xxh3_128(), os.open(file, os.O_RDONLY)
+    try:
+        while chunk := os.read(descriptor, CHUNK_BYTES):
+            found.update(chunk)
+    finally:
+        os.close(descriptor)
+    return found.hexdigest()
 
 
 def _weights_name(path: Path) -> str:
@@ -133,8 +180,12 @@ def _copy_model_files(source: Path, target: Path, *, dtype: torch.dtype) -> None
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def _checkpoints(directory: Path) -> list[Path]:
+    return sorted((p for p in directory.glob("step_*") if NAME.fullmatch(p.name)), key=_version_of)
+
+
 def _complete_checkpoints(directory: Path) -> list[Path]:
-    return sorted((path for path in directory.glob("step_*") if (path / COMPLETE).exists()), key=_version_of)
+    return [path for path in _checkpoints(directory) if (path / COMPLETE).exists()]
 
 
 def _version_of(path: Path) -> int:

@@ -24,10 +24,12 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import ValidationError
 
+from protocol.descriptors import raise_limit
 from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
 from protocol.importing import cannot_import
 from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
 from protocol.model_files import keep_model_files
+from protocol.private_files import OTHERS
 from protocol.security import load_worker_key
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
@@ -35,6 +37,7 @@ from protocol.stacks import dump_on_signal
 from workers.last_words import LastWords, hand_over
 from workers.link import Link, LinkClosed
 from workers.parent import die_with_parent, outlive_parent
+from workers.weights.address import require_own
 
 logger = logging.getLogger("workers")
 
@@ -73,6 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     dump_on_signal()
+    raise_limit()
     if options.parent is not None:
         die_with_parent(options.parent)
     if options.role == "trainer" and int(os.environ.get("RANK", "0")):
@@ -145,6 +149,8 @@ class _Host:
         role = self._attach.role
         try:
             settings = self._adapt(link.settings)
+            if settings.is_private:
+                os.umask(OTHERS)
             if self._options.parent is not None and role == "rollout":
                 await self._succeed(link)
             # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
@@ -254,10 +260,10 @@ class Overrides:
     ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
         "rollout": (
             "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
-            "model.path",
+            "model.path", "weights.host",
         ),
         "reward": ("reward.processes", "model.path"),
-        "trainer": ("trainer.device", "trainer.threads", "model.path"),
+        "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
     }  # fmt: skip
 
     def __init__(self, role: Role, words: list[str]) -> None:
@@ -271,6 +277,8 @@ class Overrides:
                     f"with one of {', '.join(self.ALLOWED[role])}. The rest is the same for all: set it "
                     "where the controller starts."
                 )
+            if key == "weights.host":
+                require_own(value, source=key)
             self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
 
     def __call__(self, settings: WorkerSettings) -> WorkerSettings:
@@ -313,6 +321,8 @@ def _follow(overrides: list[str]) -> int:
         adapt, told = Overrides("trainer", overrides), shared_settings()
         while told is not None:
             settings = adapt(told)
+            if settings.is_private:
+                os.umask(OTHERS)
             sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
             os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
             from workers.trainer import follow

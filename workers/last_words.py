@@ -10,6 +10,7 @@ from pathlib import Path
 
 from protocol.errors import RemoteError
 from protocol.messages import Generated, Keep
+from protocol.private_files import for_owner_only
 from workers.hands import Hands
 from workers.link import Link
 
@@ -21,7 +22,7 @@ class LastWords:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
+        self._file = open(path, "a+b", opener=for_owner_only)  # noqa: SIM115 - held until the process ends
 
     def read(self) -> tuple[Hands, int] | None:
         """Wait until the forerunner has ended; what it had in hand and the policy version of its engine, if

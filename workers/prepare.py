@@ -7,14 +7,16 @@ is one paragraph on standard error and exit code 1.
 """
 
 import argparse
+import os
 import shutil
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.importing import load_object
+from protocol.model_files import aside_of, remove_unfinished
+from protocol.private_files import OTHERS
 from protocol.stacks import dump_on_signal
 
 
@@ -29,8 +31,10 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
         return
     report(0.0, f"loading {factory}")
     make = load_object(factory)
+    os.umask(umask := os.umask(OTHERS))  # only so can it be read
     directory.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    remove_unfinished(directory)
+    aside = aside_of(directory)
     try:
         make(str(aside), seed=seed, progress=report)
         if not (aside / "config.json").is_file():
@@ -39,7 +43,7 @@ def prepare(factory: str, directory: Path, *, seed: int) -> None:
                 f"{sorted(path.name for path in aside.iterdir())}. Let it save model and tokenizer with "
                 "save_pretrained to the directory that it is given."
             )
-        aside.chmod(0o755)  # mkdtemp makes it private; workers may run as another user of the group
+        aside.chmod(0o777 & ~umask)  # mkdtemp makes it private; workers may run as another user of the group
         aside.rename(directory)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -57,8 +61,11 @@ def main() -> int:
     parser.add_argument("--factory", required=True, help="module:function or file.py:function")
     parser.add_argument("--directory", required=True, type=Path)
     parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--private", action="store_true", help="make it for this user only")
     arguments = parser.parse_args()
     dump_on_signal()
+    if arguments.private:
+        os.umask(OTHERS)
     try:
         prepare(arguments.factory, arguments.directory.absolute(), seed=arguments.seed)
     except StaleFlowError as error:

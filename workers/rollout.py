@@ -327,7 +327,7 @@ class RolloutWorker:
             self._neighbour = make_neighbour(
                 directory,
                 self._link,
-                window_mb=weights.window_mb,
+                self._settings,
                 is_writers=False,
                 on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
             )

@@ -15,6 +15,7 @@ Invariants:
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +97,7 @@ class TrainerWorker:
             self._neighbour = make_neighbour(
                 self._publisher.directory,
                 link,
-                window_mb=self._settings.weights.window_mb,
+                self._settings,
                 is_writers=True,
                 on_restart=lambda endpoint: link.send(Serving(endpoint)),
             )
@@ -218,7 +219,11 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
             f"`trainer.streaming` is on, and {name} has no method `train_ahead`; expected one as in "
             "workers/training.py. Write it, or leave trainer.streaming out."
         )
-    checkpoint = newest_checkpoint(Path(settings.run_dir) / "checkpoints")
+    checkpoint = newest_checkpoint(
+        Path(settings.run_dir) / "checkpoints",
+        at_most=settings.newest_version,
+        is_first=os.environ.get("RANK", "0") == "0",
+    )
     if checkpoint is not None:
         log.info("Going on from %s.", checkpoint)
         trainer.load_checkpoint(checkpoint)

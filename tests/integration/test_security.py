@@ -33,7 +33,7 @@ SETTINGS = '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{
 class Guarded:
     """A server with keys, and what it heard, lost and refused."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, strangers: int = 1024) -> None:
         make_keys(folder, "node1", ("rollout",))
         self.keys = Keyring(folder)
         self.folder = folder
@@ -43,7 +43,7 @@ class Guarded:
         self._news = asyncio.Event()
         self.server = Server(
             "tcp://127.0.0.1:*", on_message=self._hear, on_fault=self._fault, on_refusal=self._refuse,
-            keys=self.keys,
+            keys=self.keys, strangers=strangers,
         )  # fmt: skip
         self.server.start()
 

@@ -12,6 +12,7 @@ import zmq
 
 from protocol.errors import WeightsError
 from protocol.security import channel_key
+from workers.weights.address import Announced
 from workers.weights.channel import CHUNK, GONE, HEADER, Word, decode
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.neighbour import Neighbour
@@ -20,6 +21,9 @@ from workers.weights.store import Published, Store
 torch = pytest.importorskip("torch")
 CHUNKS = 24
 WINDOW = 4
+
+
+HERE = Announced("127.0.0.1", "in a test")
 
 
 class Hosts:
@@ -33,7 +37,7 @@ class Hosts:
 
     def add(self, name: str, **options) -> Neighbour:
         made = Neighbour(
-            self.folder / name, host="127.0.0.1", window_bytes=WINDOW * CHUNK_BYTES,
+            self.folder / name, address=HERE, window_bytes=WINDOW * CHUNK_BYTES,
             is_writers=name == "trainer", on_restart=self.restarted.put_nowait, **options,
         )  # fmt: skip
         self.all.append(made)

@@ -17,7 +17,9 @@ from typing import Any
 
 import zmq
 
+from protocol.descriptors import raise_limit
 from protocol.errors import StaleFlowError, WeightsError
+from protocol.porter import ACCEPTED, CLOSED, Porter, next_event
 from protocol.security import Door
 from protocol.segments import remove
 from workers.weights import manifest
@@ -45,8 +47,10 @@ class Agent:
             self._door = Door(
                 self._context, admits=orders.key.public.__eq__, on_refusal=lambda why: logger.warning(why)
             )
-        self._router = serving_socket(self._context, orders.host, window=self._window, key=orders.key)
+        self._router = serving_socket(self._context, orders.bind, window=self._window, key=orders.key)
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._monitor = self._router.get_monitor_socket(ACCEPTED | CLOSED)
+        self._porter = Porter(self.endpoint, most=raise_limit().strangers)
         self._held: dict[int, tuple[memoryview, Layout]] = {}  # versions that somebody asked for
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
         self._fetch: Fetch | None = None
@@ -61,13 +65,15 @@ class Agent:
         os.set_blocking(descriptor, False)
         while True:
             poller = zmq.Poller()
-            fixed = [self._router, descriptor, *([self._door.socket] if self._door else [])]
+            fixed = [self._router, descriptor, self._monitor, *([self._door.socket] if self._door else [])]
             for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
                 poller.register(what, zmq.POLLIN)
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
             ready = dict(poller.poll(None if wait_s is None else wait_s * 1000 + 1))
             if self._door and self._door.socket in ready:
                 self._door.answer_all()
+            if self._monitor in ready:
+                self._look_at_the_door()
             if self._router in ready:
                 self._serve()
             if self._fetch is not None:
@@ -80,6 +86,10 @@ class Agent:
         if self._fetch is not None:
             self._fetch.close()
         self._held.clear()
+        while next_event(self._monitor) is not None:
+            pass  # libzmq's thread may wait for room there
+        self._router.disable_monitor()
+        self._monitor.close(0)
         self._router.close(0)
         if self._door is not None:
             self._door.close()
@@ -150,15 +160,22 @@ class Agent:
 
     # -- serving --------------------------------------------------------------------------------------------
 
+    def _look_at_the_door(self) -> None:
+        """Whoever only stands there must not take the descriptors that pulls need."""
+        now = time.monotonic()
+        while (event := next_event(self._monitor)) is not None:
+            self._porter.hear(*event, now)
+
     def _serve(self) -> None:
         while True:
             try:
-                reader, *frames = self._router.recv_multipart(zmq.NOBLOCK)
+                reader, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            word = decode(frames[0]) if len(frames) == 1 else None
+            self._porter.gone(int(reader.get(zmq.SRCFD)))
+            word = decode(frames[0].bytes) if len(frames) == 1 else None
             if word is not None and word.kind in (HEADER, CHUNK):
-                self._answer(reader, word)
+                self._answer(reader.bytes, word)
 
     def _answer_waiting(self, word: Word) -> None:
         for reader in self._waiting.pop(word, ()):

@@ -37,7 +37,7 @@ class Orders(Section):
     """What an agent is started with, on its standard input: a secret does not belong in an argument."""
 
     directory: str
-    host: str
+    bind: str  # tcp://ADDRESS:*
     window_bytes: int
     key: ServerKey | None = None
     is_writers: bool = False  # the folder is the trainer's, which retires what lies there itself
@@ -52,15 +52,15 @@ def decode(frame: bytes) -> Word | None:
 
 
 def serving_socket(
-    context: zmq.Context[Any], host: str, *, window: int, key: ServerKey | None
+    context: zmq.Context[Any], bind: str, *, window: int, key: ServerKey | None
 ) -> zmq.Socket[Any]:
-    """Bound to a free port of `host`; with a key, it needs a Door in the same context."""
-    socket = _socket(context, zmq.ROUTER, window=window)
+    """Bound, to a free port; with a key, it needs a Door in the same context."""
+    socket = _socket(context, zmq.ROUTER, bind, window=window)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
     if key is not None:
         secure_server(socket, key.secret)
-    socket.bind(f"tcp://{host}:*")
+    socket.bind(bind)
     return socket
 
 
@@ -68,7 +68,7 @@ def asking_socket(
     context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
 ) -> tuple[zmq.Socket[Any], zmq.Socket[Any]]:
     """Connected, and the socket that tells of connections lost or refused."""
-    socket = _socket(context, zmq.DEALER, window=window)
+    socket = _socket(context, zmq.DEALER, endpoint, window=window)
     socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
     if key is not None:
         secure_client(socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public))
@@ -78,7 +78,7 @@ def asking_socket(
     return socket, monitor
 
 
-def _socket(context: zmq.Context[Any], kind: int, *, window: int) -> zmq.Socket[Any]:
+def _socket(context: zmq.Context[Any], kind: int, endpoint: str, *, window: int) -> zmq.Socket[Any]:
     socket = context.socket(kind)
     for option, value in (
         (zmq.LINGER, 0),
@@ -89,6 +89,7 @@ def _socket(context: zmq.Context[Any], kind: int, *, window: int) -> zmq.Socket[
         (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
         (zmq.HANDSHAKE_IVL, SILENCE_MS),
         (zmq.TCP_KEEPALIVE, 1),
+        (zmq.IPV6, int("[" in endpoint)),
     ):
         socket.setsockopt(option, value)
     return socket

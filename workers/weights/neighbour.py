@@ -7,8 +7,8 @@ again by the next order.
 
 import asyncio
 import json
+import logging
 import os
-import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
@@ -18,37 +18,21 @@ from typing import Any, NamedTuple
 from protocol.endpoints import is_loopback
 from protocol.errors import WeightsError
 from protocol.security import ServerKey
+from protocol.settings import WorkerSettings
 from workers.link import Link
+from workers.weights.address import Announced, address_to_announce
 from workers.weights.channel import Orders
+
+logger = logging.getLogger("workers")
 
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = "192.0.2.1"  # of no host; the way to it is the way out
 LIMIT = 1 << 20  # bytes of one line
 ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it anew cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
-
-
-def own_address(endpoint: str, *, is_private: bool) -> str:
-    """The address at which other workers reach this host: that from which it talks to the controller.
-
-    Without a key (not `is_private`) it is one that nobody else reaches, whatever the controller's is.
-    """
-    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]") if "tcp://" in endpoint else ""
-    if not is_private:
-        return "127.0.0.1"
-    if not host or is_loopback(host):
-        host = ELSEWHERE
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
-        try:
-            probe.connect((host, 9))
-        except OSError:  # no way out of this host: then everybody is on it
-            return "127.0.0.1"
-        return probe.getsockname()[0]
 
 
 class Fetched(NamedTuple):
@@ -66,17 +50,19 @@ class Neighbour:
         self,
         directory: Path,
         *,
-        host: str,
+        address: Announced,
         window_bytes: int,
         key: ServerKey | None = None,
         is_writers: bool = False,
         on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """`host`: the address of ours that others reach; `is_writers`: the folder is the trainer's;
+        """`address`: that of ours which others reach; `is_writers`: the folder is the trainer's;
         `on_restart` is told of another endpoint."""
         self._orders = Orders(
-            directory=str(directory), host=host, window_bytes=window_bytes, key=key, is_writers=is_writers
-        )
+            directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
+            is_writers=is_writers,
+        )  # fmt: skip
+        self._address = address
         self._on_restart = on_restart
         self._is_closing = False
         self._process: Process | None = None
@@ -101,6 +87,7 @@ class Neighbour:
             )
             self._write(self._orders.model_dump(mode="json"))
             self._listener = asyncio.create_task(self._listen(self._process), name="weights agent")
+            _say(await self._endpoint, self._address)
         return await self._endpoint
 
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
@@ -166,15 +153,36 @@ class Neighbour:
 
 
 def make_neighbour(
-    directory: Path, link: Link, *, window_mb: int, is_writers: bool, on_restart: Callable[[str], None]
+    directory: Path,
+    link: Link,
+    settings: WorkerSettings,
+    *,
+    is_writers: bool,
+    on_restart: Callable[[str], None],
 ) -> Neighbour:
-    """The agent of the worker behind this link, which is started when it is needed."""
-    host = own_address(link.endpoint, is_private=link.weights_key is not None)
+    """The agent of the worker behind this link, which is started when it is needed; `settings`: of this
+    worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's."""
+    address = address_to_announce(
+        link.endpoint,
+        is_private=link.weights_key is not None,
+        wanted=settings.weights.host,
+        bound=settings.bind_host,
+    )
     return Neighbour(
         directory,
-        host=host,
-        window_bytes=window_mb << 20,
+        address=address,
+        window_bytes=settings.weights.window_mb << 20,
         key=link.weights_key,
         is_writers=is_writers,
         on_restart=on_restart,
     )
+
+
+def _say(endpoint: str, address: Announced) -> None:
+    if is_loopback(address.host) and "controller.keys" not in address.why:
+        logger.warning(
+            "Policy versions are handed on at %s, %s: workers on other hosts cannot get them there. Say at "
+            "which address they reach this host: weights.host (docs/weights.md).", endpoint, address.why,
+        )  # fmt: skip
+    else:
+        logger.info("Policy versions are handed on at %s, %s.", endpoint, address.why)

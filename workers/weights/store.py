@@ -100,7 +100,8 @@ class Store:
     """The versions in one folder. One process writes there at a time; any number may read."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the folder and hold it. Raises: RunError if it cannot be made."""
+        """Make the folder and hold it. Raises: RunError if it cannot be made, ConfigError if it is another
+        user's."""
         self.directory = directory
         try:
             self._hold = hold(directory)
@@ -250,7 +251,8 @@ def path_of(directory: Path, policy_version: int) -> Path:
 
 def open_partial(directory: Path, policy_version: int) -> mmap.mmap:
     """What another process has begun, to write a part of it."""
-    with open(path_of(directory, policy_version).with_suffix(PARTIAL), "r+b") as file:
+    path = path_of(directory, policy_version).with_suffix(PARTIAL)
+    with open(path, "r+b", opener=_without_links) as file:
         return mmap.mmap(file.fileno(), 0)
 
 
@@ -260,7 +262,7 @@ def map_file(path: Path) -> mmap.mmap:
 
     Raises: FileNotFoundError if the version was retired; WeightsError if it is empty.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=_without_links) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if os.stat(path).st_ino != os.fstat(file.fileno()).st_ino:
@@ -297,13 +299,25 @@ def verify(mapped: mmap.mmap, digest: str, *, source: str) -> Layout:
 
 
 def _unlink_unless_locked(path: Path) -> None:
-    with contextlib.suppress(BlockingIOError, FileNotFoundError), open(path, "rb") as file:
+    if path.is_symlink():  # of nobody that writes versions
+        path.unlink(missing_ok=True)
+        return
+    with (
+        contextlib.suppress(BlockingIOError, FileNotFoundError),
+        open(path, "rb", opener=_without_links) as file,
+    ):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
 
 
+def _without_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
 def _create(path: Path, size: int) -> Segment:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    """A file of its own: what a writer that died left under this name goes first."""
+    _unlink_unless_locked(path)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(file, 0, size)  # a mapping beyond a full file system would be SIGBUS

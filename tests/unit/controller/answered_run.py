@@ -1,5 +1,6 @@
 """A small run without processes: every command is answered in turn, and journaled as a shell does."""
 
+import sqlite3
 from collections import deque
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from controller import commands
 from controller.commands import Command, Send
 from controller.config import Config
 from controller.core import Core
+from controller.damage import event_checksum
 from controller.events import Event, PromptsRead, Received, Started
 from controller.fingerprint import fingerprint
 from controller.store import Store
@@ -14,6 +16,16 @@ from protocol import messages
 from protocol.messages import Attach, Delta, Generated, Message
 
 RELEASE = '{"staleflow": "test"}'
+
+
+def execute(path: Path, statement: str, values: tuple[object, ...] = ()) -> None:
+    """Change the journal as other code would have written it: with checksums that fit."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(statement, values)
+    rows = db.execute("SELECT seq, now, event FROM events").fetchall()
+    sums = [(event_checksum(*row), row[0]) for row in rows]
+    db.executemany("UPDATE events SET checksum = ? WHERE seq = ?", sums)
+    db.close()
 
 
 class AnsweredRun:
@@ -24,7 +36,7 @@ class AnsweredRun:
             {
                 "run": {"steps": steps},
                 "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 10, "max_running": 4},
-                "trainer": {"batch_groups": 2, "lr": 0.1},
+                "trainer": {"batch_groups": 2, "lr": 0.1, "keep_checkpoints": 1},
                 "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},
             }
         )

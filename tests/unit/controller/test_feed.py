@@ -111,7 +111,7 @@ def test_a_version_that_nobody_saw_is_published_when_it_is_made_again():
 
 
 def test_payload_is_dropped_once_a_checkpoint_covers_it_even_if_it_was_not_told():
-    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1})
+    run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1, "keep_checkpoints": 1})
     one_step(run)
     run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
     assert run.sent(messages.SaveCheckpoint) == [messages.SaveCheckpoint(1)]
@@ -139,7 +139,7 @@ def test_batches_go_on_while_a_checkpoint_is_written_and_one_is_written_at_a_tim
 
 def test_a_trainer_that_begins_where_no_batch_leads_on_ends_the_run():
     for version in (0, 2):
-        run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1})
+        run = Run(trainer={"batch_groups": 2, "checkpoint_steps": 1, "keep_checkpoints": 1})
         one_step(run)
         run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
         run.say("trainer", messages.CheckpointSaved(1, "step_1"))

@@ -1,7 +1,5 @@
 """A replay finds that a run was as its journal says, or where it was not."""
 
-import sqlite3
-
 import pytest
 
 from controller.cli import main
@@ -10,13 +8,7 @@ from controller.recording import Recording
 from controller.replay import replay
 from controller.story import story
 from protocol.errors import RunError
-from tests.unit.controller.answered_run import AnsweredRun
-
-
-def execute(path, statement, values=()):
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute(statement, values)
-    db.close()
+from tests.unit.controller.answered_run import AnsweredRun, execute
 
 
 def replayed(path):

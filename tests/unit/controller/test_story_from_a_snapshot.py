@@ -19,7 +19,7 @@ from tests.unit.controller.recorded_run import record
 CONFIG = {
     "run": {"steps": 12},
     "rollout": {"instances": 3, "group_size": 3, "max_response_tokens": 200, "max_running": 8},
-    "trainer": {"batch_groups": 4, "checkpoint_steps": 3},
+    "trainer": {"batch_groups": 4, "checkpoint_steps": 3, "keep_checkpoints": 1},
     "staleness": {"max_staleness": 2},
     "controller": {"lease_s": 6.0, "respawns": 1000},
     "simulation": {

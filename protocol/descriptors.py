@@ -1,0 +1,75 @@
+"""File descriptors: how many this process may have open, and how to tell that they are spent.
+
+The soft limit, 1,024 almost everywhere, is for programs that use `select`; none of ours does. So every
+process of ours begins by raising it to the hard one, and its children inherit that.
+"""
+
+import errno
+import os
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+NR_OPEN = Path("/proc/sys/fs/nr_open")  # what "unlimited" comes to
+OWN = 64  # of a controller at work: 32 were seen, and for a moment 6 more per worker that it starts
+RETRY_S = 0.5  # between two tries while they are spent
+
+
+class Limit(NamedTuple):
+    """What this process may have open."""
+
+    now: int
+    before: int  # it was raised
+
+    @property
+    def strangers(self) -> int:
+        """Connections without a key that may wait at once: a quarter, and no more than memory is worth."""
+        return max(8, min(4096, self.now // 4))
+
+    @property
+    def workers(self) -> int:
+        """Workers that a controller has room for, one descriptor each, while as many strangers knock as
+        may."""
+        return max(0, self.now - OWN - self.strangers)
+
+    def in_words(self) -> str:
+        """A sentence for the log and for `check`."""
+        raised = f" (the soft limit was {self.before:,})" if self.before != self.now else ""
+        words = f"{self.now:,} files and connections may be open{raised}: enough for {self.workers:,} workers"
+        return f"{words}, and {self.strangers:,} connections that have shown no key."
+
+
+def limit() -> Limit:
+    """What `raise_limit` would come to, without doing it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        try:
+            hard = int(NR_OPEN.read_text())
+        except (OSError, ValueError):
+            hard = soft
+    return Limit(hard if soft == resource.RLIM_INFINITY else max(soft, hard), soft)
+
+
+def raise_limit() -> Limit:
+    """Raise the soft limit to the hard one; what this process may have open from now on."""
+    wanted = limit()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted.now, hard))
+    except (ValueError, OSError):  # a system that allows less than it says
+        return Limit(wanted.before, wanted.before)
+    return wanted
+
+
+def are_spent(error: OSError) -> bool:
+    """Whether it failed for want of descriptors, of this process or of the machine: later it may not."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def is_one_left() -> bool:
+    """Whether this process can open another file now."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return not are_spent(error)
+    return True

@@ -1,0 +1,15 @@
+"""Files that hold what only the run's owner may read: prompts and responses, logs that quote them."""
+
+import os
+from contextlib import suppress
+
+OTHERS = 0o077
+
+
+def for_owner_only(path: str | os.PathLike[str], flags: int) -> int:
+    """An `opener` for `open`: made with mode 0600, and brought to it if an earlier release made it wider."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    if os.fstat(descriptor).st_mode & OTHERS:
+        with suppress(PermissionError):  # of another user, who may change it and shares it with this one
+            os.fchmod(descriptor, 0o600)
+    return descriptor

@@ -1,0 +1,121 @@
+"""Ctrl-C before a run has begun: in words, with exit code 130, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STOPPED = 130
+LIMIT_S = 60
+
+INTERRUPTED_IMPORT = """
+import builtins, os, runpy, signal, sys
+whole = builtins.__import__
+def interrupted(name, *rest, **more):
+    if name == sys.argv[1]:
+        sys.argv[:] = ["launch.py", "check", "examples/quickstart.yaml"]
+        os.kill(os.getpid(), signal.SIGINT)
+    return whole(name, *rest, **more)
+builtins.__import__ = interrupted
+runpy.run_path("launch.py", run_name="__main__")
+"""
+
+FACTORY = """
+import signal
+def make(directory, *, seed, progress):
+    open(f"{directory}/half a model", "w").close()
+    progress(0.5, "half of it")
+    signal.pause()
+"""
+
+PIP = """#!/bin/sh
+[ "$3" = -V ] && exit 0
+sleep 1000 & echo $! > pids
+echo $$ >> pids
+echo Collecting something
+wait
+"""
+
+INSTALLING = """
+import pathlib, sys
+import install
+def make(environment, **options):
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").write_text(pathlib.Path("pip").read_text())
+    (environment / "bin" / "python").chmod(0o755)
+install.venv.create = make
+install.BASE, install.NEEDED = ("a_module_of_nobody",), {"": []}
+environment = pathlib.Path(".venv").absolute()
+if sys.argv[1:]:
+    make(environment)
+install.ROOT = pathlib.Path.cwd()
+install.ensure([])
+"""
+
+
+@pytest.mark.parametrize("module", ["install", "controller.cli", "pydantic", "yaml", "controller.check"])
+def test_while_modules_are_imported(module):
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stdout) == (STOPPED, "")
+    assert done.stderr == "\nStopped.\n"
+
+
+def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_path):
+    (tmp_path / "factory.py").write_text(FACTORY)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n')
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "run: {name: run, dir: runs}\nmodel: {factory: 'factory.py:make'}\ndata: {path: data.jsonl}\n"
+        "reward: {function: 'factory.py:make'}\n"
+    )
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "launch.py", str(config)],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "half of it" in line:
+                process.send_signal(signal.SIGINT)
+        process.stdout.close()
+        assert process.wait(LIMIT_S) == STOPPED, lines
+        assert lines[-1] == "Stopped before the run had begun.\n"
+        assert not any("Traceback" in line for line in lines)
+        run = tmp_path / "runs" / "run"
+        assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".run.lock", "run"]
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_while_dependencies_are_installed(tmp_path, was_there, number):
+    (tmp_path / "pip").write_text(PIP)
+    (tmp_path / "pyproject.toml").touch()
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", INSTALLING, *(["was there"] if was_there else [])],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    while "Collecting something" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(number)
+    _, words = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == STOPPED
+    assert words.startswith("\nStopped while installing; no process is left, and ")
+    assert (tmp_path / ".venv").exists() == was_there
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not _lives(int(pid))
+
+
+def _lives(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
