@@ -50,7 +50,7 @@ class Coordination:
 
     def on_ready(self, instance: Instance, message: Ready) -> None:
         """An engine is built; it pulls before it samples."""
-        instance.capacity, instance.kv_tokens = message.capacity, message.kv_tokens
+        self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
         if self.state.config.staleness.cost_model == "online":
             instance.fit = self.fleet.join(instance.number)
 

@@ -87,11 +87,16 @@ class Ledger(Books):
 
     def can_lower(self, group: int, policy_version: int) -> bool:
         """Whether a sibling may start under this older version, which pulls the group's deadline forward."""
+        return self._reserved[group] <= self.reach(policy_version)
+
+    def reach(self, policy_version: int) -> int:
+        """The latest deadline of a group that may include a member started under this version: one that is
+        due later would take a place that is promised."""
         deadline = policy_version + self.max_staleness
-        if deadline >= self._reserved[group]:
-            return True
-        return deadline >= self.train_version and all(
-            slack >= 1 for due, slack in self._slacks() if deadline <= due < self._reserved[group]
+        if deadline < self.train_version:
+            return deadline
+        return next(
+            (due for due, slack in self._slacks() if due >= deadline and slack < 1), self._window()[-1]
         )
 
     def lower(self, group: int, policy_version: int) -> None:

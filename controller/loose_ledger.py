@@ -53,6 +53,10 @@ class LooseLedger(Books):
         """As `can_reserve`."""
         return self.can_reserve(policy_version)
 
+    def reach(self, policy_version: int) -> int:
+        """As `can_lower`: of any group, or of none."""
+        return UNLIMITED if self.can_reserve(policy_version) else -1
+
     def lower(self, group: int, policy_version: int) -> None:
         """A sibling starts under an older version: the group is as old as its oldest member."""
         self._reserved[group] = min(self._reserved[group], policy_version)

@@ -141,14 +141,14 @@ class RunState:
 
     def refresh_settings(self, fresh: int = 0) -> Settings:
         """What concerns all instances, as of now; `fresh`: groups that may start."""
-        newest = self.versions.newest
+        newest = self.versions.newest.policy_version if self.versions.newest else 0
         spare = self.config.staleness.spare_responses
         self.strategy_settings = self.strategy_settings._replace(
-            newest_version=newest.policy_version if newest else 0,
+            newest_version=newest,
             fresh=fresh * (self.config.rollout.group_size + spare),
             typical_tokens=self.prompt_tokens + round(self.lengths.total(0)),
             horizon_s=self.period_s if self.period_s is not None else FIRST_HORIZON_S,
-            is_batch_ready=self.ledger.is_ready(),
+            is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
         )
         return self.strategy_settings
 
