@@ -140,6 +140,16 @@ class Dispatch:
             state.strategy_settings.is_tail_bound,
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last
+        pull may wait for the next one for ever."""
+        ledger, newest = self.state.ledger, self.state.versions.newest
+        if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
+            return False
+        is_shut = bool(self.waiting) and self.admit(self.admission_view(), self._batches) <= 0
+        return is_shut and not ledger.is_ready()
+
     def settled_views(self) -> list[InstanceView]:
         """All instances that could take work now and are not pulling, as of the last dispatch."""
         instance = self.state.registry.instance

@@ -82,8 +82,9 @@ class Pulls:
         if not (staleness.partial_rollout or staleness.keep_kv):
             return True  # it takes no work before it has pulled
         version, queue, ledger = instance.policy_version, self.state.queue, self.state.ledger
-        is_of_use = queue.peek(version, ledger.reach(version)) is not None
-        return not is_of_use and (bool(queue) or not ledger.can_reserve(version))
+        if queue.peek(version, ledger.reach(version)) is not None:
+            return False
+        return bool(queue) or not ledger.can_reserve(version) or self.dispatch.is_closed
 
     def _useful(self, versions: set[int]) -> dict[int, int]:
         """How many queued trajectories may run under each of these versions. One that has no token yet may

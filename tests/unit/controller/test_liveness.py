@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.commands import Send
-from controller.events import PromptsRead, Restarted, WorkerExited
+from controller.commands import ReadHeldOut, ReportEvaluation, Send
+from controller.events import HeldOutRead, PromptsRead, Restarted, WorkerExited
 from protocol import messages
 from protocol.messages import Attach, Beat, Delta, Generated
 from tests.unit.controller.test_core import Run as OneInstanceRun
@@ -262,3 +262,46 @@ def test_a_successor_of_the_trainer_is_not_told_to_free_what_is_visible():
         assert run.core.state.versions.newest.policy_version == 0
         if name == "t2":
             run.do(WorkerExited("trainer", "trainer", -9, ""))
+
+
+def test_an_admission_rule_that_counts_from_the_last_pull_gets_one_when_nothing_else_is_on_its_way():
+    run = Run(instances=1, group_size=1, prompts=20, staleness={
+        "max_staleness": 1, "mu": 0.0, "ledger": "completion", "admission": "verl_async",
+        "synchronization": "tests.simulation.oracle.plugins:never_pull",
+    })  # fmt: skip
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    for group in range(4):  # its quota
+        run.finish(group, 0)
+        run.say("reward-0", messages.GroupScored(group, 1, (1.0,)))
+    for version in range(1, 5):
+        run.step(version)
+    run.beat(1)
+    assert run.pulls[-1] == ("rollout-0", 4)
+    assert (4, 0) in run.routes
+
+
+def test_an_exact_evaluation_whose_version_is_lost_for_good_comes_to_its_end():
+    run = Run(
+        instances=1,
+        staleness={"max_staleness": 1, "mu": 0.0, "synchronization": "greedy"},
+        evaluation={"every_steps": 1, "at_start": False, "data": {"test": {"path": "x"}}},
+    )
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    for group in (0, 1):
+        run.finish(group, 0)
+        run.finish(group, 1)
+        run.score(group)
+    run.step(1)
+    (asked,) = [c for c in run.commands if isinstance(c, ReadHeldOut)]
+    run.step(2)
+    run.say("rollout-0", messages.Detach("gone"))
+    run.do(Restarted(run.config.model_dump_json(), "", ()))
+    run.attach("reward-1", "reward")
+    run.do(HeldOutRead(asked.first_group, ("test",), "digest"))
+    run.say("trainer-2", Attach("trainer", "trainer", 1, "here"))
+    run.say("trainer-2", messages.Ready(2, 0, 0))  # its checkpoint is newer than what is evaluated
+    run.say("reward-1", messages.PromptsEncoded(((asked.first_group, 3),), ()))
+    run.say("trainer-2", messages.PolicyPublished(2, "v2", "digest", 1, 0.1))
+    (report,) = [c.metrics for c in run.commands if isinstance(c, ReportEvaluation)]
+    assert report["policy_version"] == 1
+    assert "version 1 was lost with its trainer" in str(report["failures"])
