@@ -16,7 +16,6 @@ from controller.state import RunState
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
     Abort,
-    Close,
     Ending,
     Generated,
     GenerationFailed,
@@ -74,7 +73,7 @@ class Coordination:
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
         pace_s = self._pace_s(instance)
-        taken = late = 0
+        taken, late, now = 0, 0, self.state.awake_s
         for delta in message.deltas:
             group = self.state.groups.get(delta.group)
             member = None if group is None else group.take(delta, instance.peer)
@@ -82,6 +81,8 @@ class Coordination:
                 late += delta.count
                 continue
             taken += delta.count
+            if delta.count and not member.is_called_back:
+                member.since = now
             if member.response_tokens >= member.look_again:
                 self._look_again(instance, group, member, pace_s)
             if delta.ending:
@@ -100,12 +101,34 @@ class Coordination:
         self.state.registry.take(instance, member)
         self.state.accounts.counts["generation_failures"] += 1
         self.state.warn_once("generation", f"Generation failed on {instance.name}: {message.reason}")
-        self._failures[group.id] = self._failures.get(group.id, 0) + 1
-        if self._failures[group.id] >= MAX_GENERATION_FAILURES:
-            del self._failures[group.id]
-            self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {message.reason}")
-        else:
+        if not self._has_failed_too_often(group, message.reason):
             self.state.requeue(member)
+
+    def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
+        """These got no token in their time: they go on elsewhere, and what this happens to again and again is
+        set aside."""
+        limit = f"limits.token_s allows {self.state.config.limits.token_s:g} s"
+        text = f"{members[0].id} got no token on {instance.name}; {limit}, so it goes on elsewhere."
+        self.state.warn_counted(f"silent {instance.name}", text)
+        for member in members:
+            group = self.state.groups.get(member.id.group)
+            if group is None or member.peer != instance.peer:
+                continue  # a sibling has had its group set aside
+            self.state.accounts.counts["limits/silent"] += 1
+            if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
+                member.left = instance.peer
+        left = [member for member in members if member.peer == instance.peer]
+        for peer, attempts in _by_peer(left).items():
+            self.state.send(peer, Interrupt(attempts))
+
+    def _has_failed_too_often(self, group: Group, reason: str) -> bool:
+        """Count a failure of a group's generation, and set its prompt aside if it was one too many."""
+        self._failures[group.id] = self._failures.get(group.id, 0) + 1
+        if self._failures[group.id] < MAX_GENERATION_FAILURES:
+            return False
+        del self._failures[group.id]
+        self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {reason}")
+        return True
 
     def on_pulled(self, instance: Instance, message: Pulled) -> None:
         """The instance samples from the version that it was told to load."""
@@ -141,9 +164,6 @@ class Coordination:
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
             self._give_up_evaluation(f"could not be pulled: {message.reason}")
-        if instance.pull_failures >= MAX_PULL_FAILURES:
-            reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-            self.state.send(instance.peer, Close(reason, is_fault=True))
 
     def _is_newest(self, message: PullFailed) -> bool:
         newest = self.state.versions.newest

@@ -17,6 +17,16 @@ occupy / consume; restated by deadlines.
 
 from collections.abc import Iterator
 
+from controller.snapshot import BufferSnapshot
+
+
+def buffer_state(is_ready: bool, free: int) -> str:
+    """The state of a buffer, in the words of the StaleFlow paper: whether it can be consumed, and whether
+    groups may start in it. STUCK: neither, it waits for what runs."""
+    if is_ready:
+        return "READY_WITH_CAPACITY" if free else "READY"
+    return "PENDING" if free else "STUCK"
+
 
 class Books:
     """Who is reserved and who is occupied: what every ledger counts."""
@@ -211,6 +221,35 @@ class Ledger(Books):
     def due_counts(self) -> dict[int, int]:
         """Unconsumed groups by deadline, over the whole window: the virtual staleness buffers, for people."""
         return {due: self._due.get(due, 0) for due in self._window()}
+
+    def buffers(self) -> tuple[BufferSnapshot, ...]:
+        """The batches of the window with their states, for people.
+
+        Scored groups count for the earliest batches, earliest deadlines first, as they will be taken; a batch
+        is ready if it could be taken after those before it with no promise broken.
+        """
+        found, occupied = [], dict(self._due_occupied)
+        for version in self._window():
+            taken = 0
+            for due in self._window():
+                count = min(self.batch_groups - taken, occupied.get(due, 0))
+                occupied[due], taken = occupied.get(due, 0) - count, taken + count
+            reserved = self._due.get(version, 0) - self._due_occupied.get(version, 0)
+            is_ready = taken == self.batch_groups and (
+                bool(self.spare_groups) or self._keeps(version, occupied)
+            )
+            free = self.headroom(version - self.max_staleness)
+            found.append(BufferSnapshot(version, buffer_state(is_ready, free), taken, reserved, free))
+        return tuple(found)
+
+    def _keeps(self, version: int, occupied: dict[int, int]) -> bool:
+        """Whether what is left after this batch, and those before it, fits into the ones after."""
+        left = 0
+        for due in self._window():
+            left += self._due.get(due, 0) - self._due_occupied.get(due, 0) + occupied.get(due, 0)
+            if left > self.batch_groups * max(0, due - version):
+                return False
+        return True
 
     def blockers(self) -> list[int]:
         """Reserved groups that the next batch has to wait for because their deadline is now."""

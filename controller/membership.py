@@ -145,7 +145,7 @@ class Membership:
         """Whether a worker of this role is, or will be, there."""
         registry = self.state.registry
         if role == "trainer" and not self.state.config.trainer.local:
-            return True  # whoever has started it starts it again
+            return not self.state.is_trainer_given_up  # whoever has started it starts it again
         return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
 
     def useful(self, worker: Worker) -> None:
@@ -171,6 +171,18 @@ class Membership:
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
         self._lose(event.peer)
+
+    def close(self, worker: Worker, reason: str) -> None:
+        """A worker is of no use as it is: it goes, and what it had goes elsewhere; a local one is started
+        again."""
+        self.state.accounts.counts["limits/closed"] += 1
+        self.state.warn_counted(
+            f"limit {_without_claims(worker.name)}", f"{worker.name} was closed. {reason}"
+        )
+        if (local := self.state.registry.local.get(worker.name)) is not None:
+            local.last_reason = f"{worker.name} was closed. {reason}"
+        self.state.send(worker.peer, Close(reason[:4096], is_fault=True))
+        self._lose(worker.peer, has_died=True)
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
         """The worker says that it cannot do its job."""

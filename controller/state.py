@@ -36,6 +36,8 @@ class RunState:
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
+        self.asleep_s = 0.0
+        """Seconds in which the controller itself did not run."""
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
@@ -80,9 +82,15 @@ class RunState:
         self.ending: str | None = None  # why the run is to end; None while it goes on
         self.ending_is_success = True
         self.finished = False
+        self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
         self._out: list[Command] = []
         self._warned: set[str] = set()
         self._counted: Counter[str] = Counter()
+
+    @property
+    def awake_s(self) -> float:
+        """Seconds since the run began in which the controller ran: what limits count."""
+        return self.now - self.asleep_s
 
     def emit(self, command: Command) -> None:
         """Add to the commands of this step."""

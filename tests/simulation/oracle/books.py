@@ -2,8 +2,8 @@
 
 Invariants that are asserted: a response is made of tokens that were sampled, in their order, of the versions
 that sampled them, which never decrease; attempts are numbered upwards; a group is trained in one batch, as
-a whole, and a batch that is sent again is the same; no batch holds a token older than the bound, where there is one;
-batches come in the order of versions; every token that was heard is accounted for.
+a whole, and a batch that is sent again is the same; no batch holds a token older than the bound, where there
+is one; batches come in the order of versions; every token that was heard is accounted for.
 """
 
 from collections import Counter

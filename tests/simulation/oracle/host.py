@@ -290,9 +290,9 @@ class Host:
         longest = self.world.config.rollout.max_response_tokens
         return 1 + self._hash("response", group, member) % (longest + longest // 5 + 1)
 
-    def mute_of(self, name: str) -> frozenset[str]:
-        """What a process of this name takes and never answers."""
-        return self.misfortunes.mute_of(name)
+    def mute_of(self, role: Role) -> frozenset[str]:
+        """What the process of this role that starts now takes and never answers."""
+        return self.misfortunes.mute_of(role)
 
     def _hash(self, *words: object) -> int:
         text = repr((self.world.seed, *words)).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from controller.events import Received
@@ -23,6 +24,7 @@ class Misfortunes:
         self.drained: set[str] = set()
         """Names of local workers that are not started again."""
         self._operators = 0
+        self._started = Counter[str]()
 
     def plan(self) -> None:
         """Enter all that will be done."""
@@ -31,9 +33,10 @@ class Misfortunes:
         if self.host.world.stop_s is not None:
             self.host.clock.at(self.host.world.stop_s, self.host.stop)
 
-    def mute_of(self, name: str) -> frozenset[str]:
-        """Kinds of messages that the process of this name that starts now never answers."""
-        return frozenset()
+    def mute_of(self, role: str) -> frozenset[str]:
+        """Kinds of messages that the process of this role that starts now never answers."""
+        number, self._started[role] = self._started[role], self._started[role] + 1
+        return frozenset(kind for n, of, kind in self.host.world.mutes if (n, of) == (number, role))
 
     def kill_rollout(self) -> None:
         """A rollout worker dies."""

@@ -31,7 +31,7 @@ class Peer:
         self.id = ""
         self.is_alive = True
         self.is_ready = False
-        self.mute = host.mute_of(name)
+        self.mute = host.mute_of(self.role)
         """Kinds of messages that it takes and never answers."""
         self.frozen_until = 0.0
         self.in_flight: deque[Message] = deque()  # said and not arrived

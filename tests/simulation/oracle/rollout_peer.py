@@ -157,6 +157,8 @@ class RolloutPeer(Peer):
         key = (route.group, route.member, route.attempt)
         before = sum(segment.count for segment in route.segments)
         assert before + route.max_new_tokens == self.host.world.config.rollout.max_response_tokens
+        if "Pull" in self.mute:
+            return
         oldest = route.segments[-1].policy_version if route.segments else 0
         assert self.version >= oldest or self._has_failed, f"{route} runs under {self.version}"
         target, prompt = self.host.target(route.group, route.member), self.host.prompt_tokens(route.group)

@@ -2,8 +2,8 @@
 
 Work could run if an instance that is there and not pulling could take it: one where nothing runs, at the
 version that it has or after a pull that could be told now; and where routing takes whatever has room, also
-one with half of its KV and a row free. Whether a group may start, or a sibling under an older version, is decided
-by counting the groups due by each batch. What lies for LIMIT_S without a pause is a stall.
+one with half of its KV and a row free. Whether a group may start, or a sibling under an older version, is
+decided by counting the groups due by each batch. What lies for LIMIT_S without a pause is a stall.
 """
 
 from collections.abc import Iterator

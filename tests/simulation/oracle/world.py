@@ -29,6 +29,19 @@ FAULTS = (
     "leave", "drain", "join", "lose_versions",
 )  # fmt: skip
 PROMPT_TOKENS = 8
+MUTES = {  # what a worker takes and never answers
+    "rollout": ("Ready", "Pull", "Route", "Interrupt", "Serve", "Drain"),
+    "reward": ("Ready", "Encode", "Score", "Drain"),
+    "trainer": ("Ready", "Train", "TrainAhead", "SaveCheckpoint", "Publish", "Serve"),
+}
+SHORT_LIMITS = {
+    "answer_s": 4.0,
+    "token_s": 12.0,
+    "pull_s": 12.0,
+    "step_s": 15.0,
+    "ready_s": 8.0,
+    "end_s": 40.0,
+}
 QUIET_S = 40.0  # of virtual time; then nothing is done to the world any more
 
 
@@ -60,6 +73,9 @@ class World:
     train_s: float
     pull_s: float
     failing: dict[str, float] = field(hash=False)  # probability of each kind of failure, per attempt
+    mutes: tuple[
+        tuple[int, str, str], ...
+    ] = ()  # after so many processes of a role, one, and what it ignores
 
     @property
     def is_strict(self) -> bool:
@@ -98,7 +114,15 @@ def draw(seed: int, **staleness: Any) -> World:
             kind: rng.choice([0.0, 0.0, 0.03, 0.15]) if is_rough else 0.0
             for kind in ("pull", "generate", "score", "refuse")
         },
+        mutes=_mutes(rng),
     )
+
+
+def _mutes(rng: random.Random) -> tuple[tuple[int, str, str], ...]:
+    """Some workers that are heard and do not do what they are asked, among the first of their role."""
+    count = rng.choice([0, 0, 0, 1, 1, 2, 3])
+    roles = [rng.choice(["rollout", "rollout", "reward", "trainer"]) for _ in range(count)]
+    return tuple((rng.randrange(3), role, rng.choice(MUTES[role])) for role in roles)
 
 
 def _machine(rng: random.Random, config: Config, number: int, is_local: bool) -> Machine:
@@ -138,8 +162,9 @@ def _tree(rng: random.Random) -> dict[str, Any]:
             "status_s": rng.choice([0.1, 0.5]),
         },
         "reward": {"workers": rng.choice([1, 1, 2]), "retries": rng.choice([1, 2]),
-                   "max_consecutive_failures": 50},
+                   "max_consecutive_failures": 50, "timeout_s": 2.0},
         "trainer": trainer,
+        "limits": SHORT_LIMITS,
         "staleness": _rules(rng),
         "controller": {"beat_s": 1.0, "lease_s": rng.choice([3.0, 6.0]), "respawns": 100,
                        "attach_timeout_s": 30.0, "reattach_s": rng.choice([0.0, 30.0])},

@@ -12,14 +12,15 @@ from tests.unit.controller.test_core import Run as OneInstanceRun
 class Run(OneInstanceRun):
     """Routes and scores by name, instances that attach when the story has them come."""
 
-    def __init__(self, *, prompts=6, group_size=2, instances=1, response=10, batch_groups=1, **sections):
+    def __init__(self, *, prompts=6, group_size=2, instances=1, response=10, batch_groups=1,
+                 outside=False, **sections):  # fmt: skip
         self.routes: dict[tuple[int, int], tuple[str, messages.Route]] = {}
         self.pulls: list[tuple[str, int]] = []
         super().__init__(
             instances=instances,
             run={"steps": 9},
             rollout={"instances": instances, "group_size": group_size, "max_response_tokens": response},
-            trainer={"batch_groups": batch_groups},
+            trainer={"batch_groups": batch_groups, "local": not outside},
             **sections,
         )
         self.do(PromptsRead(0, prompts, True))
