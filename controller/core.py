@@ -132,8 +132,8 @@ class Core:
             return None
         if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
-        moments = self.state.registry.leases.next(), self.training.held_until, self.limits.next()
-        return min((moment for moment in moments if moment is not None), default=None)
+        moments = [self.state.registry.leases.next(), self.training.held_until, self.limits.next()]
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""

@@ -11,6 +11,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 
 from collections import deque
 from collections.abc import Iterator
+from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from controller.groups import Group, Trajectory
@@ -51,8 +52,7 @@ class Dispatch:
             self.admit = window_rule(staleness.in_flight_batches)
         self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
-        self._shortlist = Shortlist()  # by what routing likes
-        self._freest = Shortlist()  # by room
+        self._shortlist = Shortlist()
         self._views: dict[int, InstanceView] = {}
         self._gated_s, self._gated_since = 0.0, None
         self._refused: dict[tuple[Any, ...], None] = {}  # what found no place, and until when that holds
@@ -220,17 +220,12 @@ class Dispatch:
     def _look_at(self, instance: Instance) -> None:
         number, version = instance.number, instance.next_version
         view = self._views[number] = self.view(instance)
-        is_full = view.running >= view.capacity
-        if self._order is not None:
-            self._shortlist.put(number, version, (is_full, self._order(view, self.state.strategy_settings)))
-            self._freest.put(number, version, (is_full, view.resident_tokens - view.kv_tokens))
-        else:
-            self._shortlist.put(number, version, (is_full, 0))
+        liking = self._order(view, self.state.strategy_settings) if self._order else 0
+        self._shortlist.put(number, version, (view.running >= view.capacity, liking))
 
     def forget(self, instance: Instance) -> None:
         """The instance is gone, or takes nothing now."""
         self._shortlist.drop(instance.number)
-        self._freest.drop(instance.number)
         self._views.pop(instance.number, None)
 
     def is_routable(self, instance: Instance) -> bool:
@@ -247,7 +242,8 @@ class Dispatch:
         due first of what may run under it, and a fresh group where none may."""
         due_first = None
         for version in self._shortlist.versions():
-            queued = self.state.queue.peek(version, self.state.ledger.reach(version))
+            reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
+            queued = self.state.queue.peek(version, reach)
             if queued is None:
                 if self.waiting and self.admit(self.admission_view(), self._batches) > 0:
                     group = self.state.groups[self.waiting[0]]
@@ -311,10 +307,20 @@ class Dispatch:
         for version in self._shortlist.versions():
             if work.min_version <= version <= head.policy_version:
                 best = self._shortlist.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
-                if len(best) < SHORTLISTED:
-                    best += self._freest.best(version, SHORTLISTED)
+                if len(best) < SHORTLISTED and len(self._views) > LOOKED_AT:
+                    best += self._freest(version)
                 found |= dict.fromkeys(best)
         return list(found | dict.fromkeys(siblings[:SIBLINGS]))
+
+    def _freest(self, policy_version: int) -> list[int]:
+        """Those of a version with the most KV free; looks at all, where almost none of many has room."""
+        there = [
+            v for v in self._views.values() if v.policy_version == policy_version and v.running < v.capacity
+        ]
+        freest = nsmallest(
+            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.index)
+        )
+        return [view.index for view in freest]
 
     def _number(self, peer: str | None) -> int:
         instance = self.state.registry.workers.get(peer) if peer is not None else None

@@ -35,6 +35,11 @@ class DispatchQueue:
         level = self._levels.setdefault(trajectory.newest_version, [])
         heapq.heappush(level, (deadline, *trajectory.id, trajectory.attempt))
 
+    @property
+    def has_unstarted(self) -> bool:
+        """Whether anything may be queued that has no token yet."""
+        return UNSTARTED in self._levels
+
     def peek(self, policy_version: int, reach: int = ANY) -> Trajectory | None:
         """The next that may run under this version, left in place: what has begun under it or an older one,
         and what has not if its group is due by `reach` (see `Ledger.reach`)."""

@@ -31,6 +31,7 @@ from protocol.messages import Message, Role
 CALL_START_S = 300.0  # that a process of the reward function may take to start again, before the next call
 MAX_FAILED = 64  # generations of one instance in a row: it is of no use to anybody
 ORDERS = "orders"
+NO_ANSWERS = (messages.Beat, messages.InstanceStatus)
 
 
 class Silent(NamedTuple):
@@ -61,8 +62,10 @@ class Limits:
 
     def next(self) -> float | None:
         """When something is overdue unless it comes before; in the time of the run."""
-        moments = [self._alarms.next(), self._absent_until(), self._end_at()]
-        found = min((moment for moment in moments if moment is not None), default=None)
+        found = self._alarms.next()
+        if self._absent:  # rare, and this is asked several times per event
+            moments = [found, self._absent_until(), self._end_at()]
+            found = min((moment for moment in moments if moment is not None), default=None)
         return None if found is None else found + self.state.asleep_s
 
     def _is_past(self, moment: float) -> bool:
@@ -142,6 +145,8 @@ class Limits:
 
     def heard(self, worker: Worker, message: Message) -> None:
         """Take note of an answer, once the core has taken it in."""
+        if isinstance(message, NO_ANSWERS):
+            return
         duty = self._duties.get(worker.peer)
         if isinstance(message, messages.Ready):
             self.see_roles()
