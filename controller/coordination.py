@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from controller.commands import Warn
 from controller.evaluation import Evaluation
+from controller.events import PeerFaulted
 from controller.groups import Group, Trajectory
 from controller.registry import Instance
 from controller.state import RunState
@@ -146,11 +147,14 @@ class Coordination:
             )
             self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
 
-    def on_pull_failed(self, instance: Instance, message: PullFailed, *, is_awaited: bool) -> None:
+    def on_pull_failed(
+        self, instance: Instance, message: PullFailed, *, is_awaited: bool
+    ) -> PeerFaulted | None:
         """The instance stays at its version and tries again with the newest one: at once, or when a version
-        that went with its trainer `is_awaited` and is there again."""
+        that went with its trainer `is_awaited` and is there again. Returns who is at fault if it has failed
+        too often."""
         if instance.pulling != message.policy_version:
-            return
+            return None
         instance.pulling = None
         self._take_back_promised(instance)
         if is_awaited:
@@ -164,6 +168,10 @@ class Coordination:
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
             self._give_up_evaluation(f"could not be pulled: {message.reason}")
+        if instance.pull_failures < MAX_PULL_FAILURES:
+            return None
+        reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
+        return PeerFaulted(instance.peer, reason)
 
     def _is_newest(self, message: PullFailed) -> bool:
         newest = self.state.versions.newest

@@ -9,7 +9,7 @@ ahead, retire, see whether it is over.
 
 from controller.commands import Command, Finish
 from controller.config import Config
-from controller.coordination import MAX_PULL_FAILURES, Coordination
+from controller.coordination import Coordination
 from controller.dispatch import Dispatch
 from controller.evaluation import Evaluation
 from controller.evaluation_dispatch import EvaluationDispatch
@@ -306,11 +306,10 @@ class Core:
                 self.fan_out.on_answer(instance)
             case messages.PullFailed():
                 is_awaited = self.training.is_awaited(message.policy_version)
-                self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
+                fault = self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
                 self.fan_out.on_answer(instance)
-                if instance.pull_failures >= MAX_PULL_FAILURES:
-                    reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-                    self.membership.close(instance, reason)
+                if fault is not None:
+                    self.membership.faulted(fault)
             case messages.Holding():
                 self.returns.on_holding(instance, message)
             case messages.GenerationFailed():
@@ -446,8 +445,9 @@ class Core:
         for found in self.limits.overdue():
             if isinstance(found, Silent):
                 self.coordination.on_silent(*found)
-            elif found.worker.peer in self.state.registry.workers:
-                self.membership.close(*found)
+            else:
+                self.state.accounts.counts["limits/closed"] += 1
+                self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)
         if reason := self.limits.absent():
             self.state.end(reason, is_success=False)
 

@@ -298,7 +298,7 @@ class Limits:
         return self._words(line.first.what, now - line.since, line.first.limit)
 
     def _words(self, what: str, for_s: float, kind: str) -> str:
-        return f"It was asked {for_s:.0f} s ago to {what}, and has not done it; {self._key(kind)}."
+        return f"asked {for_s:.0f} s ago to {what}, it has not done so; {self._key(kind)}."
 
     def _key(self, kind: str) -> str:
         """The limit of a kind, and where it is set."""
@@ -331,7 +331,7 @@ class Limits:
         for line in duty.open():
             assert line.first is not None
             end = line.since + self.limit_s(line.first.limit)
-            found.append((end - now, f"it is closed if it has not done it, {self._key(line.first.limit)}"))
+            found.append((end - now, f"it is closed if it has not done so, {self._key(line.first.limit)}"))
         if isinstance(worker, Instance) and not duty.line(ORDERS).asks:
             found += self._outlook_of_first(worker, duty)
         return min(found, default=(None, ""))

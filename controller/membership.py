@@ -162,27 +162,19 @@ class Membership:
         reason = "This worker is not attached (any more); it was silent beyond its lease, or the run is over."
         self.state.send(peer, Close(reason, is_fault=False))
 
-    def faulted(self, event: PeerFaulted) -> None:
-        """A peer broke the protocol: it is closed, and what it had goes elsewhere."""
+    def faulted(self, event: PeerFaulted, *, has_died: bool = False) -> None:
+        """A peer broke the protocol: it is closed, and what it had goes elsewhere. `has_died`: it may be what
+        it scored that made it so."""
         worker = self.state.registry.workers.get(event.peer)
         name = worker.name if worker else "a peer that never attached"
         self.state.accounts.counts["peers/faulted"] += 1
         who = _without_claims(worker.name) if worker else ""
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
+        local = self.state.registry.local.get(worker.name) if worker else None
+        if local is not None:
+            local.last_reason = f"{name} was closed: {event.reason}"
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
-        self._lose(event.peer)
-
-    def close(self, worker: Worker, reason: str) -> None:
-        """A worker is of no use as it is: it goes, and what it had goes elsewhere; a local one is started
-        again."""
-        self.state.accounts.counts["limits/closed"] += 1
-        self.state.warn_counted(
-            f"limit {_without_claims(worker.name)}", f"{worker.name} was closed. {reason}"
-        )
-        if (local := self.state.registry.local.get(worker.name)) is not None:
-            local.last_reason = f"{worker.name} was closed. {reason}"
-        self.state.send(worker.peer, Close(reason[:4096], is_fault=True))
-        self._lose(worker.peer, has_died=True)
+        self._lose(event.peer, has_died=has_died)
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
         """The worker says that it cannot do its job."""

@@ -36,8 +36,7 @@ class RunState:
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
-        self.asleep_s = 0.0
-        """Seconds in which the controller itself did not run."""
+        self.asleep_s = 0.0  # in which the controller itself did not run
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}

@@ -47,10 +47,12 @@ def test_most_worlds_reach_their_end_through_faults_and_restarts():
         counts["restarts"] += host.restarts
         counts["events"] += host.events
         counts["trained"] += len(host.books.trained)
+        counts["closed"] += host.core.state.accounts.counts["limits/closed"]
     assert counts["success"] >= 36
     assert counts["restarts"] >= 10
     assert counts["events"] >= 4000
     assert counts["trained"] >= 200
+    assert counts["closed"] >= 3
 
 
 def test_a_world_is_the_same_each_time():

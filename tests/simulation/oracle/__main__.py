@@ -11,7 +11,7 @@ from tests.simulation.oracle.world import draw
 
 def main(first: int, count: int) -> int:
     """Run them; how many failed."""
-    began, failed, endings, events = time.process_time(), 0, Counter[str](), 0
+    began, failed, endings, totals = time.process_time(), 0, Counter[str](), Counter[str]()
     for seed in range(first, first + count):
         host = Host(draw(seed), tell=print if count == 1 else None)
         try:
@@ -23,9 +23,15 @@ def main(first: int, count: int) -> int:
             print(f"world {seed}: {type(error).__name__} at {where.name}:{where.lineno}: {str(error)[:300]}")
             if count == 1:
                 traceback.print_exc()
-        events += host.events
+        totals += Counter(events=host.events, restarts=host.restarts, faults=len(host.world.faults))
+        totals += Counter(
+            trained=len(host.books.trained),
+            closed=host.core.state.accounts.counts["limits/closed"],
+            respawned=host.core.state.accounts.counts["workers/respawned"],
+            tokens=host.books.heard_tokens,
+        )
     spent = time.process_time() - began
-    print(f"{count} worlds, {events} events, {failed} failed, {spent:.1f} s of CPU; ends: {dict(endings)}")
+    print(f"{count} worlds, {failed} failed, {spent:.1f} s of CPU; {dict(totals)}; ends: {dict(endings)}")
     return failed
 
 
