@@ -1,4 +1,5 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
+With `--thorough`, also the long sweeps, which are marked `thorough` and left out else.
 
 Invariants: a test that fails fails the command; vLLM that cannot be had here does not, and one line says why
 it was left out.
@@ -31,12 +32,17 @@ def run_tests(
         bool,
         typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
     ] = False,
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Run the long sweeps too: some ten thousand random worlds."),
+    ] = False,
 ) -> None:
     """Run the project's tests. With further arguments, which go to pytest, only what they name."""
     import pytest
 
     os.chdir(ROOT)
-    code = int(pytest.main(context.args or ["tests"]))
+    every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml
+    code = int(pytest.main([*every, *(context.args or ["tests"])]))
     if not code and not context.args:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
     raise typer.Exit(code)

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from controller.cluster_settings import ClusterSettings
 from controller.evaluation_settings import EvaluationSettings
+from controller.limit_settings import LimitSettings
 from controller.simulation_settings import SimulationSettings
 from protocol.algorithms import SAMPLING
 from protocol.settings import (
@@ -202,6 +203,7 @@ class Config(Section):
     staleness: StalenessSettings = StalenessSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     controller: ControllerSettings = ControllerSettings()
+    limits: LimitSettings = LimitSettings()
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()
     cluster: ClusterSettings = ClusterSettings()

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from controller.commands import Warn
 from controller.evaluation import Evaluation
+from controller.events import PeerFaulted
 from controller.groups import Group, Trajectory
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
     Abort,
-    Close,
     Ending,
     Generated,
     GenerationFailed,
@@ -50,7 +50,7 @@ class Coordination:
 
     def on_ready(self, instance: Instance, message: Ready) -> None:
         """An engine is built; it pulls before it samples."""
-        instance.capacity, instance.kv_tokens = message.capacity, message.kv_tokens
+        self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
         if self.state.config.staleness.cost_model == "online":
             instance.fit = self.fleet.join(instance.number)
 
@@ -74,7 +74,7 @@ class Coordination:
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
         pace_s = self._pace_s(instance)
-        taken = late = 0
+        taken, late, now = 0, 0, self.state.awake_s
         for delta in message.deltas:
             group = self.state.groups.get(delta.group)
             member = None if group is None else group.take(delta, instance.peer)
@@ -82,6 +82,8 @@ class Coordination:
                 late += delta.count
                 continue
             taken += delta.count
+            if delta.count and not member.is_called_back:
+                member.since = now
             if member.response_tokens >= member.look_again:
                 self._look_again(instance, group, member, pace_s)
             if delta.ending:
@@ -100,12 +102,34 @@ class Coordination:
         self.state.registry.take(instance, member)
         self.state.accounts.counts["generation_failures"] += 1
         self.state.warn_once("generation", f"Generation failed on {instance.name}: {message.reason}")
-        self._failures[group.id] = self._failures.get(group.id, 0) + 1
-        if self._failures[group.id] >= MAX_GENERATION_FAILURES:
-            del self._failures[group.id]
-            self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {message.reason}")
-        else:
+        if not self._has_failed_too_often(group, message.reason):
             self.state.requeue(member)
+
+    def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
+        """These got no token in their time: they go on elsewhere, and what this happens to again and again is
+        set aside."""
+        limit = f"limits.token_s allows {self.state.config.limits.token_s:g} s"
+        text = f"{members[0].id} got no token on {instance.name}; {limit}, so it goes on elsewhere."
+        self.state.warn_counted(f"silent {instance.name}", text)
+        for member in members:
+            group = self.state.groups.get(member.id.group)
+            if group is None or member.peer != instance.peer:
+                continue  # a sibling has had its group set aside
+            self.state.accounts.counts["limits/silent"] += 1
+            if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
+                member.left = instance.peer
+        left = [member for member in members if member.peer == instance.peer]
+        for peer, attempts in _by_peer(left).items():
+            self.state.send(peer, Interrupt(attempts))
+
+    def _has_failed_too_often(self, group: Group, reason: str) -> bool:
+        """Count a failure of a group's generation, and set its prompt aside if it was one too many."""
+        self._failures[group.id] = self._failures.get(group.id, 0) + 1
+        if self._failures[group.id] < MAX_GENERATION_FAILURES:
+            return False
+        del self._failures[group.id]
+        self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {reason}")
+        return True
 
     def on_pulled(self, instance: Instance, message: Pulled) -> None:
         """The instance samples from the version that it was told to load."""
@@ -123,11 +147,14 @@ class Coordination:
             )
             self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
 
-    def on_pull_failed(self, instance: Instance, message: PullFailed, *, is_awaited: bool) -> None:
+    def on_pull_failed(
+        self, instance: Instance, message: PullFailed, *, is_awaited: bool
+    ) -> PeerFaulted | None:
         """The instance stays at its version and tries again with the newest one: at once, or when a version
-        that went with its trainer `is_awaited` and is there again."""
+        that went with its trainer `is_awaited` and is there again. Returns who is at fault if it has failed
+        too often."""
         if instance.pulling != message.policy_version:
-            return
+            return None
         instance.pulling = None
         self._take_back_promised(instance)
         if is_awaited:
@@ -140,21 +167,31 @@ class Coordination:
             "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
-            self._give_up_evaluation(message)
-        if instance.pull_failures >= MAX_PULL_FAILURES:
-            reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-            self.state.send(instance.peer, Close(reason, is_fault=True))
+            self._give_up_evaluation(f"could not be pulled: {message.reason}")
+        if instance.pull_failures < MAX_PULL_FAILURES:
+            return None
+        reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
+        return PeerFaulted(instance.peer, reason)
 
     def _is_newest(self, message: PullFailed) -> bool:
         newest = self.state.versions.newest
         return newest is not None and newest.policy_version == message.policy_version
 
-    def _give_up_evaluation(self, message: PullFailed) -> None:
+    def give_up_lost_evaluation(self) -> None:
+        """End an evaluation whose version was lost with its trainer, and is not made again."""
+        found = self.evaluation.round
+        if found is None or not self.evaluation.is_lost:
+            return
+        if all(instance.next_version != found.policy_version for instance in self.state.registry.instances()):
+            self._give_up_evaluation("was lost with its trainer, which went on from a newer one.")
+
+    def _give_up_evaluation(self, reason: str) -> None:
         """Its version cannot be had any more, so what is left of it can never be answered exactly."""
-        reason = f"version {message.policy_version} could not be pulled: {message.reason}"
+        assert self.evaluation.round is not None
+        text = f"version {self.evaluation.round.policy_version} {reason}"
         for group in [group for group in self.state.groups.values() if group.is_evaluation]:
             if group.state == "generating":
-                self.give_up(group, reason)
+                self.give_up(group, text)
 
     def _take_back_promised(self, instance: Instance) -> None:
         """What was routed for the version that did not come goes elsewhere."""

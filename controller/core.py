@@ -31,6 +31,7 @@ from controller.events import (
 from controller.examples import Examples
 from controller.fan_out import FanOut
 from controller.groups import FIRST_EVALUATION_GROUP
+from controller.limits import Limits, Silent
 from controller.membership import MAY_SAY, Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
@@ -60,6 +61,7 @@ class Core:
         self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation, self.dispatch)
         self.fan_out = FanOut(self.state)
         self.pulls = Pulls(self.state, self.dispatch, self.fan_out, evaluations=self.evaluation_dispatch)
+        self.limits = Limits(self.state)
         self.moves = Moves(self.state, self.coordination, self.dispatch)
         self.examples = Examples(self.state, self.dispatch)
         self.scoring = Scoring(
@@ -96,6 +98,7 @@ class Core:
         state.events += 1
         self._absorb(event)
         self.membership.expire()
+        self._enforce_limits()
         self.scoring.take_completed()
         if state.ending is None:
             self.examples.fill()
@@ -105,6 +108,7 @@ class Core:
                 self.scoring.give_up_useless()
             self.training.run_ahead()
             self.evaluation.schedule()
+            self.coordination.give_up_lost_evaluation()
             self.pulls.serve_evaluation()
             self.pulls.run()
             self.moves.run()
@@ -117,7 +121,9 @@ class Core:
             self._notice_end_of_data()
         if state.ending is not None:
             self._wind_up()
-        return state.take_commands()
+        wanted = state.take_commands()
+        self.limits.see(wanted)
+        return wanted
 
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
@@ -125,8 +131,8 @@ class Core:
             return None
         if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
-        lease, held = self.state.registry.leases.next(), self.training.held_until
-        return lease if held is None else held if lease is None else min(lease, held)
+        moments = [self.state.registry.leases.next(), self.training.held_until, self.limits.next()]
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
@@ -142,6 +148,7 @@ class Core:
             steps=state.steps,
             published_version=newest.policy_version if newest else -1,
             due_counts=state.ledger.due_counts(),
+            buffers=state.ledger.buffers(),
             groups=groups,
             queued=len(state.queue),
             waiting_for=self._waiting_for(),
@@ -221,6 +228,7 @@ class Core:
                 self._received(peer, message)
             case Started():
                 self.membership.start()
+                self.limits.restart()
             case Restarted():
                 self._restart(event)
             case PeerFaulted():
@@ -250,7 +258,9 @@ class Core:
         state.ending, state.ending_is_success, state.finished = None, True, False
         state.is_stopped = False
         state.accounts.is_ending = False
+        state.is_trainer_given_up = False
         self.membership.restart()
+        self.limits.restart()
         self.scoring.restart()
         self.evaluation.restart()
         self.training.end_after_last_step()
@@ -272,6 +282,7 @@ class Core:
             self.membership.faulted(PeerFaulted(peer, reason))
             return
         self._understood(worker, message)
+        self.limits.heard(worker, message)
 
     def _understood(self, worker: Worker, message: Message) -> None:
         match message:
@@ -310,8 +321,10 @@ class Core:
                 self.fan_out.on_answer(instance)
             case messages.PullFailed():
                 is_awaited = self.training.is_awaited(message.policy_version)
-                self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
+                fault = self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
                 self.fan_out.on_answer(instance)
+                if fault is not None:
+                    self.membership.faulted(fault)
             case messages.Holding():
                 self.returns.on_holding(instance, message)
             case messages.GenerationFailed():
@@ -359,6 +372,8 @@ class Core:
         run ends at once."""
         state, trainer = self.state, self.state.registry.trainer()
         state.accounts.is_ending = True
+        if trainer is None and not state.config.trainer.local and state.ending_is_success:
+            self._await_trainer()
         is_evaluating = state.ending_is_success and self._go_on_evaluating()
         self._call_back(but_evaluations=is_evaluating)
         if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
@@ -367,8 +382,8 @@ class Core:
             if not self.training.may_save if trainer is not None else self.membership.expects("trainer"):
                 return
             if self.training.is_unsaved:
-                reason = f"{state.ending} The trainer was lost before the last of them was saved."
-                state.ending, state.ending_is_success = reason, False
+                reason = "The trainer was lost before the last of them was saved; the same command goes on."
+                state.ending, state.ending_is_success = f"{state.ending} {reason}", False
         if is_evaluating and self.evaluation.holds_up_the_end:
             return
         state.finished = True
@@ -376,6 +391,22 @@ class Core:
             state.send(peer, Close("The run is over.", is_fault=False))
         assert state.ending is not None
         state.emit(Finish(state.ending_is_success, state.ending))
+
+    def _await_trainer(self) -> None:
+        """One from outside is gone and has something to save, or to publish: it is awaited, but not for
+        ever."""
+        newest, steps = self.state.versions.newest, self.state.steps
+        is_published = newest is not None and newest.policy_version >= steps
+        if not self.training.is_unsaved and (is_published or not self.evaluation.holds_up_the_end):
+            return
+        what = "saved" if self.training.is_unsaved else "evaluated"
+        self.state.warn_once(
+            f"end {self.state.epoch}",
+            f"{self.state.ending} Version {steps} is not {what}, and the trainer is gone: the run waits "
+            f"{self.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
+            "now; the same command goes on with it in any case.",
+        )
+        self.state.is_trainer_given_up = not self.limits.await_end()
 
     def _go_on_evaluating(self) -> bool:
         """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
@@ -390,6 +421,7 @@ class Core:
             self.state.warn_once("no last evaluation", text)
             return False
         self.evaluation.schedule()
+        self.coordination.give_up_lost_evaluation()
         self.pulls.serve_evaluation()
         self.evaluation_dispatch.run()
         self.scoring.take_completed()
@@ -414,6 +446,18 @@ class Core:
         overdue_s = now - (self.next_deadline() or now)
         if overdue_s > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
+            self.state.asleep_s += now - self.state.now
+
+    def _enforce_limits(self) -> None:
+        """Nobody is waited for without end."""
+        for found in self.limits.overdue():
+            if isinstance(found, Silent):
+                self.coordination.on_silent(*found)
+            else:
+                self.state.accounts.counts["limits/closed"] += 1
+                self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)
+        if reason := self.limits.absent():
+            self.state.end(reason, is_success=False)
 
     def _waiting_for(self) -> str:
         """What the next train step waits for, in words."""
@@ -448,10 +492,11 @@ class Core:
         elif isinstance(worker, TextWorker):
             running = worker.pending
         silent_s = self.state.now - worker.last_heard
-        doing = working_on(self.state, self.training, worker)
+        doing = working_on(self.state, self.training, worker) or self.limits.owed(worker)
+        due_s, then = self.limits.outlook(worker)
         return WorkerSnapshot(
             worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
-            worker.endpoint,
+            serves_at=worker.endpoint, due_s=due_s, then=then,
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from controller import (
+    asks,
     config,
     coordination,
     core,
@@ -33,6 +34,8 @@ from controller import (
     feed,
     groups,
     ledger,
+    limit_settings,
+    limits,
     loose_ledger,
     membership,
     metrics,
@@ -53,10 +56,10 @@ from protocol.errors import LocalError, RunError
 from strategies import cost_model, fitting, fleet, lengths, views
 
 MODULES = (
-    config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
-    evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, loose_ledger, membership,
-    metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist, state, training,
-    ids, messages, settings, cost_model, fitting, fleet, lengths, views,
+    asks, config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
+    evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, limit_settings, limits,
+    loose_ledger, membership, metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist,
+    state, training, ids, messages, settings, cost_model, fitting, fleet, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

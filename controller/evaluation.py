@@ -85,6 +85,16 @@ class Evaluation:
             return None
         return versions.get(self.round.policy_version) if self.round.is_exact else versions.newest
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether an exact round waits for weights that will never be there again: versions become visible
+        in order, and a newer one is."""
+        versions, found = self.state.versions, self.round
+        if found is None or not found.is_exact or not self.is_placing or versions.newest is None:
+            return False
+        version = found.policy_version
+        return versions.newest.policy_version > version and versions.get(version) is None
+
     def held_versions(self) -> set[int]:
         """Versions that must stay visible for an evaluation."""
         held = set[int]()

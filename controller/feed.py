@@ -86,7 +86,8 @@ class Feed:
             self.cover(policy_version)
         for version in self._retired:
             # what it holds it publishes first, and where nothing newer is visible everybody pulls that
-            if version != policy_version or self.state.versions.newest is not None:
+            is_first = version == policy_version and self.state.versions.newest is None
+            if not is_first and self.state.versions.get(version) is None:
                 self.state.send(peer, Retire(version))
         self.go_on(peer)
 

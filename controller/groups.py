@@ -36,6 +36,8 @@ class Trajectory:
     is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
     expected_tokens: int = 0  # final response length, as predicted when it was last looked at
     look_again: int = 0  # response tokens from which on its prediction is made anew
+    since: float = 0.0  # when it was routed, got its last token or was called back
+    is_called_back: bool = False  # its instance was asked to hand it back
 
     @property
     def is_evaluation(self) -> bool:

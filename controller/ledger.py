@@ -17,6 +17,16 @@ occupy / consume; restated by deadlines.
 
 from collections.abc import Iterator
 
+from controller.snapshot import BufferSnapshot
+
+
+def buffer_state(is_ready: bool, free: int) -> str:
+    """The state of a buffer, in the words of the StaleFlow paper: whether it can be consumed, and whether
+    groups may start in it. STUCK: neither, it waits for what runs."""
+    if is_ready:
+        return "READY_WITH_CAPACITY" if free else "READY"
+    return "PENDING" if free else "STUCK"
+
 
 class Books:
     """Who is reserved and who is occupied: what every ledger counts."""
@@ -87,11 +97,16 @@ class Ledger(Books):
 
     def can_lower(self, group: int, policy_version: int) -> bool:
         """Whether a sibling may start under this older version, which pulls the group's deadline forward."""
+        return self._reserved[group] <= self.reach(policy_version)
+
+    def reach(self, policy_version: int) -> int:
+        """The latest deadline of a group that may include a member started under this version: one that is
+        due later would take a place that is promised."""
         deadline = policy_version + self.max_staleness
-        if deadline >= self._reserved[group]:
-            return True
-        return deadline >= self.train_version and all(
-            slack >= 1 for due, slack in self._slacks() if deadline <= due < self._reserved[group]
+        if deadline < self.train_version:
+            return deadline
+        return next(
+            (due for due, slack in self._slacks() if due >= deadline and slack < 1), self._window()[-1]
         )
 
     def lower(self, group: int, policy_version: int) -> None:
@@ -206,6 +221,35 @@ class Ledger(Books):
     def due_counts(self) -> dict[int, int]:
         """Unconsumed groups by deadline, over the whole window: the virtual staleness buffers, for people."""
         return {due: self._due.get(due, 0) for due in self._window()}
+
+    def buffers(self) -> tuple[BufferSnapshot, ...]:
+        """The batches of the window with their states, for people.
+
+        Scored groups count for the earliest batches, earliest deadlines first, as they will be taken; a batch
+        is ready if it could be taken after those before it with no promise broken.
+        """
+        found, occupied = [], dict(self._due_occupied)
+        for version in self._window():
+            taken = 0
+            for due in self._window():
+                count = min(self.batch_groups - taken, occupied.get(due, 0))
+                occupied[due], taken = occupied.get(due, 0) - count, taken + count
+            reserved = self._due.get(version, 0) - self._due_occupied.get(version, 0)
+            is_ready = taken == self.batch_groups and (
+                bool(self.spare_groups) or self._keeps(version, occupied)
+            )
+            free = self.headroom(version - self.max_staleness)
+            found.append(BufferSnapshot(version, buffer_state(is_ready, free), taken, reserved, free))
+        return tuple(found)
+
+    def _keeps(self, version: int, occupied: dict[int, int]) -> bool:
+        """Whether what is left after this batch, and those before it, fits into the ones after."""
+        left = 0
+        for due in self._window():
+            left += self._due.get(due, 0) - self._due_occupied.get(due, 0) + occupied.get(due, 0)
+            if left > self.batch_groups * max(0, due - version):
+                return False
+        return True
 
     def blockers(self) -> list[int]:
         """Reserved groups that the next batch has to wait for because their deadline is now."""

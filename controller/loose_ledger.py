@@ -9,7 +9,8 @@ Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (
 
 from typing import Literal
 
-from controller.ledger import Books
+from controller.ledger import Books, buffer_state
+from controller.snapshot import BufferSnapshot
 
 Order = Literal["arrival", "completion", "floor"]
 UNLIMITED = 1 << 30
@@ -52,6 +53,10 @@ class LooseLedger(Books):
     def can_lower(self, group: int, policy_version: int) -> bool:
         """As `can_reserve`."""
         return self.can_reserve(policy_version)
+
+    def reach(self, policy_version: int) -> int:
+        """As `can_lower`: of any group, or of none."""
+        return UNLIMITED if self.can_reserve(policy_version) else -1
 
     def lower(self, group: int, policy_version: int) -> None:
         """A sibling starts under an older version: the group is as old as its oldest member."""
@@ -103,6 +108,12 @@ class LooseLedger(Books):
         for version in (*self._reserved.values(), *self._occupied.values()):
             counts[version + self.max_staleness] = counts.get(version + self.max_staleness, 0) + 1
         return dict(sorted(counts.items()))
+
+    def buffers(self) -> tuple[BufferSnapshot, ...]:
+        """The next batch alone: nothing is bound to a later one."""
+        state = buffer_state(self.is_ready(), free=-1)
+        taken = min(self.batch_groups, self.occupied)
+        return (BufferSnapshot(self.train_version, state, taken, self.reserved, -1),)
 
     def blockers(self) -> list[int]:
         """None: nobody waits for a straggler."""

@@ -156,7 +156,7 @@ class Membership:
         """Whether a worker of this role is, or will be, there."""
         registry = self.state.registry
         if role == "trainer" and not self.state.config.trainer.local:
-            return True  # whoever has started it starts it again
+            return not self.state.is_trainer_given_up  # whoever has started it starts it again
         return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
 
     def useful(self, worker: Worker) -> None:
@@ -173,16 +173,20 @@ class Membership:
         reason = "This worker is not attached (any more); it was silent beyond its lease, or the run is over."
         self.state.send(peer, Close(reason, is_fault=False))
 
-    def faulted(self, event: PeerFaulted) -> None:
-        """A peer broke the protocol: it is closed, and what it had goes elsewhere."""
+    def faulted(self, event: PeerFaulted, *, has_died: bool = False) -> None:
+        """A peer broke the protocol: it is closed, and what it had goes elsewhere. `has_died`: it may be what
+        it scored that made it so."""
         worker = self.state.registry.workers.get(event.peer)
         name = worker.name if worker else "a peer that never attached"
         self.state.accounts.counts["peers/faulted"] += 1
         who = _without_claims(worker.name) if worker else ""
         self._blame(worker, f"{name} was closed: {event.reason}", is_told=True)
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
+        local = self.state.registry.local.get(worker.name) if worker else None
+        if local is not None:
+            local.last_reason = f"{name} was closed: {event.reason}"
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
-        self._lose(event.peer)
+        self._lose(event.peer, has_died=has_died)
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
         """The worker says that it cannot do its job."""

@@ -7,6 +7,7 @@ Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
 from controller.dispatch import Dispatch
+from controller.dispatch_queue import UNSTARTED
 from controller.evaluation_dispatch import EvaluationDispatch
 from controller.fan_out import FanOut
 from controller.policy_versions import Published
@@ -45,8 +46,8 @@ class Pulls:
         behind = self.fan_out.reachable(behind, newest)
         if not behind:
             return
-        useful = self.state.queue.count_by_version()
-        views = [self._view(instance, useful) for instance in behind]
+        useful = self._useful({instance.policy_version for instance in behind})
+        views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
         numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
         self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
@@ -80,10 +81,23 @@ class Pulls:
         staleness = self.state.config.staleness
         if not (staleness.partial_rollout or staleness.keep_kv):
             return True  # it takes no work before it has pulled
-        is_of_use = self.state.queue.peek(instance.policy_version) is not None
-        return not is_of_use and (
-            bool(self.state.queue) or not self.state.ledger.can_reserve(instance.policy_version)
-        )
+        version, queue, ledger = instance.policy_version, self.state.queue, self.state.ledger
+        if queue.peek(version, ledger.reach(version)) is not None:
+            return False
+        return bool(queue) or not ledger.can_reserve(version) or self.dispatch.is_closed
+
+    def _useful(self, versions: set[int]) -> dict[int, int]:
+        """How many queued trajectories may run under each of these versions. One that has no token yet may
+        not everywhere: its group would be due sooner, and others may need that place."""
+        tally, reach = self.state.queue.tally(), {v: self.state.ledger.reach(v) for v in sorted(versions)}
+        return {
+            version: sum(
+                count
+                for (level, deadline), count in tally.items()
+                if (deadline <= most if level == UNSTARTED else level <= version)
+            )
+            for version, most in reach.items()
+        }
 
     def _is_due(self, newest: int) -> bool:
         if newest != self._seen:
@@ -104,7 +118,7 @@ class Pulls:
         is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
         return is_behind and may_run_on and not self.evaluations.holds(instance)
 
-    def _view(self, instance: Instance, useful: dict[int, int]) -> SyncView:
+    def _view(self, instance: Instance, useful: int) -> SyncView:
         view = self.dispatch.view(instance)
         restart_s = 0.0
         if view.running and not self.state.config.staleness.keep_kv:
@@ -120,7 +134,7 @@ class Pulls:
             restart_s,
             view.waiting,
             view.kv_tokens,
-            sum(count for version, count in useful.items() if version <= instance.policy_version),
+            useful,
         )
 
     def _pull(self, instances: list[Instance], version: Published) -> None:

@@ -105,6 +105,8 @@ class Registry:
         self.attached_ever = 0
         self.ready_instances = self.busy_instances = 0
         self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
+        self.grown: dict[PeerId, None] = {}  # those whose trajectories got tokens: that makes no room
+        self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
         self.leases = Leases()
         self._instances: dict[PeerId, Instance] = {}
         self._by_number: dict[int, Instance] = {}
@@ -146,6 +148,7 @@ class Registry:
             self.changed.pop(peer, None)
             self.ready_instances -= worker.ready
             self.busy_instances -= worker.ready and bool(worker.running)
+            self._see_largest(without=worker)
         self._text_workers.pop(peer, None)
         self._trainers.pop(peer, None)
         return worker
@@ -158,6 +161,16 @@ class Registry:
         instance.promised.clear()
         instance.last_heard, instance.lease_s = now, lease_s
         self.leases.watch(instance)
+        self._see_largest(without=instance)
+
+    def equip(self, instance: Instance, *, capacity: int, kv_tokens: int) -> None:
+        """How much it can carry."""
+        instance.capacity, instance.kv_tokens = capacity, kv_tokens
+        self.largest_kv = max(self.largest_kv, kv_tokens)
+
+    def _see_largest(self, *, without: Instance) -> None:
+        if without.kv_tokens >= self.largest_kv:
+            self.largest_kv = max((i.kv_tokens for i in self.instances() if i.ready), default=0)
 
     def hand_over(self, former: Instance, instance: Instance, trajectory: Trajectory) -> None:
         """What ran on one goes on on the other, in the middle of its attempt."""
@@ -196,6 +209,7 @@ class Registry:
     def grow(self, instance: Instance, tokens: int) -> None:
         """What runs there, or has just ended, has so many more tokens."""
         instance.resident_tokens += tokens
+        self.grown[instance.peer] = None
 
     def expect(self, instance: Instance, trajectory: Trajectory, *, expected: int, is_urgent: bool) -> None:
         """It is expected to end with so many response tokens."""

@@ -26,7 +26,7 @@ READ_AT_ONCE = 1024  # prompts
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
-    "logging", "controller", "simulation", "evaluation",
+    "logging", "controller", "limits", "simulation", "evaluation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",
     "reward.max_consecutive_failures", "trainer.checkpoint_steps", "trainer.keep_checkpoints",

@@ -9,7 +9,7 @@ may be what kills reward workers is scored by one that has nothing else to score
 from collections import deque
 from collections.abc import Collection
 
-from controller.commands import DropPayload, ReadPrompts
+from controller.commands import DropPayload, ReadPrompts, Warn
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
 from controller.evaluation import Evaluation
@@ -31,6 +31,7 @@ from strategies.advantages import advantages
 from strategies.select import select
 
 ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
+FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
 
 
@@ -52,7 +53,7 @@ class Scoring:
         )
         self._to_encode: list[int] = []
         self._to_score: deque[int] = deque()
-        self._refused_in_a_row = 0
+        self._refused_in_a_row = self._filtered_in_a_row = 0
         self._failures_in_a_row = 0
         self._first_failure = ""
 
@@ -87,7 +88,7 @@ class Scoring:
 
     def restart(self) -> None:
         """The controller was started again: what it had asked of the data is asked once more."""
-        self._failures_in_a_row = self._refused_in_a_row = 0
+        self._failures_in_a_row = self._refused_in_a_row = self._filtered_in_a_row = 0
         if self._reading:
             self.state.emit(ReadPrompts(self._reading))
 
@@ -169,7 +170,9 @@ class Scoring:
         self._failures_in_a_row = 0
         if not self.keep(group.rewards):
             self.coordination.abort(group, "filtered")
+            self._count_filtered(group)
             return
+        self._filtered_in_a_row = 0
         group.advantages = advantages(
             group.rewards,
             [member.response_tokens for member in group.kept],
@@ -180,6 +183,25 @@ class Scoring:
         group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)
         self.give_up_useless()
+
+    def _count_filtered(self, group: Group) -> None:
+        """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
+        self._filtered_in_a_row += 1
+        count, batch = self._filtered_in_a_row, self.state.config.trainer.batch_groups
+        most, rule = self.state.config.limits.filtered_batches, self.state.config.staleness.filter
+        shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
+        what = (
+            f"{count} groups in a row were dropped by staleness.filter `{rule}`, the last with the rewards "
+            f"{shown}: nothing is left to train on. Rewards that are all alike mean prompts that are too "
+            "easy or too hard, or a reward that does not see the response"
+        )
+        if most and count >= most * batch:
+            self.state.end(
+                f"{what}. limits.filtered_batches allows {most} batches of {batch}.", is_success=False
+            )
+        elif count % batch == 0 and count // batch in FILTERED_WARNINGS:
+            end = f"; the run ends after {most * batch} of them (limits.filtered_batches)" if most else ""
+            self.state.emit(Warn(f"{what}{end}."))
 
     def give_up_useless(self) -> None:
         """Abort what no batch can use any more."""

@@ -6,6 +6,7 @@ of instances.
 """
 
 import heapq
+from collections.abc import Callable
 from typing import Any
 
 
@@ -42,17 +43,26 @@ class Shortlist:
                 del self._heaps[version]
         return sorted(self._heaps, reverse=True)
 
-    def best(self, policy_version: int, count: int) -> list[int]:
-        """Up to `count` instances under this version, best first."""
-        found: list[tuple[Any, int]] = []
+    def best(
+        self,
+        policy_version: int,
+        count: int,
+        suits: Callable[[int], bool] = lambda _: True,
+        *,
+        looks: int = 1 << 30,
+    ) -> list[int]:
+        """Up to `count` instances under this version that suit, best first, of the `looks` best."""
+        seen: list[tuple[Any, int]] = []
+        found: list[int] = []
         heap = self._heaps.get(policy_version, [])
-        while len(found) < count and (top := self._first(policy_version)) is not None:
+        while len(found) < count and len(seen) < looks and (top := self._first(policy_version)) is not None:
             heapq.heappop(heap)
-            if not found or found[-1] != top:  # the same instance may have been entered twice
-                found.append(top)
-        for entry in found:
+            if not seen or seen[-1] != top:  # the same instance may have been entered twice
+                seen.append(top)
+                found += [top[1]] if suits(top[1]) else []
+        for entry in seen:
             heapq.heappush(heap, entry)
-        return [number for _, number in found]
+        return found
 
     def _first(self, policy_version: int) -> tuple[Any, int] | None:
         heap = self._heaps.get(policy_version, [])

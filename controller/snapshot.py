@@ -16,6 +16,8 @@ class WorkerSnapshot:
     silent_s: float  # since it was last heard
     working_on: str  # the oldest command that it has not answered, in words; "" if none
     serves_at: str = ""  # endpoint at which it hands policy versions to other hosts; "" if it does not
+    due_s: float | None = None  # until something is done about what it owes; None if it owes nothing
+    then: str = ""  # what that is
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,17 @@ class GroupSnapshot:
     policy_version: int
     response_tokens: int
     waits_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSnapshot:
+    """The groups of one batch: what waits in it for the trainer, and what keeps it."""
+
+    train_version: int  # version that the batch will update
+    state: str  # READY, READY_WITH_CAPACITY, STUCK or PENDING, as in the StaleFlow paper
+    occupied: int  # scored groups that it would take now
+    reserved: int  # groups that are generated or scored and due by it, not by the one before
+    free: int  # groups that may start and be due by it; -1: any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class ClusterSnapshot:
     steps: int  # train steps finished
     published_version: int  # newest visible version; -1 before the first
     due_counts: dict[int, int]  # unconsumed groups by deadline
+    buffers: tuple[BufferSnapshot, ...]  # of the batches in the window, the next one first
     groups: dict[str, int]  # groups by state
     queued: int  # trajectories of started groups that wait for an instance
     waiting_for: str  # what the next train step waits for, in words

@@ -36,6 +36,7 @@ class RunState:
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
         self.now = 0.0
+        self.asleep_s = 0.0  # in which the controller itself did not run
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
@@ -81,9 +82,15 @@ class RunState:
         self.ending_is_success = True
         self.is_stopped = False  # the end was asked for, before there was another reason for one
         self.finished = False
+        self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
         self._out: list[Command] = []
         self._warned: set[str] = set()
         self._counted: Counter[str] = Counter()
+
+    @property
+    def awake_s(self) -> float:
+        """Seconds since the run began in which the controller ran: what limits count."""
+        return self.now - self.asleep_s
 
     def emit(self, command: Command) -> None:
         """Add to the commands of this step."""
@@ -142,14 +149,14 @@ class RunState:
 
     def refresh_settings(self, fresh: int = 0) -> Settings:
         """What concerns all instances, as of now; `fresh`: groups that may start."""
-        newest = self.versions.newest
+        newest = self.versions.newest.policy_version if self.versions.newest else 0
         spare = self.config.staleness.spare_responses
         self.strategy_settings = self.strategy_settings._replace(
-            newest_version=newest.policy_version if newest else 0,
+            newest_version=newest,
             fresh=fresh * (self.config.rollout.group_size + spare),
             typical_tokens=self.prompt_tokens + round(self.lengths.total(0)),
             horizon_s=self.period_s if self.period_s is not None else FIRST_HORIZON_S,
-            is_batch_ready=self.ledger.is_ready(),
+            is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
         )
         return self.strategy_settings
 

@@ -57,6 +57,8 @@ def in_words(run: Path, *, now: float) -> list[str]:
     lines.append(f"groups: {groups}; {seen['queued']} responses queued")
     due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
     lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
+    if buffers := seen.get("buffers"):
+        lines.append("buffers by version: " + "; ".join(map(_buffer, buffers)))
     lines += _table(seen["workers"])
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
@@ -90,6 +92,13 @@ def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float)
     if age_s > LATE_S:
         return f"{run}: its controller (pid {pid}) is there, but has said nothing for {age_s:.0f} s"
     return f"{run} goes on (controller pid {pid}, {seen['now_s']:.0f} s): waits for {seen['waiting_for']}"
+
+
+def _buffer(buffer: dict[str, Any]) -> str:
+    """One batch of the window: its state, and what it has and waits for."""
+    free = "any number" if buffer["free"] < 0 else buffer["free"]
+    counts = f"{buffer['occupied']} scored, {buffer['reserved']} under way, {free} may start"
+    return f"{buffer['train_version']} {buffer['state']} ({counts})"
 
 
 def controller_of(run: Path) -> int | None:

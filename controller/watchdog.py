@@ -88,15 +88,12 @@ class Watchdog:
         return Wait(owner, what, round(now - since, 1), round(expected, 1), then, is_first)
 
     def _of(self, worker: WorkerSnapshot) -> str:
-        if not worker.ready:
-            return f"it is given up {self._attach_s:g} s after its start (controller.attach_timeout_s)"
         left_s = self._lease_s - worker.silent_s
-        if worker.silent_s > self._lease_s / 3:
+        if worker.ready and worker.silent_s > self._lease_s / 3:
             return f"it is silent, and in {max(0.0, left_s):.0f} s its lease ends and its work moves"
-        return (
-            f"it is heard, so nothing is done; see logs/{worker.name}.log, or kill it: it is started again "
-            "and its work moves"
-        )
+        if worker.due_s is None:
+            return "it owes no answer"
+        return f"in {max(0.0, worker.due_s):.0f} s {worker.then}; see logs/{worker.name}.log"
 
     def _of_step(self, seen: ClusterSnapshot) -> str:
         if seen.oldest_group is not None and "trainer" not in seen.waiting_for:

@@ -72,7 +72,7 @@ class Settings(NamedTuple):
     typical_tokens: int = 1  # mean of the predicted tokens of a fresh trajectory at its end, prompt included
     horizon_s: float = 1.0  # mean time between two versions
     guard: bool = False  # pull a version only when the batch that updates it is ready
-    is_batch_ready: bool = False
+    is_batch_ready: bool = False  # that batch is, or is in training already
     is_tail_bound: bool = False  # the trainer waits for the longest responses more than for groups
     indicator: str = "kv"
     indicator_threshold: float = 0.6

@@ -24,7 +24,7 @@ PURE = {
     "config_rules simulation_settings cluster_settings snapshot metrics coordination membership scoring "
     "state training feed examples dispatch loose_ledger moves pulls fan_out drift shortlist fingerprint "
     "core_image evaluation evaluation_dispatch evaluation_line evaluation_settings waits watchdog returns "
-    "pluggable known_names bottleneck",
+    "pluggable known_names bottleneck limits limit_settings asks",
 }
 IMPURE = {"asyncio", "socket", "time", "zmq", "os", "pathlib", "subprocess", "threading", "logging", "uuid"}
 LATE = {("controller/config.py", "controller.config_file")}  # inside load_config, which reads a file

@@ -69,3 +69,27 @@ def test_named_tests_are_run_alone(tmp_path):
     done = subprocess.run([*words, "-p", "no:cacheprovider"], capture_output=True, text=True, check=True)
     assert "1 passed" in done.stdout
     assert "vLLM" not in done.stdout
+
+
+TWO_TESTS = """
+import pytest
+
+@pytest.mark.thorough
+def test_long():
+    pass
+
+def test_short():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "outcome"), [([], "1 passed, 1 deselected"), (["--thorough"], "2 passed")]
+)
+def test_long_sweeps_are_run_when_they_are_asked_for(tmp_path, option, outcome):
+    file = tmp_path / "test_two.py"
+    file.write_text(TWO_TESTS)
+    words = [sys.executable, str(cli_testing.ROOT / "launch.py"), "test", *option, str(file)]
+    settings = ["-c", str(cli_testing.ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
+    done = subprocess.run([*words, *settings], capture_output=True, text=True, check=True)
+    assert outcome in done.stdout

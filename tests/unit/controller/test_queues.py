@@ -35,7 +35,7 @@ def test_work_that_no_instance_is_new_enough_for_holds_nothing_else_back():
     assert queue.peek(5).id.group == 2
     assert queue.peek(7).id.group == 1
     assert queue.peek(2) is None
-    assert queue.count_by_version() == {7: 1, 3: 1}
+    assert queue.tally() == {(7, 1): 1, (3, 9): 1}
 
 
 def test_a_trajectory_that_was_routed_and_came_back_is_queued_once():
@@ -48,6 +48,19 @@ def test_a_trajectory_that_was_routed_and_came_back_is_queued_once():
     assert len(queue) == 1
     queue.remove(queue.peek(0))
     assert queue.peek(0) is None
+
+
+def test_what_has_no_token_yet_may_run_only_where_its_group_may_be_due_so_soon():
+    queue = DispatchQueue()
+    unstarted = waiting(1)
+    queue.push(unstarted, 5)
+    queue.push(waiting(2, version=0), 6)
+    assert queue.peek(0, reach=4).id.group == 2
+    assert queue.peek(0, reach=5).id.group == 1
+    queue.push(unstarted, 4)  # a sibling has started under an older version
+    assert queue.peek(0, reach=4).id.group == 1
+    assert queue.tally() == {(-1, 4): 1, (0, 6): 1}
+    assert len(queue) == 2
 
 
 def test_the_shortlist_agrees_with_sorting_everything():
@@ -63,6 +76,8 @@ def test_the_shortlist_agrees_with_sorting_everything():
             truth[number] = (version, key)
         asked = rng.randrange(3)
         found = shortlist.best(asked, 4)
-        expected = sorted((key, n) for n, (version, key) in truth.items() if version == asked)[:4]
-        assert found == [n for _, n in expected]
+        expected = sorted((key, n) for n, (version, key) in truth.items() if version == asked)
+        assert found == [n for _, n in expected[:4]]
+        even = shortlist.best(asked, 2, lambda number: number % 2 == 0, looks=5)
+        assert even == [n for _, n in expected[:5] if n % 2 == 0][:2]
         assert shortlist.versions() == sorted({version for version, _ in truth.values()}, reverse=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,8 @@ def test_the_status_of_a_run_that_goes_on_hangs_died_or_is_done(tmp_path):
     assert f"goes on (controller pid {os.getpid()}" in lines[0]
     assert any(line.startswith("rollout-") and "generating" in line for line in lines)
     assert not any(line.startswith("waits: ") for line in lines), "nothing has been waited for long"
+    (buffers,) = [line for line in lines if line.startswith("buffers by version: ")]
+    assert re.search(r": \d (READY|STUCK|PENDING) \(\d+ scored, \d+ under way, \d+ may start\); ", buffers)
     assert "has said nothing for 60 s" in in_words(run, now=written_at + 60)[0]
     (tmp_path / ".run.lock").write_text(str(2**22 + 1))  # beyond the largest pid
     assert "its controller is gone since 60 s" in in_words(run, now=written_at + 60)[0]

@@ -1,0 +1,90 @@
+"""The oracle finds what it is for: with a cure taken out, one of the first worlds stands still."""
+
+import pytest
+
+from controller import coordination, dispatch, limits, pulls, state
+from tests.simulation.oracle.host import Endless, Host
+from tests.simulation.oracle.stalls import Stall
+from tests.simulation.oracle.world import draw
+
+WORLDS = 2500
+
+
+def any_queued_work_is_useful(monkeypatch):
+    """An idle instance stays while anything of an older version is queued, though it may not start there."""
+
+    def must_pull(self, instance):
+        if instance.policy_version < 0:
+            return True
+        if len(instance.running) > instance.evaluating:
+            return False
+        rules, queue = self.state.config.staleness, self.state.queue
+        if not (rules.partial_rollout or rules.keep_kv):
+            return True
+        is_of_use = queue.peek(instance.policy_version) is not None
+        return not is_of_use and (bool(queue) or not self.state.ledger.can_reserve(instance.policy_version))
+
+    monkeypatch.setattr(pulls.Pulls, "_must_pull", must_pull)
+
+
+def guard_asks_for_the_next_batch(monkeypatch):
+    """Guard waits for the batch after the one that updates the version, and nobody is made to pull for it."""
+    refresh = state.RunState.refresh_settings
+
+    def refresh_settings(self, fresh=0):
+        settings = refresh(self, fresh)._replace(is_batch_ready=self.ledger.is_ready())
+        self.strategy_settings = settings
+        return settings
+
+    monkeypatch.setattr(state.RunState, "refresh_settings", refresh_settings)
+    any_queued_work_is_useful(monkeypatch)
+
+
+def preemptions_keep_kv_from_idle_instances(monkeypatch):
+    view = dispatch.Dispatch.view
+
+    def shared(self, instance):
+        return view(self, instance)._replace(kv_tokens=int(instance.kv_tokens * instance.kv_share))
+
+    monkeypatch.setattr(dispatch.Dispatch, "view", shared)
+
+
+def work_that_fits_nowhere_waits(monkeypatch):
+    monkeypatch.setattr(dispatch.Dispatch, "_alone", lambda self, view, work: view)
+
+
+def a_rule_that_counts_from_the_last_pull_gets_none(monkeypatch):
+    monkeypatch.setattr(dispatch.Dispatch, "is_closed", False)
+
+
+def lost_evaluations_are_awaited(monkeypatch):
+    monkeypatch.setattr(coordination.Coordination, "give_up_lost_evaluation", lambda self: None)
+
+
+def nothing_is_ever_overdue(monkeypatch):
+    monkeypatch.setattr(limits.Limits, "overdue", lambda self: [])
+    monkeypatch.setattr(limits.Limits, "next", lambda self: None)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("take_out", "rules"),
+    [
+        (any_queued_work_is_useful, {"synchronization": "status", "indicator_threshold": 0.0}),
+        (any_queued_work_is_useful, {"synchronization": "every_few"}),
+        (guard_asks_for_the_next_batch, {"synchronization": "greedy", "guard": True}),
+        (preemptions_keep_kv_from_idle_instances, {}),
+        (work_that_fits_nowhere_waits, {}),
+        (a_rule_that_counts_from_the_last_pull_gets_none, {}),
+        (lost_evaluations_are_awaited, {}),
+        (nothing_is_ever_overdue, {}),
+    ],
+)
+def test_with_a_cure_taken_out_a_world_stands_still(monkeypatch, take_out, rules):
+    take_out(monkeypatch)
+    for seed in range(WORLDS):
+        try:
+            Host(draw(seed, **rules)).run()
+        except (Stall, Endless):
+            return
+    pytest.fail(f"{WORLDS} worlds went on without it")
