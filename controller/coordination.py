@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from controller.commands import Warn
 from controller.evaluation import Evaluation
+from controller.events import PeerFaulted
 from controller.groups import Group, Trajectory
 from controller.registry import Instance
 from controller.state import RunState
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
     Abort,
-    Close,
     Ending,
     Generated,
     GenerationFailed,
@@ -113,6 +113,7 @@ class Coordination:
             return
         instance.policy_version, instance.pulling, instance.pull_failures = message.policy_version, None, 0
         instance.pull_s = message.pull_s
+        self.state.versions.pulled(message.policy_version)
         instance.promised.clear()
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.spend("pull", message.pull_s)
@@ -123,11 +124,14 @@ class Coordination:
             )
             self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
 
-    def on_pull_failed(self, instance: Instance, message: PullFailed, *, is_awaited: bool) -> None:
+    def on_pull_failed(
+        self, instance: Instance, message: PullFailed, *, is_awaited: bool
+    ) -> PeerFaulted | None:
         """The instance stays at its version and tries again with the newest one: at once, or when a version
-        that went with its trainer `is_awaited` and is there again."""
+        that went with its trainer `is_awaited` and is there again. Returns who is at fault if it has failed
+        too often."""
         if instance.pulling != message.policy_version:
-            return
+            return None
         instance.pulling = None
         self._take_back_promised(instance)
         if is_awaited:
@@ -141,9 +145,21 @@ class Coordination:
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
             self._give_up_evaluation(message)
-        if instance.pull_failures >= MAX_PULL_FAILURES:
+        return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
+
+    def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
+        """Who is to blame for pulls that fail: the instance, or the trainer where no instance could pull what
+        it has published."""
+        version, trainer = message.policy_version, self.state.registry.trainer()
+        others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
+        is_nobodys = bool(others) and all(other.pull_failures for other in others)
+        if trainer is None or not is_nobodys or self.state.versions.was_pulled(version):
             reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-            self.state.send(instance.peer, Close(reason, is_fault=True))
+            return PeerFaulted(instance.peer, reason)
+        for one in (instance, *others):
+            one.pull_failures = 0
+        reason = f"No instance could pull version {version}, which it has published: {message.reason}"
+        return PeerFaulted(trainer.peer, reason)
 
     def _is_newest(self, message: PullFailed) -> bool:
         newest = self.state.versions.newest
@@ -232,7 +248,9 @@ class Coordination:
 
     def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
         """What the end of an attempt means for its trajectory and its group."""
-        if ending == "interrupt" and not (group.is_cut_short and member.response_tokens):
+        is_whole = member.response_tokens >= self.state.config.rollout.max_response_tokens
+        is_cut = is_whole or (group.is_cut_short and member.response_tokens)
+        if ending == "interrupt" and not is_cut:
             self.state.requeue(member)
             return
         if ending != "interrupt" and not group.is_evaluation:

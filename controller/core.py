@@ -11,6 +11,7 @@ from controller.commands import Command, Finish
 from controller.config import Config
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
+from controller.door import Door
 from controller.evaluation import Evaluation
 from controller.evaluation_dispatch import EvaluationDispatch
 from controller.events import (
@@ -64,6 +65,7 @@ class Core:
         )
         self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
         self.returns = Returns(self.state, self.coordination, self.dispatch, self.evaluation)
+        self.door = Door(self.state, self.training.feed)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -126,8 +128,9 @@ class Core:
             return None
         if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
-        lease, held = self.state.registry.leases.next(), self.training.held_until
-        return lease if held is None else held if lease is None else min(lease, held)
+        leases, vacant_until = self.state.registry.leases, self.membership.vacant_until
+        deadlines = (leases.next(), self.training.held_until, vacant_until)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
@@ -241,21 +244,25 @@ class Core:
         self.training.end_after_last_step()
 
     def _received(self, peer: str, message: Message) -> None:
-        if isinstance(message, Attach):
+        worker = self.state.registry.workers.get(peer)
+        if worker is None and isinstance(message, Attach):
             self.membership.attach(peer, message)
             return
-        if isinstance(message, messages.DrainWorker):
+        if worker is None and isinstance(message, messages.DrainWorker):
             self.membership.drain(peer, message.name)
             return
-        worker = self.state.registry.workers.get(peer)
         if worker is None:
             self.membership.stranger(peer, message)
             return
         worker.last_heard = self.state.now
-        if not isinstance(message, MAY_SAY[worker.role]):
+        if isinstance(message, MAY_SAY[worker.role]):
+            reason = self.door.objection(worker, message)
+        else:
             reason = f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
+        if reason is not None:
             self.membership.faulted(PeerFaulted(peer, reason))
             return
+        worker.told.hear(message, self.state.now)
         self._understood(worker, message)
 
     def _understood(self, worker: Worker, message: Message) -> None:
@@ -295,8 +302,10 @@ class Core:
                 self.fan_out.on_answer(instance)
             case messages.PullFailed():
                 is_awaited = self.training.is_awaited(message.policy_version)
-                self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
+                fault = self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
                 self.fan_out.on_answer(instance)
+                if fault is not None:
+                    self.membership.faulted(fault)
             case messages.Holding():
                 self.returns.on_holding(instance, message)
             case messages.GenerationFailed():
@@ -305,6 +314,7 @@ class Core:
     def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
         match message:
             case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                self.membership.filled(worker)
                 self.scoring.on_encoded(worker, message)
             case messages.GroupScored():
                 self.membership.useful(worker)
@@ -326,6 +336,11 @@ class Core:
     @property
     def _is_all_occupied(self) -> bool:
         return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
+
+    def keeps_payload(self, peer: str, message: Message) -> bool:
+        """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
+        taken for what another worker says of the same thing."""
+        return self.door.keeps_payload(self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
@@ -406,6 +421,7 @@ class Core:
         overdue_s = now - (self.next_deadline() or now)
         if overdue_s > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
+            self.membership.forgive(overdue_s)
 
     def _waiting_for(self) -> str:
         """What the next train step waits for, in words."""

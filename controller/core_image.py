@@ -23,6 +23,7 @@ from controller import (
     core,
     dispatch,
     dispatch_queue,
+    door,
     drift,
     evaluation,
     evaluation_dispatch,
@@ -44,6 +45,7 @@ from controller import (
     scoring,
     shortlist,
     state,
+    told,
     training,
 )  # fmt: skip
 from controller.core import Core
@@ -53,9 +55,9 @@ from protocol.errors import LocalError, RunError
 from strategies import cost_model, fitting, fleet, lengths, views
 
 MODULES = (
-    config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
+    config, coordination, core, dispatch, dispatch_queue, door, drift, evaluation, evaluation_dispatch,
     evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, loose_ledger, membership,
-    metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist, state, training,
+    metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist, state, told, training,
     ids, messages, settings, cost_model, fitting, fleet, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

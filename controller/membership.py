@@ -65,6 +65,10 @@ class Membership:
         self.scoring, self.training, self.returns = scoring, training, returns
         self.evaluation = training.evaluation
         self.settings = settings
+        self._vacant: dict[Role, tuple[float, str]] = {}
+        """Roles whose last worker was closed for a fault and that nobody has done the work of since: until
+        when somebody else has to be there, and who was closed why."""
+        self._abandoned: dict[Role, None] = {}  # roles that nobody has come for
 
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
@@ -93,6 +97,7 @@ class Membership:
         for local in self.state.registry.local.values():
             local.deadline = None
         self.state.registry.local.clear()
+        self._vacant, self._abandoned = {}, {}
         self.start()
 
     def attach(self, peer: PeerId, message: Attach) -> None:
@@ -143,13 +148,30 @@ class Membership:
 
     def expects(self, role: Role) -> bool:
         """Whether a worker of this role is, or will be, there."""
-        registry = self.state.registry
-        if role == "trainer" and not self.state.config.trainer.local:
+        if role == "trainer" and not self.state.config.trainer.local and role not in self._abandoned:
             return True  # whoever has started it starts it again
+        return self._is_staffed(role)
+
+    def _is_staffed(self, role: Role) -> bool:
+        registry = self.state.registry
         return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
+
+    @property
+    def vacant_until(self) -> float | None:
+        """When the first role is given up that a worker was closed in; None if there is none."""
+        return min((deadline for deadline, _ in self._vacant.values()), default=None)
+
+    def forgive(self, gap_s: float) -> None:
+        """The controller itself did not run: nobody could come in that time."""
+        self._vacant = {role: (deadline + gap_s, why) for role, (deadline, why) in self._vacant.items()}
+
+    def filled(self, worker: Worker) -> None:
+        """Somebody does the work of this role."""
+        self._vacant.pop(worker.role, None)
 
     def useful(self, worker: Worker) -> None:
         """The worker did its work: failures before this do not count any more."""
+        self.filled(worker)
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.failures = 0
@@ -170,7 +192,13 @@ class Membership:
         who = _without_claims(worker.name) if worker else ""
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
+        local = self.state.registry.local.get(worker.name) if worker else None
+        if local is not None:
+            local.last_reason = f"{name} was closed: {event.reason}"
         self._lose(event.peer)
+        if worker is not None and not self._is_staffed(worker.role):
+            deadline = self.state.now + self.state.config.controller.replace_s
+            self._vacant.setdefault(worker.role, (deadline, f"{name} was closed: {event.reason}"))
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
         """The worker says that it cannot do its job."""
@@ -227,19 +255,33 @@ class Membership:
                 f"exit {event.name} {local.failures}", f"{event.name} {how}; it is started again."
             )
             again = local.failures - 1
-            delay_s = min(RESPAWN_DELAY_S * 2**again, MAX_RESPAWN_DELAY_S) if again else 0.0
+            delay_s = min(RESPAWN_DELAY_S * 2 ** min(again, 10), MAX_RESPAWN_DELAY_S) if again else 0.0
             self._spawn(event.name, delay_s)
         else:
             self._give_up(local, words)
 
     def expire(self) -> None:
-        """Lose whoever was silent for longer than the lease, or did not get ready in time."""
+        """Lose whoever was silent for longer than the lease, or did not get ready in time; give up roles that
+        nobody has come for."""
         while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
             late = self.state.registry.leases.first()
             if isinstance(late, Worker):
                 self._expire_worker(late)
             else:
                 self._expire_start(late)
+        for role, (deadline, why) in list(self._vacant.items()):
+            if deadline <= self.state.now:
+                self._expire_role(role, why)
+
+    def _expire_role(self, role: Role, why: str) -> None:
+        replace_s = self.state.config.controller.replace_s
+        if self._is_staffed(role):  # it has not done anything yet, and may go as the one before
+            self._vacant[role] = (self.state.now + replace_s, why)
+            return
+        del self._vacant[role]
+        self._abandoned[role] = None
+        text = f"No {role} worker is left, and none has come within {replace_s:g} s (controller.replace_s)."
+        self.state.end(f"{text} {why}", is_success=False)
 
     def _expire_worker(self, worker: Worker) -> None:
         silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)

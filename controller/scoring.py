@@ -189,7 +189,8 @@ class Scoring:
         if group.is_evaluation:
             self._retry_or_give_up(group, message)
             return
-        text = f"The reward failed on prompt {group.id}: {message.reason}\nThe row was: {message.row}"
+        text = f"The reward failed on prompt {group.id}, at {worker.name}: {message.reason}"
+        text += f"\nThe row was: {message.row}"
         self.state.accounts.counts["reward_failures"] += 1
         self.state.warn_once("reward", text)
         self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure

@@ -99,6 +99,8 @@ class Server(DrainedSocket):
         self._gone: OrderedDict[bytes, Packet] = OrderedDict()
         self._on_refusal = on_refusal
         self._refusals: OrderedDict[str, int] = OrderedDict()
+        self.vocabulary: int | None = None
+        """Tokens that the model knows, once that is known: a worker that speaks of others is dropped."""
         self._keys = keys
         self._door: Door | None = None
         self._review_timer: asyncio.TimerHandle | None = None
@@ -183,7 +185,7 @@ class Server(DrainedSocket):
             self._refuse("words of a worker over a connection with another key.")
             return
         try:
-            packet = decode(frames[1:])
+            packet = decode(frames[1:], vocabulary=self.vocabulary)
             if type(packet.message) not in FROM_WORKER or (
                 type(packet.message) is Attach and packet.sequence != 1
             ):
