@@ -29,7 +29,7 @@ from controller.events import (
 from controller.examples import Examples
 from controller.fan_out import FanOut
 from controller.groups import FIRST_EVALUATION_GROUP
-from controller.membership import MAY_SAY, Membership
+from controller.membership import Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
 from controller.pulls import Pulls
@@ -255,10 +255,7 @@ class Core:
             self.membership.stranger(peer, message)
             return
         worker.last_heard = self.state.now
-        if isinstance(message, MAY_SAY[worker.role]):
-            reason = self.door.objection(worker, message)
-        else:
-            reason = f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
+        reason = self.door.objection(worker, message)
         if reason is not None:
             self.membership.faulted(PeerFaulted(peer, reason))
             return

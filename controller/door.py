@@ -15,7 +15,7 @@ from controller.state import RunState
 from controller.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
-from protocol.messages import MAX_REWARD, Delta, Generated, InstanceStatus, Message
+from protocol.messages import MAX_REWARD, Delta, Generated, InstanceStatus, Message, Role
 
 MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
@@ -29,6 +29,37 @@ COUNTERS = (
     "preemptions",
 )  # fmt: skip
 
+COMMON: tuple[type[Message], ...] = (
+    messages.Beat, messages.Ready, messages.Detach, messages.WorkerFailed,
+)  # fmt: skip
+MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
+    "rollout": (
+        *COMMON,
+        Generated,
+        messages.GenerationFailed,
+        InstanceStatus,
+        messages.Pulled,
+        messages.PullFailed,
+        messages.Serving,
+        messages.Holding,
+    ),
+    "reward": (
+        *COMMON,
+        messages.PromptsEncoded,
+        messages.ExamplesEncoded,
+        messages.GroupScored,
+        messages.ScoreFailed,
+    ),
+    "trainer": (
+        *COMMON,
+        messages.TrainStepFinished,
+        messages.TrainedAhead,
+        messages.PolicyPublished,
+        messages.CheckpointSaved,
+        messages.Serving,
+    ),
+}
+
 
 class Door:
     """Looks at every word of an attached worker before anybody acts on it."""
@@ -39,6 +70,8 @@ class Door:
 
     def objection(self, worker: Worker, message: Message) -> str | None:
         """Why an honest worker would not say this; None if it might."""
+        if not isinstance(message, MAY_SAY[worker.role]):
+            return f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
         if isinstance(message, messages.Ready):
             return self._ready(worker, message)
         if isinstance(message, messages.Serving):

@@ -16,41 +16,11 @@ from controller.returns import Returns
 from controller.scoring import Scoring
 from controller.state import RunState
 from controller.training import Training
-from protocol import messages
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
 
 RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
 MAX_RESPAWN_DELAY_S = 10.0
-
-COMMON: tuple[type[Message], ...] = (messages.Beat, Ready, messages.Detach, WorkerFailed)
-MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
-    "rollout": (
-        *COMMON,
-        Generated,
-        messages.GenerationFailed,
-        messages.InstanceStatus,
-        messages.Pulled,
-        messages.PullFailed,
-        messages.Serving,
-        messages.Holding,
-    ),
-    "reward": (
-        *COMMON,
-        messages.PromptsEncoded,
-        messages.ExamplesEncoded,
-        messages.GroupScored,
-        messages.ScoreFailed,
-    ),
-    "trainer": (
-        *COMMON,
-        messages.TrainStepFinished,
-        messages.TrainedAhead,
-        messages.PolicyPublished,
-        messages.CheckpointSaved,
-        messages.Serving,
-    ),
-}
 
 
 class Membership:

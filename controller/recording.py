@@ -19,7 +19,7 @@ from controller.core_image import thaw
 from controller.events import Event
 from controller.fingerprint import SIZE_BYTES
 from controller.release import release
-from controller.store import broken, check_schema, decode_numbered, digest
+from controller.store import Store, broken, check_schema, decode_numbered, digest
 from protocol.errors import RunError
 
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
@@ -64,13 +64,9 @@ class Recording:
             )
             check_schema(self._db, self.path)
             self._db.execute("BEGIN")
-            self.facts: dict[str, str] = dict(self._db.execute("SELECT name, value FROM facts"))
-            (first,) = self._db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
-            snapshots = [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+            self._look()
         except sqlite3.Error as error:
             raise broken(self.path, error) from error
-        self.pruned: int = first - 1 if first - 1 in snapshots else 0
-        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
         if missing:
             self.close()
@@ -78,6 +74,24 @@ class Recording:
                 f"{self.path} does not say {', '.join(missing)}, which every run writes when it begins. It "
                 "is another program's, or its controller was killed before it had begun."
             )
+
+    @classmethod
+    def live(cls, store: Store) -> "Recording":
+        """What the controller itself has written up to now; there is nothing to close."""
+        made = cls.__new__(cls)
+        made.path, made._db = store.path, store.database
+        made._look()
+        return made
+
+    def _look(self) -> None:
+        self.facts: dict[str, str] = dict(self._db.execute("SELECT name, value FROM facts"))
+        self.skipped: dict[int, str] = dict(self._db.execute("SELECT seq, reason FROM skipped ORDER BY seq"))
+        """Events that count as never heard, and why: what the core failed with; "" if one of the same worker
+        before it did."""
+        (first,) = self._db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+        snapshots = [seq for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        self.pruned: int = first - 1 if first - 1 in snapshots else 0
+        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
 
     def __enter__(self) -> Self:
         return self
@@ -152,8 +166,9 @@ class Recording:
         sys.path.extend(path for path in import_paths if path not in sys.path)
         return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
 
-    def events(self, after: int | None = None) -> Iterator[Recorded]:
-        """The history in order, all that is kept or what follows event `after`.
+    def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
+        """The history in order, all that is kept or what follows event `after`, up to event `until`; without
+        what was skipped.
 
         Raises: RunError naming the first record that is damaged or missing.
         """
@@ -168,6 +183,10 @@ class Recording:
                         f"Event {expected} of {self.path} is missing (the next is {number}); a history is "
                         "whole or worthless. Restore the file from a backup."
                     )
+                if until is not None and number > until:
+                    return
+                if number in self.skipped:
+                    continue
                 event = decode_numbered(number, data, self.path)
                 while 0 < of < number:
                     of, expected_digest = next(fingerprints, (0, b""))
