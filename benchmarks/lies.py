@@ -342,7 +342,7 @@ REWARD: dict[str, tuple[type[Message] | str, Tell]] = {
     "scores before it is asked": ("begin", lambda w, o, s: [*s, (SCORED, ())]),
     "fails before it is asked": ("begin", behind(messages.ScoreFailed(0, 1, "no", "{}"))),
     "is ready twice": ("begin", behind(messages.Ready(0, 0, 0))),
-    "has room for trajectories": ("begin", change(capacity=4)),
+    "has room for all": ("begin", change(capacity=FAR)),
     "has room for tokens": ("begin", change(kv_tokens=FAR)),
     "generates": ("begin", lambda w, o, s: [*s, generated(Delta(0, 0, 1, 0, 1, 0, ""))]),
     "speaks as a trainer": ("begin", behind(FINISHED)),

@@ -109,7 +109,8 @@ class Door:
                     f"{MAX_CAPACITY} and 1 to {MAX_TOKENS}."
                 )
             return None
-        if capacity or kv_tokens:
+        most = MAX_CAPACITY if isinstance(worker, TextWorker) else 0  # groups that it can score at once
+        if capacity > most or kv_tokens:
             return f"A {worker.role} worker has room for {capacity} trajectories and {kv_tokens} tokens."
         oldest, steps = min(self.feed.kept, default=self.state.steps), self.state.steps
         may_go_on = oldest <= message.policy_version <= steps

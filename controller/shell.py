@@ -45,8 +45,8 @@ from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
-from protocol.model_files import digest_of, read_model_files
+from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, ModelFiles, Welcome
+from protocol.model_files import digest_of, read_model_files, vocabulary_of
 from protocol.security import Keyring, channel_key
 from protocol.stacks import dump_on_signal
 from protocol.transport import Server
@@ -244,7 +244,15 @@ class Shell:
             else:
                 self._model_wanted.append(peer)
             return
+        if isinstance(message, CheckpointSaved) and not self._may_be_there(message):
+            self._on_fault(peer, f"It saved {message.path}, where nothing is.")
+            return
         self._post(events.Received(peer, message), frames)
+
+    def _may_be_there(self, saved: CheckpointSaved) -> bool:
+        """Batches are dropped for ever because of what a trainer says that it has saved: on this machine one
+        can look."""
+        return not self._config.trainer.local or Path(saved.path).exists()
 
     def _send_model_files(self, peer: PeerId) -> None:
         """For a machine without the model: read here, as no decision hangs on it; a few megabytes, once."""
@@ -397,6 +405,9 @@ class Shell:
                     seed=self._config.run.seed,
                     on_progress=self._on_progress,
                 )
+            self._server.vocabulary = vocabulary_of(
+                self.directory.model if model.factory is not None else Path(model.path)
+            )
             held, self._inbox, self._is_held = self._inbox, [], False
             for event in self._first_events:
                 self._post(event)

@@ -20,6 +20,7 @@ from pathlib import Path
 from controller.events import WorkerExited
 from protocol.errors import RunError
 from protocol.messages import Role
+from protocol.plain_text import plain
 from protocol.settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parent.parent  # where the package `workers` lies
@@ -47,7 +48,7 @@ class _Log:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begin, end - LAST_WORDS_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LAST_WORDS_LINES:])
+        return plain("\n".join(lines[-LAST_WORDS_LINES:]))
 
 
 class _Worker:

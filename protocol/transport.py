@@ -36,6 +36,7 @@ from protocol.messages import (
     Reattach,
     Role,
 )
+from protocol.plain_text import plain_line
 from protocol.security import Door, Grant, Keyring, WorkerKey, secure_client, secure_server
 from protocol.session import Session
 from protocol.sockets import REFUSED, Conversation, DrainedSocket, Frames
@@ -260,7 +261,7 @@ class Server(DrainedSocket):
             self._refusals.popitem(last=False)
         if count == 10 ** (len(str(count)) - 1):
             times = f" ({count} times)" if count > 1 else ""
-            self._on_refusal(f"Refused at {self.endpoint}{times}: {what}{example}")
+            self._on_refusal(plain_line(f"Refused at {self.endpoint}{times}: {what}{example}"))
 
     def _refuse_handshake(self, what: int) -> None:
         if what != REFUSED:  # that, the door has said already
