@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from protocol import messages
-from protocol.messages import Attach, Delta, Generated, Message, Role, Segment
+from protocol.messages import Attach, Delta, Generated, Message, Role
 
 VOCABULARY = 64
 PROMPT_TOKENS = 3
@@ -45,10 +45,12 @@ class Scripted:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.host = "here"
+        self.is_strict = True  # every token that it is given has to be the right one, not only their number
 
     def attach(self) -> Attach:
         """Its first word."""
-        return Attach(self.role, self.name, 1, "here")
+        return Attach(self.role, self.name, 1, self.host)
 
     def begin(self) -> Said:
         """What it says once it was welcomed."""
@@ -62,6 +64,11 @@ class Scripted:
     def work(self) -> Said:
         """What it does by itself; nothing if it has nothing in hand."""
         return []
+
+    def check(self, frame: bytes, expected: list[int]) -> None:
+        """Raises: AssertionError if it was given other tokens than these."""
+        assert len(frame) == 4 * len(expected), f"{len(frame)} bytes; expected {len(expected)} tokens"
+        assert not self.is_strict or frame == ints(*expected), f"other tokens than {expected}"
 
 
 @dataclass(slots=True)
@@ -95,8 +102,8 @@ class ScriptedRollout(Scripted):
         match message:
             case messages.Route(group, member, attempt, _, left, segments):
                 had = sum(segment.count for segment in segments)
-                assert frames[0] == ints(*prompt_of(group)), f"another prompt came for group {group}"
-                assert frames[1] == ints(*response_of(group, member, count=had)), f"{group}.{member} differs"
+                assert not self.is_strict or frames[0] == ints(*prompt_of(group)), f"another prompt: {group}"
+                self.check(frames[1], response_of(group, member, count=had))
                 self.running[group, member, attempt] = _Running(had, left)
             case messages.Pull(policy_version, _, digest):
                 self.version = policy_version
@@ -150,20 +157,34 @@ class ScriptedReward(Scripted):
 
     role: Role = "reward"
 
+    def __init__(self, name: str, *, supervised: int = 0) -> None:
+        """`supervised`: the longest response that the data has; 0: responses are generated."""
+        super().__init__(name)
+        self.supervised = supervised
+
     def answer(self, message: Message, frames: Frames) -> Said:
         """Encode and Score."""
         match message:
+            case messages.Encode(groups) if self.supervised:
+                return [self._examples(groups)]
             case messages.Encode(groups):
                 encoded = tuple((group, PROMPT_TOKENS) for group in groups)
                 payload = tuple(ints(*prompt_of(group)) for group in groups)
                 return [(messages.PromptsEncoded(encoded, ()), payload)]
             case messages.Score(group, attempt, items):
                 for item, frame in zip(items, frames[2:], strict=True):
-                    check_response(group, item.member, item.segments, frame)
+                    count = sum(segment.count for segment in item.segments)
+                    self.check(frame, response_of(group, item.member, count=count))
                 rewards = tuple(float(item.member % 2) for item in items)
                 return [(messages.GroupScored(group, attempt, rewards), ())]
             case _:
                 return []
+
+    def _examples(self, groups: tuple[int, ...]) -> tuple[Message, Frames]:
+        lengths = {group: length_of(group, 0, self.supervised) for group in groups}
+        encoded = tuple((group, PROMPT_TOKENS, lengths[group]) for group in groups)
+        payload = (prompt_of(group) + response_of(group, 0, count=lengths[group]) for group in groups)
+        return messages.ExamplesEncoded(encoded, ()), tuple(ints(*tokens) for tokens in payload)
 
 
 @dataclass(slots=True)
@@ -179,20 +200,29 @@ class ScriptedTrainer(Scripted):
 
     role: Role = "trainer"
 
-    def __init__(self, name: str, disk: Disk) -> None:
+    def __init__(self, name: str, disk: Disk, *, is_supervised: bool = False) -> None:
         super().__init__(name)
-        self.disk, self.version = disk, disk.checkpoint
+        self.disk, self.version, self.is_supervised = disk, disk.checkpoint, is_supervised
+        self.ahead: tuple[messages.TrainItem, ...] = ()  # of the next batch
 
     def begin(self) -> Said:
         """Ready, and the version that it has."""
-        return [(messages.Ready(self.version, 0, 0), ()), self._published()]
+        ready: Said = [(messages.Ready(self.version, 0, 0), ())]
+        return ready if self.is_supervised else [*ready, self._published()]
 
     def answer(self, message: Message, frames: Frames) -> Said:
         """Train and SaveCheckpoint."""
         match message:
-            case messages.Train(train_version, items, is_published):
-                assert train_version == self.version, f"batch {train_version} to a trainer at {self.version}"
+            case messages.TrainAhead(train_version, items):
+                assert train_version == self.version
                 self._check(items, frames)
+                self.ahead += items
+                return [(messages.TrainedAhead(train_version), ())]
+            case messages.Train(train_version, items, is_published, ahead):
+                assert train_version == self.version, f"batch {train_version} to a trainer at {self.version}"
+                assert items[:ahead] == self.ahead, "other groups came ahead"
+                self.ahead = ()
+                self._check(items[ahead:], frames)
                 groups = sorted({item.group for item in items})
                 assert self.disk.batches.setdefault(train_version, groups) == groups, "another batch"
                 self.version += 1
@@ -202,6 +232,8 @@ class ScriptedTrainer(Scripted):
                 assert policy_version == self.version
                 self.disk.checkpoint = self.version
                 return [(messages.CheckpointSaved(policy_version, f"/checkpoints/step_{policy_version}"), ())]
+            case messages.Serve():
+                return [(messages.Serving("tcp://10.0.0.2:5000"), ())]
             case _:
                 return []
 
@@ -213,12 +245,7 @@ class ScriptedTrainer(Scripted):
         expected: list[int] = []
         for item in items:
             expected += response_of(item.group, item.member, count=item.response_tokens)
-        assert tokens == ints(*expected), "other tokens than were generated are trained"
-        assert prompts == b"".join(ints(*prompt_of(item.group)) for item in items)
+        self.check(tokens, expected)
+        if self.is_strict:
+            self.check(prompts, [token for item in items for token in prompt_of(item.group)])
         assert len(logprobs) == len(tokens)
-
-
-def check_response(group: int, member: int, segments: tuple[Segment, ...], frame: bytes) -> None:
-    """Raises: AssertionError if these are not the tokens that were generated."""
-    count = sum(segment.count for segment in segments)
-    assert frame == ints(*response_of(group, member, count=count)), f"{group}.{member} differs: {segments}"

@@ -39,6 +39,7 @@ from protocol.messages import Beat, Close, Drain, Message, Reattach, Role, Welco
 HANG_S = 600.0  # of virtual time in which nobody says anything but that he is alive
 MAX_EVENTS = 30_000
 TURN = 4  # events at most
+HELD_OUT = 2  # prompts
 Make = Callable[[str, Role], Scripted]
 
 
@@ -66,10 +67,15 @@ def config_of(*, steps: int = 3, is_local: bool = False, **sections: Any) -> Con
 def honest(config: Config, disk: Disk) -> Make:
     """Workers without a lie."""
 
+    is_supervised = config.trainer.is_supervised
+    most = config.rollout.max_response_tokens
+
     def make(name: str, role: Role) -> Scripted:
         if role == "rollout":
-            return ScriptedRollout(name, most=config.rollout.max_response_tokens)
-        return ScriptedReward(name) if role == "reward" else ScriptedTrainer(name, disk)
+            return ScriptedRollout(name, most=most)
+        if role == "reward":
+            return ScriptedReward(name, supervised=most if is_supervised else 0)
+        return ScriptedTrainer(name, disk, is_supervised=is_supervised)
 
     return make
 
@@ -195,6 +201,9 @@ class ScriptedRun:
                 rows = tuple(json.dumps({"prompt": self._read + n}).encode() for n in range(count))
                 self.inbox.append((events.PromptsRead(self._read, count, False), rows))
                 self._read += count
+            case commands.ReadHeldOut(first):
+                rows = tuple(json.dumps({"prompt": f"held out {n}"}).encode() for n in range(HELD_OUT))
+                self.inbox.append((events.HeldOutRead(first, ("set",) * HELD_OUT, "digest"), rows))
             case commands.DropPayload(groups):
                 self.stepper.doom(groups)
             case commands.ReportStep(line):
