@@ -1,4 +1,4 @@
-"""A sample of benchmarks/fuzz_values.py: random values in every field of every message, against a live core."""
+"""A sample of benchmarks/fuzz_values.py: random values in every field of every message."""
 
 from collections import Counter
 
