@@ -93,7 +93,8 @@ def derive(recording: Recording, *, until: int | None = None) -> Past:
             raise RunError(
                 f"{recording.path} cannot be taken up again: at event {recorded.number} "
                 f"({in_words(recorded)}) this release wants something else than the one that made the run, "
-                f"or a strategy of yours has changed. Use what made it, {_way_on(Path(recording.path).parent)}."
+                "or a strategy of yours has changed. Use what made it, "
+                f"{_way_on(Path(recording.path).parent)}."
             )
     past.unsaved_lines = len(past.lines) - saved
     return past

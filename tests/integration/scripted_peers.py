@@ -37,7 +37,7 @@ class Peer:
         self.worker = worker
         self.close: Close | None = None
         """What it was closed with."""
-        self.closed = asyncio.Event()
+        self.closed, self.busy = asyncio.Event(), asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         endpoint = (run / "address").read_text().strip()
         self._line = Connection(endpoint, on_message=self._hear, on_fault=self._blame)
@@ -56,9 +56,12 @@ class Peer:
             self._say(self.worker.begin())
             self._work()
         elif isinstance(message, Close | Reattach):
+            self._line.send(Beat())  # the acknowledgement that the controller waits for
             self.close = message if isinstance(message, Close) else None
             self.closed.set()
+            self.busy.set()
         elif not isinstance(message, Beat) and not self.closed.is_set():
+            self.busy.set()
             self._say(self.worker.answer(message, frames))
 
     def _work(self) -> None:

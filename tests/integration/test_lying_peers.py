@@ -50,6 +50,18 @@ class Stage:
         async for _ in self.controller.train():
             pass
 
+    async def play_alone(self, lie: Lie) -> None:
+        """To the end, with a liar alone in its role. Raises: RunError as the controller does."""
+        try:
+            async with asyncio.timeout(LIMIT_S), self.controller:
+                self.add(lie.role, "liar", lie)
+                for role, name in NAMES.items():
+                    if role != lie.role:
+                        self.add(role, name)
+                await self.to_the_end()
+        finally:
+            self.leave()
+
     def leave(self) -> None:
         for peer in self.peers:
             peer.leave()
@@ -77,10 +89,13 @@ async def test_the_liar_is_closed_by_name_and_another_of_its_role_ends_the_run(t
     stage = Stage(settings(tmp_path, steps=STEPS), disk)
     try:
         async with asyncio.timeout(LIMIT_S), stage.controller:
-            liar = stage.add(lie.role, "liar", lie)
             for role, name in NAMES.items():
-                if role != lie.role or role != "trainer":
+                if role != lie.role:
                     stage.add(role, name)
+            liar = stage.add(lie.role, "liar", lie)
+            await liar.busy.wait()  # it is asked first
+            if lie.role != "trainer":
+                stage.add(lie.role, NAMES[lie.role])
             await liar.closed.wait()
             if lie.role == "trainer":
                 stage.add("trainer", "honest")
@@ -98,13 +113,7 @@ async def test_alone_in_its_role_it_ends_the_run_which_an_honest_worker_takes_up
     disk, config = Disk(), settings(tmp_path, steps=STEPS)
     first = Stage(config, disk)
     with pytest.raises(RunError, match="liar was closed: "):
-        async with asyncio.timeout(LIMIT_S), first.controller:
-            first.add(lie.role, "liar", lie)
-            for role, name in NAMES.items():
-                if role != lie.role:
-                    first.add(role, name)
-            await first.to_the_end()
-    first.leave()
+        await first.play_alone(lie)
     second = Stage(config, disk)
     try:
         async with asyncio.timeout(LIMIT_S), second.controller:

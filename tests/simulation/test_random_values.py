@@ -12,11 +12,11 @@ WORLDS_APART = 1_000_000  # seeds between two parts
 
 
 def test_random_values_make_nothing_raise_break_no_invariant_and_hold_no_run_up():
-    verdicts = [one(seed) for seed in range(10)]
+    verdicts = [one(seed) for seed in range(14)]
     assert [verdict.failure for verdict in verdicts if verdict.failure] == []
     said = sum((verdict.said for verdict in verdicts), Counter())
-    assert said.total() > 500
-    assert len(said) > 15  # kinds of messages
+    assert said.total() > 400
+    assert len(said) > 12  # kinds of messages
     assert sum(verdict.closed for verdict in verdicts) > 100
 
 
