@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.coordination.strict import random_rules
 from benchmarks.fuzz import packet_of
-from benchmarks.lies import generated
+from benchmarks.lying import generated
 from benchmarks.scripted import Disk, Frames, Said, Scripted, ints
 from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
 from controller.config import Config

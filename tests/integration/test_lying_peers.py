@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from scripted_peers import PROMPTS, Peer, settings
 
-from benchmarks.lies import LIES, Liar, Lie
+from benchmarks.lies import LIES
+from benchmarks.lying import Liar, Lie
 from benchmarks.scripted import Disk
 from benchmarks.scripted_run import honest, trained_groups
 from controller import Controller

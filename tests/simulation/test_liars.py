@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lies import LIES, Liar, Lie
+from benchmarks.lies import LIES
+from benchmarks.lying import Liar, Lie
 from benchmarks.scripted import Disk, Scripted
 from benchmarks.scripted_run import Make, ScriptedRun, config_of, honest, trained_groups
 from controller.config import Config
