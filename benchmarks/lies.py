@@ -21,7 +21,7 @@ from benchmarks.lying import (
     instead,
     status,
     twice,
-)  # fmt: skip
+)
 from benchmarks.scripted import VOCABULARY, Frames, Said, Scripted, ScriptedRollout, ScriptedTrainer, ints
 from protocol import messages
 from protocol.messages import Delta, Generated, Message, Role, Route
@@ -120,6 +120,7 @@ ROLLOUT: dict[str, tuple[type[Message] | str, Tell]] = {
     "two ends in one report": (Route, tells({"ending": "stop"}, {"start": 2, "ending": "stop"})),
     "the same tokens twice in one report": (Route, tells({}, {})),
     "tokens behind the end": ("work", _tells_of_what_has_ended),
+    "nothing of what it was given": (Route, tells({"count": 0})),
     "an end without a token": (Route, tells({"count": 0, "ending": "stop"})),
     "an end by length without a token": (Route, tells({"count": 0, "ending": "length"})),
     "hands back again and again": ("work", _hands_back),

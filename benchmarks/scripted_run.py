@@ -40,6 +40,7 @@ HANG_S = 600.0  # of virtual time in which nobody says anything but that he is a
 MAX_EVENTS = 30_000
 TURN = 4  # events at most
 HELD_OUT = 2  # prompts
+LOOK = 20  # events between two looks at the whole run, as a person takes them
 Make = Callable[[str, Role], Scripted]
 
 
@@ -157,6 +158,8 @@ class ScriptedRun:
             raise Hang(f"{self.events} events; the run waits for {self.core.snapshot().waiting_for}")
         wanted = self.stepper.turn(self.now, batch)
         self.core.check()
+        if self.events % LOOK < TURN:
+            self.core.snapshot(), self.core.summary()
         for command in wanted:
             self._execute(command)
         return wanted

@@ -164,6 +164,8 @@ class Door:
             if known is None:
                 return _not_given(key)
             reported, has_ended = told_of.get(key, (known.reported, False))
+            if not delta.count and not delta.ending:
+                return f"It told nothing of {_words(key)}."
             if has_ended or delta.start != reported:
                 return f"It told of tokens from {delta.start} on of {_words(key)}; expected from {reported}."
             told_of[key] = reported + delta.count, bool(delta.ending)

@@ -13,6 +13,7 @@ from controller import Controller
 from controller.config import Config
 from controller.recording import Recording
 from controller.replay import replay
+from controller.supervisor import Supervisor
 from protocol.errors import RunError
 from protocol.messages import Role
 
@@ -84,7 +85,7 @@ def check_the_end(stage: Stage, disk: Disk) -> None:
         assert not recording.skipped
 
 
-@pytest.mark.parametrize("lie", some(25))
+@pytest.mark.parametrize("lie", some(40))
 async def test_the_liar_is_closed_by_name_and_another_of_its_role_ends_the_run(tmp_path, lie):
     disk = Disk()
     stage = Stage(settings(tmp_path, steps=STEPS), disk)
@@ -109,7 +110,7 @@ async def test_the_liar_is_closed_by_name_and_another_of_its_role_ends_the_run(t
     check_the_end(stage, disk)
 
 
-@pytest.mark.parametrize("lie", some(31, but="the response of another instance"))
+@pytest.mark.parametrize("lie", some(60, but="the response of another instance"))
 async def test_alone_in_its_role_it_ends_the_run_which_an_honest_worker_takes_up(tmp_path, lie):
     disk, config = Disk(), settings(tmp_path, steps=STEPS)
     first = Stage(config, disk)
@@ -124,3 +125,19 @@ async def test_alone_in_its_role_it_ends_the_run_which_an_honest_worker_takes_up
     finally:
         second.leave()
     check_the_end(second, disk)
+
+
+async def test_a_trainer_of_this_machine_that_has_saved_nothing_is_not_believed(tmp_path, monkeypatch):
+    for name in ("spawn", "kill"):
+        monkeypatch.setattr(Supervisor, name, lambda *arguments: None)  # the trainer comes over the socket
+    base = settings(tmp_path, steps=STEPS)
+    config = base.model_copy(update={"trainer": base.trainer.model_copy(update={"local": True})})
+    stage = Stage(config, Disk())
+    try:
+        async with asyncio.timeout(LIMIT_S), stage.controller:
+            trainer = [stage.add(role, name) for role, name in NAMES.items()][-1]
+            await trainer.closed.wait()
+    finally:
+        stage.leave()
+    closed = [text for text in stage.said if text.startswith("trainer was closed: ")]
+    assert closed == ["trainer was closed: It saved /checkpoints/step_2, where nothing is."]
