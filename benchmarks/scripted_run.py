@@ -9,7 +9,6 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -233,15 +232,10 @@ class ScriptedRun:
                 self.say(peer, worker.answer(message, frames))
 
 
-@cache
-def _release() -> str:
-    return json.dumps(release())
-
-
 def facts_of(config: Config) -> dict[str, str]:
     """What a journal begins with."""
     made = {"config": config.model_dump_json(), "run_dir": "", "import_paths": "[]"}
-    return made | {"release": _release()}
+    return made | {"release": json.dumps(release())}
 
 
 def trained_groups(disk: Disk) -> list[int]:

@@ -95,8 +95,15 @@ class Stepper:
         if isinstance(event, PromptsRead | HeldOutRead):
             for group, row in enumerate(frames, event.first_group):
                 self._store.put_row(group, row)
-        elif frames and isinstance(event, Received) and self.core.keeps_payload(event.peer, event.message):
+        elif frames and isinstance(event, Received) and self._is_wanted(event):
             self._store.put_frames(event.message, frames)
+
+    def _is_wanted(self, event: Received) -> bool:
+        try:
+            return self.core.keeps_payload(event.peer, event.message)
+        except Exception:  # the core fails on the event itself as well, and then it is passed over
+            log.exception("The core failed to look at a word of %s.", event.peer)
+            return False
 
     def _pass_over(self, number: int, more: list[int], reason: str) -> None:
         """Say in the journal that event `number` does not count, nor what its author says behind it in this

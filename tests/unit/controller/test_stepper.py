@@ -9,6 +9,7 @@ from benchmarks.scripted import Disk, Scripted
 from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
 from controller import snapshots
 from controller.core import Core
+from controller.door import Door
 from controller.events import PeerFaulted, Received, Tick
 from controller.recording import Recording
 from controller.replay import replay, verdict_in_words
@@ -212,6 +213,24 @@ def test_of_a_turn_the_words_of_others_count_and_no_more_of_the_author(tmp_path,
     assert kept[:2] == [Received(other, Beat())] * 2
     assert isinstance(kept[2], PeerFaulted)
     assert kept[2].peer == judge.peer
+
+
+def test_a_door_that_fails_to_look_is_passed_over_like_all_else(tmp_path, monkeypatch):
+    run, disk = make_run(tmp_path / "run.db")
+    look, times = Door._encoded, [0]
+
+    def failing(door: Door, *arguments):
+        times[0] += 1
+        if times[0] <= 2:  # for the payload, then for the word
+            raise ZeroDivisionError("a bug")
+        return look(door, *arguments)
+
+    monkeypatch.setattr(Door, "_encoded", failing)
+    run.run()
+    assert run.store.faults_skipped() == 1
+    assert run.end is not None
+    assert run.end.is_success
+    assert trained_groups(disk) == list(range(8))
 
 
 def test_without_a_journal_on_disk_memory_holds_two_snapshots_and_what_follows(tmp_path, mined, monkeypatch):
