@@ -70,6 +70,8 @@ def check(simulation: FaultySimulation, settings: Config) -> None:
         assert 0 <= STEPS * GROUPS - set_aside - len(groups) < GROUPS, "a prompt was lost"
     elif not may_drop(settings):
         assert groups == list(range(STEPS * GROUPS)), "a prompt was lost"
+    closed = [text for text in outcome.warnings if " was closed: " in text]
+    assert not closed, f"an honest worker was closed: {closed[0]}"
     lines = [line["step"] for line in outcome.lines]
     assert lines == list(range(1, len(lines) + 1)), f"lines {lines}"
     if simulation.core.state.ledger.is_strict:

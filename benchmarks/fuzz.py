@@ -188,6 +188,10 @@ def _is_order(frames: Frames) -> bool:
 
 def _value(hint: Any, rng: random.Random) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated and arguments[0] not in (int, float, str):
+        return _value(arguments[0], rng)
+    if hint == messages.Endpoint:
+        return "tcp://10.0.0.1:29500"
     if origin is Annotated:
         make = {int: lambda: rng.randrange(9), float: rng.random, str: lambda: "text"}
         return make[arguments[0]]()

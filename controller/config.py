@@ -177,6 +177,9 @@ class ControllerSettings(Section):
     """Seconds of silence after which a worker is lost and its work goes elsewhere; at least 3 beats."""
     attach_timeout_s: float = Field(default=180.0, gt=0)
     """Seconds that a local worker may take from start to Ready."""
+    replace_s: float = Field(default=45.0, gt=0)
+    """Seconds that the run waits for another worker when the last one of a role was closed because it broke
+    the protocol; then it ends, and can be taken up again."""
     respawns: int = Field(default=5, ge=0)
     """Times in a row, without progress, that a local worker is started again before the run ends."""
 

@@ -137,6 +137,7 @@ class Coordination:
             return
         instance.policy_version, instance.pulling, instance.pull_failures = message.policy_version, None, 0
         instance.pull_s = message.pull_s
+        self.state.versions.pulled(message.policy_version)
         instance.promised.clear()
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.spend("pull", message.pull_s)
@@ -168,10 +169,21 @@ class Coordination:
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
             self._give_up_evaluation(f"could not be pulled: {message.reason}")
-        if instance.pull_failures < MAX_PULL_FAILURES:
-            return None
-        reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
-        return PeerFaulted(instance.peer, reason)
+        return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
+
+    def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
+        """Who is to blame for pulls that fail: the instance, or the trainer where no instance could pull what
+        it has published."""
+        version, trainer = message.policy_version, self.state.registry.trainer()
+        others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
+        is_nobodys = bool(others) and all(other.pull_failures for other in others)
+        if trainer is None or not is_nobodys or self.state.versions.was_pulled(version):
+            reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
+            return PeerFaulted(instance.peer, reason)
+        for one in (instance, *others):
+            one.pull_failures = 0
+        reason = f"No instance could pull version {version}, which it has published: {message.reason}"
+        return PeerFaulted(trainer.peer, reason)
 
     def _is_newest(self, message: PullFailed) -> bool:
         newest = self.state.versions.newest
@@ -269,7 +281,9 @@ class Coordination:
 
     def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
         """What the end of an attempt means for its trajectory and its group."""
-        if ending == "interrupt" and not (group.is_cut_short and member.response_tokens):
+        is_whole = member.response_tokens >= self.state.config.rollout.max_response_tokens
+        is_cut = is_whole or (group.is_cut_short and member.response_tokens)
+        if ending == "interrupt" and not is_cut:
             self.state.requeue(member)
             return
         if ending != "interrupt" and not group.is_evaluation:

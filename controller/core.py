@@ -14,6 +14,7 @@ from controller.commands import Command, Finish
 from controller.config import Config
 from controller.coordination import Coordination
 from controller.dispatch import Dispatch
+from controller.door import Door
 from controller.evaluation import Evaluation
 from controller.evaluation_dispatch import EvaluationDispatch
 from controller.events import (
@@ -32,7 +33,7 @@ from controller.examples import Examples
 from controller.fan_out import FanOut
 from controller.groups import FIRST_EVALUATION_GROUP
 from controller.limits import Limits, Silent
-from controller.membership import MAY_SAY, Membership
+from controller.membership import Membership
 from controller.metrics import without_rollout
 from controller.moves import Moves
 from controller.pulls import Pulls
@@ -69,6 +70,7 @@ class Core:
         )
         self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
         self.returns = Returns(self.state, self.coordination, self.dispatch, self.evaluation)
+        self.door = Door(self.state, self.training.feed)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -131,8 +133,11 @@ class Core:
             return None
         if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
             return self.state.now
-        moments = [self.state.registry.leases.next(), self.training.held_until, self.limits.next()]
-        return min([moment for moment in moments if moment is not None], default=None)
+        moments = (
+            self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
+            self.limits.next(),
+        )  # fmt: skip
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
@@ -266,21 +271,22 @@ class Core:
         self.training.end_after_last_step()
 
     def _received(self, peer: str, message: Message) -> None:
-        if isinstance(message, Attach):
+        worker = self.state.registry.workers.get(peer)
+        if worker is None and isinstance(message, Attach):
             self.membership.attach(peer, message)
             return
-        if isinstance(message, messages.DrainWorker):
+        if worker is None and isinstance(message, messages.DrainWorker):
             self.membership.drain(peer, message.name)
             return
-        worker = self.state.registry.workers.get(peer)
         if worker is None:
             self.membership.stranger(peer, message)
             return
         worker.last_heard = self.state.now
-        if not isinstance(message, MAY_SAY[worker.role]):
-            reason = f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
+        reason = self.door.objection(worker, message)
+        if reason is not None:
             self.membership.faulted(PeerFaulted(peer, reason))
             return
+        worker.told.hear(message, self.state.now)
         self._understood(worker, message)
         self.limits.heard(worker, message)
 
@@ -333,6 +339,7 @@ class Core:
     def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
         match message:
             case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                self.membership.filled(worker)
                 self.scoring.on_encoded(worker, message)
             case messages.GroupScored():
                 self.membership.useful(worker)
@@ -354,6 +361,11 @@ class Core:
     @property
     def _is_all_occupied(self) -> bool:
         return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
+
+    def keeps_payload(self, peer: str, message: Message) -> bool:
+        """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
+        taken for what another worker says of the same thing."""
+        return self.door.keeps_payload(self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
@@ -446,6 +458,7 @@ class Core:
         overdue_s = now - (self.next_deadline() or now)
         if overdue_s > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
+            self.membership.forgive(overdue_s)
             self.state.asleep_s += now - self.state.now
 
     def _enforce_limits(self) -> None:

@@ -24,6 +24,7 @@ from controller import (
     core,
     dispatch,
     dispatch_queue,
+    door,
     drift,
     evaluation,
     evaluation_dispatch,
@@ -47,6 +48,7 @@ from controller import (
     scoring,
     shortlist,
     state,
+    told,
     training,
 )  # fmt: skip
 from controller.core import Core
@@ -56,10 +58,10 @@ from protocol.errors import LocalError, RunError
 from strategies import cost_model, fitting, fleet, lengths, views
 
 MODULES = (
-    asks, config, coordination, core, dispatch, dispatch_queue, drift, evaluation, evaluation_dispatch,
+    asks, config, coordination, core, dispatch, dispatch_queue, door, drift, evaluation, evaluation_dispatch,
     evaluation_line, evaluation_settings, examples, fan_out, feed, groups, ledger, limit_settings, limits,
     loose_ledger, membership, metrics, moves, policy_versions, pulls, registry, returns, scoring, shortlist,
-    state, training, ids, messages, settings, cost_model, fitting, fleet, lengths, views,
+    state, told, training, ids, messages, settings, cost_model, fitting, fleet, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -16,42 +16,12 @@ from controller.returns import Returns
 from controller.scoring import Scoring
 from controller.state import RunState
 from controller.training import Training
-from protocol import messages
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
 from protocol.settings import load_settings
 
 RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
 MAX_RESPAWN_DELAY_S = 10.0
-
-COMMON: tuple[type[Message], ...] = (messages.Beat, Ready, messages.Detach, WorkerFailed)
-MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
-    "rollout": (
-        *COMMON,
-        Generated,
-        messages.GenerationFailed,
-        messages.InstanceStatus,
-        messages.Pulled,
-        messages.PullFailed,
-        messages.Serving,
-        messages.Holding,
-    ),
-    "reward": (
-        *COMMON,
-        messages.PromptsEncoded,
-        messages.ExamplesEncoded,
-        messages.GroupScored,
-        messages.ScoreFailed,
-    ),
-    "trainer": (
-        *COMMON,
-        messages.TrainStepFinished,
-        messages.TrainedAhead,
-        messages.PolicyPublished,
-        messages.CheckpointSaved,
-        messages.Serving,
-    ),
-}
 
 
 class Membership:
@@ -70,6 +40,10 @@ class Membership:
         """Train steps that were made before this controller process began."""
         self.first_given_up: dict[Role, tuple[str, str]] = {}
         """By role: the first worker that is not started again, and why."""
+        self._vacant: dict[Role, tuple[float, str]] = {}
+        """Roles whose last worker was closed for a fault and that nobody has done the work of since: until
+        when somebody else has to be there, and who was closed why."""
+        self._abandoned: dict[Role, None] = {}  # roles that nobody has come for
 
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
@@ -100,6 +74,7 @@ class Membership:
         self.state.registry.local.clear()
         self.first_given_up.clear()
         self.steps_before = self.state.steps
+        self._vacant, self._abandoned = {}, {}
         self.start()
 
     def attach(self, peer: PeerId, message: Attach) -> None:
@@ -154,13 +129,30 @@ class Membership:
 
     def expects(self, role: Role) -> bool:
         """Whether a worker of this role is, or will be, there."""
-        registry = self.state.registry
-        if role == "trainer" and not self.state.config.trainer.local:
+        if role == "trainer" and not self.state.config.trainer.local and role not in self._abandoned:
             return not self.state.is_trainer_given_up  # whoever has started it starts it again
+        return self._is_staffed(role)
+
+    def _is_staffed(self, role: Role) -> bool:
+        registry = self.state.registry
         return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
+
+    @property
+    def vacant_until(self) -> float | None:
+        """When the first role is given up that a worker was closed in; None if there is none."""
+        return min((deadline for deadline, _ in self._vacant.values()), default=None)
+
+    def forgive(self, gap_s: float) -> None:
+        """The controller itself did not run: nobody could come in that time."""
+        self._vacant = {role: (deadline + gap_s, why) for role, (deadline, why) in self._vacant.items()}
+
+    def filled(self, worker: Worker) -> None:
+        """Somebody does the work of this role."""
+        self._vacant.pop(worker.role, None)
 
     def useful(self, worker: Worker) -> None:
         """The worker did its work: failures before this do not count any more."""
+        self.filled(worker)
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.failures = 0
@@ -187,6 +179,9 @@ class Membership:
             local.last_reason = f"{name} was closed: {event.reason}"
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
         self._lose(event.peer, has_died=has_died)
+        if worker is not None and not self._is_staffed(worker.role):
+            deadline = self.state.now + self.state.config.controller.replace_s
+            self._vacant.setdefault(worker.role, (deadline, f"{name} was closed: {event.reason}"))
 
     def failed(self, worker: Worker, message: WorkerFailed) -> None:
         """The worker says that it cannot do its job."""
@@ -246,19 +241,33 @@ class Membership:
             self.state.accounts.counts["workers/respawned"] += 1
             self.state.warn_once(f"exit {event.name} {local.failures}", why)
             again = local.failures - 1
-            delay_s = min(RESPAWN_DELAY_S * 2**again, MAX_RESPAWN_DELAY_S) if again else 0.0
+            delay_s = min(RESPAWN_DELAY_S * 2 ** min(again, 10), MAX_RESPAWN_DELAY_S) if again else 0.0
             self._spawn(event.name, delay_s)
         else:
             self._give_up(local, words)
 
     def expire(self) -> None:
-        """Lose whoever was silent for longer than the lease, or did not get ready in time."""
+        """Lose whoever was silent for longer than the lease, or did not get ready in time; give up roles that
+        nobody has come for."""
         while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
             late = self.state.registry.leases.first()
             if isinstance(late, Worker):
                 self._expire_worker(late)
             else:
                 self._expire_start(late)
+        for role, (deadline, why) in list(self._vacant.items()):
+            if deadline <= self.state.now:
+                self._expire_role(role, why)
+
+    def _expire_role(self, role: Role, why: str) -> None:
+        replace_s = self.state.config.controller.replace_s
+        if self._is_staffed(role):  # it has not done anything yet, and may go as the one before
+            self._vacant[role] = (self.state.now + replace_s, why)
+            return
+        del self._vacant[role]
+        self._abandoned[role] = None
+        text = f"No {role} worker is left, and none has come within {replace_s:g} s (controller.replace_s)."
+        self.state.end(f"{text} {why}", is_success=False)
 
     def _expire_worker(self, worker: Worker) -> None:
         silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)

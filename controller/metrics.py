@@ -162,9 +162,16 @@ class Accounts:
         return TokenLedger(**{name: getattr(self, name) for name in TokenLedger.__slots__})
 
     def step_line(
-        self, now: float, *, step: int, batch: dict[str, object], trainer: dict[str, float]
+        self,
+        now: float,
+        *,
+        step: int,
+        batch: dict[str, object],
+        trainer: dict[str, float],
+        more: dict[str, object],
     ) -> dict[str, object]:
-        """The line of metrics.jsonl for a finished train step."""
+        """The line of metrics.jsonl for a finished train step. What the controller says itself counts: a
+        metric of the `trainer` under such a name is kept as trainer/NAME."""
         elapsed = max(now - self._last_line_s, 1e-9)
         trajectories = batch.pop("trajectories")
         assert isinstance(trajectories, int)
@@ -174,19 +181,24 @@ class Accounts:
             "policy_version": step,
             "time_s": round(now, 3),
             **batch,
-            **trainer,
         }
-        line |= {
+        own: dict[str, object] = {
             f"tokens/{name}": getattr(self, name)
             for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
         }
-        line["tokens/in_flight"] = self.in_flight
-        line["tokens/reprefilled"] = self.reprefilled
+        own["tokens/in_flight"] = self.in_flight
+        own["tokens/reprefilled"] = self.reprefilled
         tokens = self.generated if self._rollout_total.total_s else self.trained
-        line["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
-        line["throughput/trajectories_per_s"] = trajectories / elapsed
-        line["idle/trainer"], line["idle/rollout"] = self._trainer.idle, self._rollout.idle
-        line |= {f"time_s/{name}": self._seconds[name] for name in ("wait", "train", "publish", "pull")}
+        own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
+        own["throughput/trajectories_per_s"] = trajectories / elapsed
+        own["idle/trainer"], own["idle/rollout"] = self._trainer.idle, self._rollout.idle
+        own |= {f"time_s/{name}": self._seconds[name] for name in ("wait", "train", "publish", "pull")}
+        own |= more
+        for name, value in trainer.items():
+            while name in line or name in own:
+                name = f"trainer/{name}"
+            line[name] = value
+        line |= own
         self._first_step_s = now if self._first_step_s is None else self._first_step_s
         self._last_line_s, self._last_tokens = now, tokens
         self._trainer, self._rollout = BusyTime(), BusyTime()

@@ -25,6 +25,7 @@ class PolicyVersions:
         self._visible: dict[int, Published] = {}
         self._newest: Published | None = None
         self._lost: int | None = None
+        self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
 
     @property
     def newest(self) -> Published | None:
@@ -44,6 +45,15 @@ class PolicyVersions:
         self._lost = None
         return True
 
+    def pulled(self, policy_version: int) -> None:
+        """An instance has this version, so it is what was published."""
+        if policy_version in self._visible:
+            self._pulled[policy_version] = None
+
+    def was_pulled(self, policy_version: int) -> bool:
+        """Whether an instance has had it."""
+        return policy_version in self._pulled
+
     def lose(self, policy_version: int) -> None:
         """The newest version is not where it was, and will be published again."""
         assert self._newest is not None and policy_version == self._newest.policy_version  # noqa: PT018
@@ -57,6 +67,8 @@ class PolicyVersions:
         """A visible version was published again, maybe elsewhere; False if it is not visible."""
         if version.policy_version not in self._visible:
             return False
+        if self._visible[version.policy_version] != version:
+            self._pulled.pop(version.policy_version, None)
         self._visible[version.policy_version] = version
         if self._newest is not None and version.policy_version == self._newest.policy_version:
             self._newest, self._lost = version, None
@@ -64,7 +76,7 @@ class PolicyVersions:
 
     def forget(self) -> None:
         """What was visible may not have outlived its host: the trainer says again what is there."""
-        self._visible, self._newest, self._lost = {}, None, None
+        self._visible, self._newest, self._lost, self._pulled = {}, None, None, {}
 
     def retire(self, needed: set[int]) -> list[int]:
         """Take out every version but the newest and those that somebody needs; returns them, oldest first."""
@@ -74,6 +86,7 @@ class PolicyVersions:
         retired = sorted(v for v in self._visible if v != newest and v not in needed)
         for version in retired:
             del self._visible[version]
+            self._pulled.pop(version, None)
         return retired
 
     @property

@@ -22,7 +22,7 @@ from controller.damage import broken, damaged, is_whole, line_checksum, snapshot
 from controller.events import Event
 from controller.fingerprint import SIZE_BYTES
 from controller.release import release
-from controller.store import check_schema, decode_record
+from controller.store import Store, check_schema, decode_record
 from protocol.errors import RunError
 
 AT_ONCE = 1000  # events that are read in one look at the file
@@ -69,19 +69,10 @@ class Recording:
             )
         self.path = str(file)
         self._file, self._on_progress = file, on_progress
-        self.notes: list[str] = []
-        """What was damaged and done without, in words."""
+        self._database: sqlite3.Connection | None = None  # of the store that writes the file
         with self._open() as db:
             check_schema(db, self.path)
-            self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
-            span = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0), coalesce(max(now), 0.0) FROM events"
-            first, self.last, self.until_s = db.execute(span).fetchone()
-            newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
-            at, size = db.execute(newest).fetchone() or (1, 0)
-            snapshots = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
-        self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
-        self.pruned: int = first - 1 if first - 1 in snapshots else 0
-        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
+        self._look()
         if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:
             raise damaged(self.path, f"what it says of {bad[0]} is no text")
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
@@ -90,6 +81,33 @@ class Recording:
                 f"{self.path} does not say {', '.join(missing)}, which every run writes when it begins. It "
                 "is another program's, or its controller was killed before it had begun."
             )
+
+    @classmethod
+    def live(cls, store: Store) -> "Recording":
+        """What the controller itself has written up to now; there is nothing to close."""
+        made = cls.__new__(cls)
+        made.path, made._file, made._database = store.path, Path(store.path), store.database
+        made._on_progress = lambda number, last: None
+        made._look()
+        return made
+
+    def _look(self) -> None:
+        self.notes: list[str] = []
+        """What was damaged and done without, in words."""
+        with self._open() as db:
+            self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
+            skipped = db.execute("SELECT seq, reason FROM skipped ORDER BY seq")
+            self.skipped: dict[int, str] = dict(skipped)
+            """Events that count as never heard, and why: what the core failed with; "" if one of the same
+            worker before it did."""
+            span = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0), coalesce(max(now), 0.0) FROM events"
+            first, self.last, self.until_s = db.execute(span).fetchone()
+            newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
+            at, size = db.execute(newest).fetchone() or (1, 0)
+            snapshots = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
+        self.pruned: int = first - 1 if first - 1 in snapshots else 0
+        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +126,9 @@ class Recording:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
+        if self._database is not None:
+            yield self._database
+            return
         live = self._file.with_name(f"{self._file.name}-wal").exists()
         uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
         db = sqlite3.connect(uri, uri=True, isolation_level=None)
@@ -220,23 +241,26 @@ class Recording:
         sys.path.extend(path for path in import_paths if path not in sys.path)
         return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
 
-    def events(self, after: int | None = None) -> Iterator[Recorded]:
-        """The history in order, all that is kept or what follows event `after`.
+    def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
+        """The history in order, all that is kept or what follows event `after`, up to event `until`; without
+        what was skipped.
 
         Raises: RunError naming the first record that is damaged or missing.
         """
         after = self.pruned if after is None else after
-        while after < self.last:
-            self._on_progress(after, self.last)
+        last = self.last if until is None else min(until, self.last)
+        while after < last:
+            self._on_progress(after, last)
             with self._open() as db:
                 query = "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ?"
-                rows = db.execute(f"{query} ORDER BY seq LIMIT ?", (after, self.last, AT_ONCE)).fetchall()
+                rows = db.execute(f"{query} ORDER BY seq LIMIT ?", (after, last, AT_ONCE)).fetchall()
                 fingerprints = self._fingerprints(db, after, after + len(rows))
             for expected, (number, now, data, checksum) in enumerate(rows, after + 1):
                 if number != expected:
                     raise self._missing(expected, number)
-                event = decode_record(self.path, number, now, data, checksum)
-                yield Recorded(number, now, event, fingerprints.get(number))
+                if number not in self.skipped:
+                    event = decode_record(self.path, number, now, data, checksum)
+                    yield Recorded(number, now, event, fingerprints.get(number))
             if not rows:
                 raise self._missing(after + 1, None)
             after += len(rows)
@@ -249,7 +273,8 @@ class Recording:
             )
             rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
         for number, now, data, checksum in rows:
-            yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
+            if number not in self.skipped:
+                yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
 
     def _missing(self, expected: int, found: int | None) -> RunError:
         with self._open() as db:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controller.groups import Trajectory
+from controller.told import Told, told_as
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, Role
 from strategies.fitting import OnlineFit
@@ -31,6 +32,7 @@ class Worker:
     endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
     is_asked: bool = False  # to do so
     is_absent: bool = False  # it was attached to the controller before this one, and may come back
+    told: Told = field(default_factory=lambda: Told(0.0))
 
     @property
     def deadline(self) -> float | None:
@@ -119,6 +121,7 @@ class Registry:
         worker = kinds[message.role](
             peer=peer, name=message.name, role=message.role, last_heard=now, host=message.host
         )
+        worker.told = told_as(message.role, now)
         self.workers[peer] = worker
         self.attached_ever += 1
         if isinstance(worker, Instance):

@@ -4,6 +4,7 @@ Invariant: two processes with equal releases take equal decisions on equal event
 """
 
 import platform
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,8 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DECIDING = ("controller", "protocol", "strategies")
 
 
+@cache
 def release() -> dict[str, str]:
-    """Versions of everything that a decision depends on; `sources` is a digest of the deciding packages."""
+    """Versions of everything that a decision depends on; `sources` is a digest of the deciding packages, as
+    this process found them: what is installed under a run that goes on does not decide in it."""
     digest = blake2b(digest_size=8)
     for package in DECIDING:
         for file in sorted((ROOT / package).rglob("*.py")):

@@ -47,23 +47,34 @@ class Verdict:
         return self.difference is None
 
 
-def turns(recording: Recording, core: Core, after: int | None = None) -> Iterator[Turn]:
-    """Step the core through the history, or through what follows event `after`.
+class CoreFailed(RunError):
+    """The core raises at an event of the history, which is `recorded`."""
 
-    Raises: RunError naming the event at which the core fails.
+    def __init__(self, text: str, recorded: Recorded) -> None:
+        super().__init__(text)
+        self.recorded = recorded
+
+
+def turns(
+    recording: Recording, core: Core, after: int | None = None, until: int | None = None
+) -> Iterator[Turn]:
+    """Step the core through the history, or through what follows event `after`, up to event `until`.
+
+    Raises: CoreFailed naming the event at which the core fails.
     """
-    for recorded in recording.events(after):
+    for recorded in recording.events(after, until):
         try:
             commands = core.step(recorded.now, recorded.event)
         except StaleFlowError:  # of whoever watches the core
             raise
         except Exception as error:  # a bug of the core, which the run has met too if it is of this release
             frame = extract_tb(error.__traceback__)[-1]
-            raise RunError(
+            raise CoreFailed(
                 f"The core fails at event {recorded.number} of {recording.path} ({in_words(recorded)}) with "
                 f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno}). If the "
                 "run failed there too, this replay is the way to find out why; if not, it is of another "
-                "release. Please report it with run.db."
+                "release. Please report it with run.db.",
+                recorded,
             ) from error
         yield Turn(recorded, commands)
 
@@ -109,6 +120,9 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
             f"The first {recording.pruned} events were deleted (run.journal is compact): the history begins "
             "with a snapshot."
         )
+    for number, reason in recording.skipped.items():
+        if reason:
+            words.append(f"Event {number} was passed over when it came, and is here: {reason}")
     if verdict.unfingerprinted:
         words.append(
             f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "

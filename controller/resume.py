@@ -1,8 +1,8 @@
 """What the journal of a run says to the controller that goes on with it.
 
 Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
-not want what it wanted then; nothing is written; a configuration that would change what was promised or
-learned is refused key by key.
+not want what it wanted then; a worker's word on which it fails is passed over, at most MAX_SKIPPED in a run;
+nothing is written; a configuration that would change what was promised or learned is refused key by key.
 """
 
 import json
@@ -16,13 +16,17 @@ from controller.commands import ReportStep
 from controller.config import Config
 from controller.core import Core
 from controller.damage import broken, newest_checkpoint, way_on
+from controller.events import PeerFaulted, Received
 from controller.fingerprint import fingerprint
 from controller.prompts import PromptSource
 from controller.recording import Recording
-from controller.replay import in_words, turns
-from protocol.errors import ConfigError, RunError
+from controller.replay import CoreFailed, in_words, turns
+from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.plain_text import plain_line
 
 READ_AT_ONCE = 1024  # prompts
+MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
+MAX_ERROR_CHARS = 500
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
@@ -45,6 +49,8 @@ class Past:
     lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
     unsaved_lines: int = 0  # the last of them, which no snapshot has
     replayed: int = 0  # events after the newest snapshot
+    skipped: dict[int, str] = field(default_factory=dict)  # events that the core fails on, found now
+    faults: list[PeerFaulted] = field(default_factory=list)  # what their authors are to be closed for
     is_over: bool = False  # all its steps are made and saved, or its data has ended
     notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
 
@@ -70,25 +76,65 @@ def read_past(run: Path, config: Config) -> Past | None:
         _refuse_if_trained(run)
         return None
     with Recording(run) as recording:
-        past, after = _newest(recording)
-        past.notes = recording.notes
-        saved = len(past.lines)
-        for recorded, wanted in turns(recording, past.core, after):
-            past.now, past.replayed = recorded.now, past.replayed + 1
-            past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
-            if recorded.fingerprint not in (None, fingerprint(wanted)):
-                raise RunError(
-                    f"{run} cannot be taken up again: at event {recorded.number} ({in_words(recorded)}) this "
-                    "release wants something else than the one that made the run, a strategy of yours has "
-                    f"changed, or the file is damaged there. Use what made it, {_way_on(run)}."
-                )
-    past.unsaved_lines = len(past.lines) - saved
+        past = _derive_with_skips(recording)
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
     if not past.is_over:
         _refuse_changes(run, state.config, config)
     return past
+
+
+def derive(recording: Recording, *, until: int | None = None) -> Past:
+    """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
+    this release does not decide as the one that made it; CoreFailed."""
+    past, after = _newest(recording)
+    past.notes = recording.notes
+    saved = len(past.lines)
+    for recorded, wanted in turns(recording, past.core, after, until):
+        past.now, past.replayed = recorded.now, past.replayed + 1
+        past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
+        if recorded.fingerprint not in (None, fingerprint(wanted)):
+            raise RunError(
+                f"{recording.path} cannot be taken up again: at event {recorded.number} "
+                f"({in_words(recorded)}) this release wants something else than the one that made the run, "
+                "a strategy of yours has changed, or the file is damaged there. Use what made it, "
+                f"{_way_on(Path(recording.path).parent)}."
+            )
+    past.unsaved_lines = len(past.lines) - saved
+    return past
+
+
+def may_skip(error: BaseException | None) -> bool:
+    """Whether a worker's word may be to blame for this error of the core: not for one with words of its own,
+    which is the user's, nor for a machine without memory."""
+    return not isinstance(error, StaleFlowError | MemoryError)
+
+
+def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
+    """The fault of the author of a word on which the core fails."""
+    text = plain_line(str(error))[:MAX_ERROR_CHARS]
+    word = type(event.message).__name__
+    return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
+
+
+def _derive_with_skips(recording: Recording) -> Past:
+    """The run at its end, without events on which the core of before may have ended, and this one would."""
+    skipped: dict[int, str] = {}
+    faults: list[PeerFaulted] = []
+    while True:
+        try:
+            past = derive(recording)
+        except CoreFailed as failed:
+            number, event, error = failed.recorded.number, failed.recorded.event, failed.__cause__
+            count = sum(bool(reason) for reason in recording.skipped.values())
+            if not isinstance(event, Received) or not may_skip(error) or count >= MAX_SKIPPED:
+                raise
+            faults.append(fault_of(event, error))
+            recording.skipped[number] = skipped[number] = faults[-1].reason
+        else:
+            past.skipped, past.faults = skipped, faults
+            return past
 
 
 def _newest(recording: Recording) -> tuple[Past, int]:

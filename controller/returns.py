@@ -15,6 +15,7 @@ from controller.evaluation import Evaluation
 from controller.groups import Trajectory
 from controller.registry import Instance, Worker
 from controller.state import RunState
+from controller.told import ToldInstance
 from protocol.messages import Holding, Interrupt, Keep
 
 
@@ -78,7 +79,9 @@ class Returns:
         """Make what runs on the absent one run on its successor; the rest waits for anybody."""
         registry = self.state.registry
         kept = []
-        if version <= self.state.ledger.train_version:
+        pulling = former.told.pulling if isinstance(former.told, ToldInstance) else None
+        may_have = (former.policy_version, pulling.policy_version if pulling is not None else -1)
+        if version <= self.state.ledger.train_version and version in may_have:
             instance.policy_version = version
             for id, attempt in list(former.running.items()):
                 member = self.state.groups[id.group].members[id.member]

@@ -120,11 +120,11 @@ class Scoring:
                 self.examples.add(group_id, response)
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
-                self._refuse(group_id, reason)
+                self._refuse(group_id, reason, worker.name)
         worker.encoding.difference_update(g for g, *_ in (*message.encoded, *message.refused))
         self._release_in_order()
 
-    def _refuse(self, group_id: int, reason: str) -> None:
+    def _refuse(self, group_id: int, reason: str, worker: str) -> None:
         if (group := self.state.groups[group_id]).is_evaluation:
             self.evaluation.on_failed(group, reason)
             return
@@ -136,7 +136,7 @@ class Scoring:
         )
         self._refused_in_a_row += 1
         if self._refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
-            text = f"{self._refused_in_a_row} prompts in a row were refused, the last because: {reason}"
+            text = f"{self._refused_in_a_row} prompts in a row were refused, the last by {worker}: {reason}"
             self.state.end(text, is_success=False)
 
     def _release_in_order(self) -> None:
@@ -217,7 +217,8 @@ class Scoring:
         if group.is_evaluation:
             self._retry_or_give_up(group, message)
             return
-        text = f"The reward failed on prompt {group.id}: {message.reason}\nThe row was: {message.row}"
+        text = f"The reward failed on prompt {group.id}, at {worker.name}: {message.reason}"
+        text += f"\nThe row was: {message.row}"
         self.state.accounts.counts["reward_failures"] += 1
         self.state.warn_once("reward", text)
         self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure

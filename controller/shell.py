@@ -25,7 +25,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +34,21 @@ from controller.config import Config
 from controller.core import Core, worker_settings
 from controller.daemon_thread import in_daemon_thread
 from controller.events import Event
-from controller.fingerprint import fingerprint
 from controller.held_out import read_held_out
 from controller.prompts import PromptSource
 from controller.release import release
 from controller.resume import Past, advance, finished_steps, read_past
 from controller.run_directory import RunDirectory
 from controller.snapshots import CAN_BEGIN, Snapshots
+from controller.stepper import Stepper
 from controller.store import Store
 from controller.supervisor import Supervisor
 from controller.watchdog import Watchdog, status_of
 from protocol.descriptors import RETRY_S, are_spent, raise_limit
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Close, FetchModel, Message, ModelFiles, Welcome
-from protocol.model_files import digest_of, read_model_files
+from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, ModelFiles, Welcome
+from protocol.model_files import digest_of, read_model_files, vocabulary_of
 from protocol.private_files import for_owner_only
 from protocol.security import Keyring, channel_key
 from protocol.stacks import dump_on_signal
@@ -91,8 +90,6 @@ class Shell:
         self._on_evaluation = on_evaluation
         self._stack = ExitStack()
         self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
-        self._fingerprints: tuple[int, bytes] | None = None  # of the last turn, not yet written
-        self._doomed: list[int] = []  # groups whose payload the last turn dropped
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._watchdog = Watchdog(
@@ -104,7 +101,7 @@ class Shell:
         self._model_wanted: list[PeerId] | None = []  # who waits for the initial model; None once it is there
         self._next_group = 0
         self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
-        self._first_event: Event = events.Started()
+        self._first_events: list[Event] = [events.Started()]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False
         """Whether the initial model is there, and the core at work."""
@@ -126,7 +123,7 @@ class Shell:
             stack.callback(self._store.close)
             self._snapshots = Snapshots(
                 self._store,
-                is_compact=self._config.run.journal == "compact",
+                is_compact=self._config.run.journal == "compact" or durability == "off",  # memory is dear
                 unsaved_events=past.replayed if past else 0,
             )
             stack.callback(self._snapshots.close)
@@ -189,18 +186,24 @@ class Shell:
         return None
 
     def _begin_core(self) -> None:
-        self.core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
             for name, value in self._facts().items():
                 self._store.put_fact(name, value)
 
     async def _take_up(self, past: Past) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
-        self.core, self._next_group = past.core, past.core.scoring.read_until
+        self._next_group = past.core.scoring.read_until
         config = self._config.model_dump_json()
         self._is_held = True
-        self._first_event = events.Restarted(config, str(self.directory.path), self._import_paths)
+        self._first_events = [events.Restarted(config, str(self.directory.path), self._import_paths)]
+        self._first_events += past.faults
         with self._store.transaction():
+            for number, reason in past.skipped.items():
+                self._store.skip(number, reason)
+                self._on_refusal(f"Event {number} of the run is passed over. {reason}")
+            self._stepper = Stepper(self._store, past.core, on_skip=self._on_refusal)
             rows = self._store.keep_only(self.core.groups_with_payload())
         await asyncio.to_thread(advance, self._prompts, self._next_group, rows)
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
@@ -209,6 +212,11 @@ class Shell:
             self._tokens_per_s = past.lines[-1].get("throughput/tokens_per_s")  # type: ignore[assignment]
         steps = self.core.state.steps
         self._on_progress(0.0, f"workers: going on with {self.directory.path}, after {steps} train steps")
+
+    @property
+    def core(self) -> Core:
+        """The run as it is known now."""
+        return self._stepper.core
 
     async def run(self) -> None:
         """Make the run, to its end; how it ended is in `failure` and `summary`."""
@@ -259,7 +267,15 @@ class Shell:
             else:
                 self._model_wanted.append(peer)
             return
+        if isinstance(message, CheckpointSaved) and not self._may_be_there(message):
+            self._on_fault(peer, f"It saved {message.path}, where nothing is.")
+            return
         self._post(events.Received(peer, message), frames)
+
+    def _may_be_there(self, saved: CheckpointSaved) -> bool:
+        """Batches are dropped for ever because of what a trainer says that it has saved: on this machine one
+        can look."""
+        return not self._config.trainer.local or Path(saved.path).exists()
 
     def _send_model_files(self, peer: PeerId) -> None:
         """For a machine without the model: read here, as no decision hangs on it; a few megabytes, once."""
@@ -278,6 +294,7 @@ class Shell:
         self._post(events.PeerFaulted(peer, reason))
 
     def _on_refusal(self, text: str) -> None:
+        """Somebody, or something that was said, did not get in."""
         log.warning(text)
         self._on_warning(text)
 
@@ -298,29 +315,23 @@ class Shell:
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
         try:
-            last, size = 0, self._store.journal_bytes
-            with self._store.transaction():
-                self._write_rest()
-                for event, frames in batch:
-                    self._keep(event, frames)
-                    last = self._store.append_event(now, event)
-            wanted = [self.core.step(now, event) for event, _ in batch]
-            self._fingerprints = (last - len(batch) + 1, b"".join(map(fingerprint, wanted)))
-            for command in chain.from_iterable(wanted):
+            size = self._store.journal_bytes
+            for command in self._stepper.turn(now, batch):
                 self._execute(command)
             self._set_timer(now)
             size = self._store.journal_bytes - size
             if self._snapshots.is_due(events=len(batch), journal_bytes=size, now=now):
-                self._take_snapshot(last, now)
+                self._take_snapshot(now)
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
             self._fail(error)
 
-    def _take_snapshot(self, number: int, now: float) -> None:
+    def _take_snapshot(self, now: float) -> None:
+        number = self._stepper.last
         if CAN_BEGIN:
             self._snapshots.begin(self.core, number=number, now=now, on_image=self._finish_snapshot)
             return
         with self._store.transaction():
-            self._write_rest()
+            self._stepper.write_rest()
             self._snapshots.take(self.core, number=number, now=now)
 
     def _finish_snapshot(self, image: bytes) -> None:
@@ -328,26 +339,10 @@ class Shell:
             return
         try:
             with self._store.transaction():
-                self._write_rest()
+                self._stepper.write_rest()
                 self._snapshots.finish(image)
         except Exception as error:  # the disk
             self._fail(error)
-
-    def _write_rest(self) -> None:
-        """What the last turn came to; inside a transaction, which never fails without ending the run."""
-        if self._fingerprints is not None:
-            self._store.put_fingerprints(*self._fingerprints)
-            self._fingerprints = None
-        if self._doomed:
-            self._store.drop(self._doomed)
-            self._doomed = []
-
-    def _keep(self, event: Event, frames: tuple[bytes, ...]) -> None:
-        if isinstance(event, events.PromptsRead | events.HeldOutRead):
-            for group, row in enumerate(frames, event.first_group):
-                self._store.put_row(group, row)
-        elif frames and isinstance(event, events.Received):
-            self._store.put_frames(event.message, frames)
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
@@ -404,7 +399,7 @@ class Shell:
                 rows, sources, digest = self._held_out
                 self._post(events.HeldOutRead(first_group, sources, digest), rows)
             case commands.DropPayload(groups):
-                self._doomed += groups
+                self._stepper.doom(groups)
             case commands.Forget(peer, name):
                 self._peers.pop(peer, None)
                 self._server.forget(peer)
@@ -440,9 +435,13 @@ class Shell:
                     seed=self._config.run.seed,
                     on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
                 )
+            self._server.vocabulary = vocabulary_of(
+                self.directory.model if model.factory is not None else Path(model.path)
+            )
             held, self._inbox, self._is_held = self._inbox, [], False
             self.has_begun = True
-            self._post(self._first_event)
+            for event in self._first_events:
+                self._post(event)
             self._inbox += held
             waiting, self._model_wanted = self._model_wanted or [], None
             for peer in waiting:
@@ -503,7 +502,7 @@ class Shell:
                 )
             try:
                 with self._store.transaction():
-                    self._write_rest()
+                    self._stepper.write_rest()
             except RunError as error:
                 self.failure = self.failure or error
 

@@ -98,6 +98,9 @@ class RunState:
 
     def send(self, peer: PeerId, message: Message) -> None:
         """Add a message to the commands of this step."""
+        worker = self.registry.workers.get(peer)
+        if worker is not None:
+            worker.told.tell(message, self.now)
         self._out.append(Send(peer, message))
 
     def warn_once(self, kind: str, text: str) -> None:

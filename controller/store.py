@@ -5,10 +5,11 @@ Invariants:
 - Fingerprints of the commands that events gave come after, at the latest with the next events: a controller
   that was killed leaves a last turn without them.
 - A snapshot is of the core after an event that is here or was deleted because of it.
+- An event that was skipped stays here, and counts as one that never came.
 - A file of another schema, or of another program, is refused and not touched.
 - What was changed on the disk since it was written is refused where it is read: every record has a checksum.
 - The first bytes under (kind, group, member, attempt, start) stay; writing the same place again changes
-  nothing.
+  nothing. Only what a prompt was encoded to is replaced: it is asked for again if the answer did not count.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
   late or a lie, and keeping it would leak.
 - The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
@@ -46,6 +47,7 @@ SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS skipped (seq INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS payload (
     kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
@@ -77,11 +79,10 @@ class Store:
         """Open or create the file; ":memory:" keeps everything in memory.
 
         `durability`: "process" survives the kill of this process, "power" also the loss of the machine (a
-        disk sync per transaction), "off" nothing: payload stays in memory, and no file is made. Raises:
-        RunError if SQLite cannot open it, or it is not of this release.
+        disk sync per transaction), "off" nothing: all stays in memory, and no file is made. Raises: RunError
+        if SQLite cannot open it, or it is not of this release.
         """
-        self._is_off = durability == "off"
-        self._path = ":memory:" if self._is_off else str(path)
+        self._path = ":memory:" if durability == "off" else str(path)
         self.journal_bytes = 0
         """Written as events since the file was opened."""
         self._last = 0
@@ -102,6 +103,16 @@ class Store:
         with self._in_words():
             self._groups = self._stored_groups()
             self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+
+    @property
+    def path(self) -> str:
+        """Of the file; ":memory:" if there is none."""
+        return self._path
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """For who reads the history while the store is open."""
+        return self._db
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and close it."""
@@ -137,17 +148,29 @@ class Store:
     def append_event(self, now: float, event: Event) -> int:
         """Write one event of the history, `now` in seconds since the run began; returns its number."""
         self._last += 1
-        if not self._is_off:
-            data = encode_event(event)
-            checksum = event_checksum(self._last, now, data)
-            self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (self._last, now, data, checksum))
-            self.journal_bytes += len(data)
+        data = encode_event(event)
+        checksum = event_checksum(self._last, now, data)
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (self._last, now, data, checksum))
+        self.journal_bytes += len(data)
         return self._last
+
+    @property
+    def last_event(self) -> int:
+        """Number of the newest event; 0 before the first."""
+        return self._last
+
+    def skip(self, number: int, reason: str) -> None:
+        """Event `number` counts as never heard. `reason`: what the core failed with; "" if it was only said
+        behind such a one, by the same worker."""
+        self._db.execute("INSERT OR IGNORE INTO skipped VALUES (?, ?)", (number, reason))
+
+    def faults_skipped(self) -> int:
+        """Events on which the core has failed, in the whole run."""
+        return self._db.execute("SELECT count(*) FROM skipped WHERE reason <> ''").fetchone()[0]
 
     def put_fingerprints(self, first: int, digests: bytes) -> None:
         """Keep the fingerprints (`controller.fingerprint`) of the events from number `first` on, joined."""
-        if not self._is_off:
-            self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
+        self._db.execute("INSERT INTO fingerprints VALUES (?, ?)", (first, digests))
 
     def put_snapshot(self, number: int, now: float, release: str, image: bytes) -> None:
         """Keep the image of a core (`controller.core_image`) as it was after event `number`."""
@@ -178,9 +201,11 @@ class Store:
         self._db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """The whole history in order, for replay. Raises: RunError naming the record that does not decode."""
+        """The whole history in order, less what was skipped. Raises: RunError naming the record that does
+        not decode."""
+        query = "SELECT seq, now, event, checksum FROM events WHERE seq NOT IN (SELECT seq FROM skipped)"
         with self._in_words():
-            for record in self._db.execute("SELECT seq, now, event, checksum FROM events ORDER BY seq"):
+            for record in self._db.execute(f"{query} ORDER BY seq"):
                 yield record[1], decode_record(self._path, *record)
 
     def put_fact(self, name: str, value: str) -> None:
@@ -202,7 +227,7 @@ class Store:
         """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
         if isinstance(message, PromptsEncoded):
             for (group, _), frame in zip(message.encoded, frames, strict=True):
-                self._put(group, [(("prompt", 0, 0), 0, frame)])
+                self._put(group, [(("prompt", 0, 0), 0, frame)], is_last_word=True)
         elif isinstance(message, ExamplesEncoded):
             for (group, prompt, response), frame in zip(message.encoded, frames, strict=True):
                 end = ITEM_BYTES * prompt
@@ -210,7 +235,7 @@ class Store:
                     (("prompt", 0, 0), 0, frame[:end]),
                     (("tokens", 0, 1), 0, frame[end:]),
                     (("logprobs", 0, 1), 0, bytes(ITEM_BYTES * response)),  # given, so of probability 1
-                ])  # fmt: skip
+                ], is_last_word=True)  # fmt: skip
         elif isinstance(message, Generated):
             tokens, logprobs = frames
             begin = 0
@@ -246,11 +271,13 @@ class Store:
             found[group] = data
         return found
 
-    def _put(self, group: int, parts: list[tuple[Slot, int, bytes]]) -> None:
+    def _put(self, group: int, parts: list[tuple[Slot, int, bytes]], *, is_last_word: bool = False) -> None:
         if group not in self._groups:
             return
+        if is_last_word:
+            self._evict(group)
         self._db.executemany(
-            "INSERT OR IGNORE INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT OR {'REPLACE' if is_last_word else 'IGNORE'} INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 (kind, group, member, attempt, start, data,
                  payload_checksum((group, kind, member, attempt, start), data))

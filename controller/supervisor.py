@@ -24,6 +24,7 @@ from protocol.descriptors import RETRY_S, are_spent
 from protocol.errors import RunError
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
+from protocol.plain_text import plain
 from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 
@@ -57,7 +58,7 @@ class _Log:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._begin, end - LAST_WORDS_BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LAST_WORDS_LINES:])
+        return plain("\n".join(lines[-LAST_WORDS_LINES:]))
 
 
 class _Worker:

@@ -230,21 +230,24 @@ class Training:
         self.batch = ()
         self.state.steps += 1
         self.state.accounts.spend("train", message.train_s)
+        metrics = dict(message.metrics)
+        errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
+        more: dict[str, object] = {
+            "staleness/cap": round(self.state.cap / self.state.ledger.batch_groups, 4),
+            "cost_model/error": fmean(errors) if errors else None,
+        }
         line = self.state.accounts.step_line(
-            self.state.now, step=self.state.steps, batch=self._metrics, trainer=dict(message.metrics)
+            self.state.now, step=self.state.steps, batch=self._metrics, trainer=metrics, more=more
         )
-        if skipped := line.get("skipped_steps"):
+        if skipped := metrics.get("skipped_steps"):
             self.state.warn_once(
                 "skipped",
                 f"{skipped:g} optimizer steps of version {self.state.steps} were skipped, because their "
                 "loss or gradient was not finite. The trainer's log names them; later ones are only counted.",
             )
-        line["staleness/cap"] = round(self.state.cap / self.state.ledger.batch_groups, 4)
-        errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
-        line["cost_model/error"] = fmean(errors) if errors else None
         is_supervised = self.state.config.trainer.is_supervised
         self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
-        if warning := self.drift.observe(self.state.steps, dict(message.metrics)):
+        if warning := self.drift.observe(self.state.steps, metrics):
             self.state.emit(Warn(warning))
 
     @property

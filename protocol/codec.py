@@ -104,8 +104,9 @@ def encode(packet: Packet) -> list[bytes]:
     return [header, *packet.frames]
 
 
-def decode(frames: list[bytes]) -> Packet:
-    """The packet in these frames, everything checked. Raises: RemoteError."""
+def decode(frames: list[bytes], *, vocabulary: int | None = None) -> Packet:
+    """The packet in these frames, everything checked. `vocabulary`: tokens that the model knows; None: any
+    number. Raises: RemoteError."""
     if not frames or len(frames[0]) > MAX_HEADER_BYTES:
         raise RemoteError(f"A packet needs a header of at most {MAX_HEADER_BYTES} bytes.")
     header = unpack(frames[0])
@@ -121,12 +122,13 @@ def decode(frames: list[bytes]) -> Packet:
         )
     message = from_fields(tag, values)
     payload = tuple(frames[1:])
-    check_frames(message, payload)
+    check_frames(message, payload, vocabulary=vocabulary)
     return Packet(sequence, ack, message, payload)
 
 
-def check_frames(message: Message, frames: tuple[bytes, ...]) -> None:
-    """Refuse buffers that contradict the message, or logprobs that are not finite. Raises: RemoteError."""
+def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int | None = None) -> None:
+    """Refuse buffers that contradict the message, tokens that the model has not, and logprobs that no token
+    can have. Raises: RemoteError."""
     name = type(message).__name__
     if isinstance(message, Generated):
         size = ITEM_BYTES * sum(delta.count for delta in message.deltas)
@@ -148,8 +150,22 @@ def check_frames(message: Message, frames: tuple[bytes, ...]) -> None:
             f"{name} came with frames of {[len(f) for f in frames]} bytes; its counts say {expected}."
         )
     if isinstance(message, Generated):
+        _check_tokens(name, frames[:1], vocabulary)
         logprobs = np.frombuffer(frames[1], dtype="<f4")
         if not bool(np.isfinite(logprobs).all()) or bool((logprobs > 1e-3).any()):
             raise RemoteError(
                 "Generated carries logprobs that are not finite numbers <= 0; the engine is broken."
             )
+    elif isinstance(message, PromptsEncoded | ExamplesEncoded):
+        _check_tokens(name, frames, vocabulary)
+
+
+def _check_tokens(name: str, frames: tuple[bytes, ...], vocabulary: int | None) -> None:
+    for frame in frames:
+        tokens = np.frombuffer(frame, dtype="<i4")
+        if not len(tokens):
+            continue
+        for found in (int(tokens.min()), int(tokens.max())):
+            if found < 0 or (vocabulary is not None and found >= vocabulary):
+                limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
+                raise RemoteError(f"{name} carries the token id {found}; {limit}.")

@@ -6,25 +6,53 @@ Invariants:
   `outgoing_payload()` lists, for each frame, the stored pieces that the sender concatenates;
   `incoming_payload()` lists, for each frame, where the receiver keeps it.
 - Tokens are int32, logprobs float32, both little-endian; a row is one JSON object in UTF-8.
+- What people read has no control characters: a name with some is refused, a longer text made plain.
 - Tags are never reused; a change of fields raises `PROTOCOL_VERSION`.
 
 One file, though a long one: a protocol is read as a whole.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from protocol.ids import TrajectoryId
+from protocol.plain_text import is_plain_line, plain
 
 PROTOCOL_VERSION = 6
+MAX_TEXT_CHARS = 65_536
+MAX_METRICS = 4096  # of one train step: each is in a line of metrics.jsonl, for ever
+MAX_REWARD = 1e30  # of either sign: squares and sums of such numbers are far from overflow
+
+
+def _one_plain_line(text: str) -> str:
+    if not is_plain_line(text):
+        raise ValueError("expected one line without control characters")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    is_host = re.fullmatch(r"[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]", host) is not None
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 65_536
+    if not (text.startswith("tcp://") and is_host and is_port):
+        raise ValueError("expected tcp://HOST:PORT")
+    return text
+
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Version = Annotated[int, Field(ge=0, lt=2**31)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=65_536)]
+Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_plain_line)]
+Text = Annotated[
+    str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(lambda text: plain(text)[:MAX_TEXT_CHARS])
+]
+Place = Annotated[str, Field(max_length=4096), AfterValidator(_one_plain_line)]
+"""A path, as it is on the host that says it."""
+Endpoint = Annotated[str, Field(max_length=200), AfterValidator(_endpoint)]
 Settings = Annotated[str, Field(max_length=1_048_576)]
 Role = Literal["rollout", "reward", "trainer"]
 Ending = Literal["", "stop", "length", "interrupt"]
@@ -189,9 +217,9 @@ class InstanceStatus(Message):
     resident_tokens: Count  # prompt and response tokens in the KV cache
     decode_steps: Count
     decode_tokens: Count
-    decode_s: Real  # time spent in decode steps
+    decode_s: Seconds  # time spent in decode steps
     prefill_tokens: Count
-    prefill_s: Real
+    prefill_s: Seconds
     decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
     preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
     queued: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt) of those that wait
@@ -204,7 +232,7 @@ class Pulled(Message):
     tag: ClassVar[int] = 10
     policy_version: Version
     digest: Name
-    pull_s: Real
+    pull_s: Seconds
     refused: Count = 0  # chunks that came with a wrong checksum, and were pulled again
 
 
@@ -244,8 +272,8 @@ class TrainStepFinished(Message):
 
     tag: ClassVar[int] = 14
     policy_version: Version
-    train_s: Real
-    metrics: tuple[tuple[Name, Real], ...]
+    train_s: Seconds
+    metrics: Annotated[tuple[tuple[Name, Real], ...], Field(max_length=MAX_METRICS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +282,10 @@ class PolicyPublished(Message):
 
     tag: ClassVar[int] = 15
     policy_version: Version
-    location: Text  # a path that readers on the same host can map
+    location: Place  # that readers on the same host can map
     digest: Name
     size_bytes: Count
-    publish_s: Real
+    publish_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +294,7 @@ class CheckpointSaved(Message):
 
     tag: ClassVar[int] = 16
     policy_version: Version
-    path: Text
+    path: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +302,7 @@ class Serving(Message):
     """The worker hands its policy versions to other hosts at this endpoint."""
 
     tag: ClassVar[int] = 18
-    endpoint: Name
+    endpoint: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +326,8 @@ class Holding(Message):
     and from which token of each attempt on it can still tell. It says nothing else of that before Keep."""
 
     tag: ClassVar[int] = 21
-    formers: tuple[Name, ...]  # who it was to the controllers since the last one that answered
+    # who it was to the controllers since the last one that answered
+    formers: Annotated[tuple[Name, ...], Field(max_length=1000)]
     policy_version: Version  # that it samples from
     attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
 
@@ -376,9 +405,9 @@ class Pull(Message):
 
     tag: ClassVar[int] = 37
     policy_version: Version
-    location: Text
+    location: Place
     digest: Name
-    sources: tuple[Name, ...] = ()  # where a worker on another host than the trainer's gets it, nearest first
+    sources: tuple[Endpoint, ...] = ()  # where one on another host than the trainer's gets it, nearest first
 
 
 class ScoreItem(NamedTuple):

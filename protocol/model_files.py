@@ -5,6 +5,7 @@ content, complete or not at all; a name that comes over the wire is a plain file
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,16 @@ def read_model_files(directory: Path) -> Files:
     if not (directory / "config.json").is_file() or len(names) > MAX_FILES or total > MAX_BYTES:
         return {}
     return {path.name: path.read_bytes() for path in names}
+
+
+def vocabulary_of(directory: Path) -> int | None:
+    """Tokens that the model in a directory knows, by its config.json; None if that cannot be told."""
+    try:
+        found = json.loads((directory / "config.json").read_bytes())
+        size = found.get("vocab_size") or found.get("text_config", {}).get("vocab_size")
+    except (OSError, ValueError, AttributeError):  # who loads the model says what is wrong with it
+        return None
+    return size if type(size) is int and size > 0 else None
 
 
 def digest_of(files: Files) -> str:

@@ -36,6 +36,7 @@ from protocol.messages import (
     Reattach,
     Role,
 )
+from protocol.plain_text import plain_line
 from protocol.porter import ACCEPTED, CLOSED
 from protocol.security import Door, Grant, Keyring, WorkerKey, secure_client, secure_server
 from protocol.session import Session
@@ -104,6 +105,8 @@ class Server(DrainedSocket):
         self._gone: OrderedDict[bytes, Packet] = OrderedDict()
         self._on_refusal = on_refusal
         self._refusals: OrderedDict[str, int] = OrderedDict()
+        self.vocabulary: int | None = None
+        """Tokens that the model knows, once that is known: a worker that speaks of others is dropped."""
         self._keys = keys
         self._door: Door | None = None
         self._review_timer: asyncio.TimerHandle | None = None
@@ -186,7 +189,7 @@ class Server(DrainedSocket):
             self._refuse("words of a worker over a connection with another key.")
             return
         try:
-            packet = decode(frames[1:])
+            packet = decode(frames[1:], vocabulary=self.vocabulary)
             if type(packet.message) not in FROM_WORKER or (
                 type(packet.message) is Attach and packet.sequence != 1
             ):
@@ -261,7 +264,7 @@ class Server(DrainedSocket):
             self._refusals.popitem(last=False)
         if count == 10 ** (len(str(count)) - 1):
             times = f" ({count} times)" if count > 1 else ""
-            self._on_refusal(f"Refused at {self.endpoint}{times}: {what}{example}")
+            self._on_refusal(plain_line(f"Refused at {self.endpoint}{times}: {what}{example}"))
 
     def _refuse_handshake(self, what: int) -> None:
         if what != REFUSED and self._keys is not None:  # that, the door has said already

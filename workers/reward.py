@@ -7,6 +7,8 @@ own; tokenizing runs in a thread, one call at a time; torch is not needed.
 import asyncio
 import json
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from protocol.messages import (
     Score,
     ScoreFailed,
 )
+from protocol.model_files import vocabulary_of
 from protocol.settings import WorkerSettings
 from workers.link import Link
 from workers.reward_pool import RewardPool, ScoringFailed
@@ -47,6 +50,7 @@ class RewardWorker:
         if other and other != settings.reward.function:
             self._evaluation_pool = self._make_pool(other, field="evaluation.reward_function")
         self._is_draining = False
+        self._vocabulary = vocabulary_of(Path(model_directory))
 
     def _make_pool(self, function: str, **field: str) -> RewardPool:
         reward, import_paths = self._settings.reward, self._settings.import_paths
@@ -112,8 +116,10 @@ class RewardWorker:
                     ids, prompt = [*ids], ids
                     ids += encode_response(self._tokenizer, frame, prompt, limit=rollout.max_response_tokens)
                     counts.append(len(ids) - len(prompt))
+                check_vocabulary(ids, self._vocabulary)
             except Exception as error:  # tokenizers and chat templates raise whatever they like
-                refused.append((group, f"{error} Row: {_shorten(frame.decode(errors='replace'))}"))
+                reason = str(error)[:MAX_REASON_CHARS]
+                refused.append((group, f"{reason} Row: {_shorten(frame.decode(errors='replace'))}"))
             else:
                 encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
@@ -178,6 +184,18 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
             "Raise it or drop the row."
         )
     return ids
+
+
+def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
+    """Refuse ids that the model has no token for: the controller would take them for a fault of this worker.
+
+    Raises: ValueError in words.
+    """
+    if size is not None and max(ids) >= size:
+        raise ValueError(
+            f"The row has the token id {max(ids)}, and the model has {size} tokens. Expected ids of the "
+            "tokenizer of `model.path`."
+        )
 
 
 def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int) -> list[int]:

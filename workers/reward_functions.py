@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.messages import MAX_REWARD
 from protocol.reward_shapes import Signature, missing_problem, shape_problem
 
 
@@ -162,10 +163,11 @@ def _check(value: Any, member: int) -> float:
             reward = float(number)
         except OverflowError:
             reward = math.inf
-        if math.isfinite(reward):
+        if math.isfinite(reward) and abs(reward) <= MAX_REWARD:
             return reward
     raise ConfigError(
-        f"The reward function returned {_show(value)} for member {member}; expected a finite number."
+        f"The reward function returned {_show(value)} for member {member}; expected a finite number, of at "
+        f"most {MAX_REWARD:g} in size."
     )
 
 

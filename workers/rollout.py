@@ -49,6 +49,8 @@ from workers.weights.neighbour import Neighbour, make_neighbour
 
 logger = logging.getLogger(__name__)
 
+MAX_REASON_CHARS = 16_000
+
 
 @dataclass(slots=True)
 class _Attempt:
@@ -171,7 +173,7 @@ class RolloutWorker:
             sampling = self._settings.evaluation_sampling if route.is_evaluation else None
             self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed, sampling))
         except ValueError as error:
-            self._say(GenerationFailed(*key, str(error)))
+            self._say(GenerationFailed(*key, str(error)[:MAX_REASON_CHARS]))
             return
         self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
         self._is_known_idle = False
@@ -295,7 +297,7 @@ class RolloutWorker:
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled = True
         except (WeightsError, ValueError) as error:
-            self._link.send(PullFailed(pull.policy_version, str(error)))
+            self._link.send(PullFailed(pull.policy_version, str(error)[:MAX_REASON_CHARS]))
             return
         finally:
             fetching.cancel()

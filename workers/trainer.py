@@ -15,9 +15,10 @@ Invariants:
 
 import asyncio
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import NamedTuple, TypeVar
 from protocol.errors import ConfigError, RemoteError, RunError, StaleFlowError
 from protocol.importing import load_object
 from protocol.messages import (
+    MAX_METRICS,
     CheckpointSaved,
     Message,
     PolicyPublished,
@@ -40,6 +42,7 @@ from protocol.messages import (
     TrainStepFinished,
     Welcome,
 )
+from protocol.plain_text import plain_line
 from protocol.settings import WorkerSettings, load_settings
 from workers.checkpoints import newest_checkpoint
 from workers.link import Link, LinkClosed
@@ -51,6 +54,7 @@ from workers.weights.store import Published, Segment
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
+MAX_NAME_CHARS = 200  # of a metric, as the protocol has it
 Result = TypeVar("Result")
 log = logging.getLogger("workers")
 
@@ -142,7 +146,7 @@ class TrainerWorker:
                 began = time.perf_counter()
                 metrics = await self._in_thread(self._train, message, frames)
                 train_s = time.perf_counter() - began
-                self._link.send(TrainStepFinished(train_version + 1, train_s, tuple(metrics.items())))
+                self._link.send(TrainStepFinished(train_version + 1, train_s, sound(metrics)))
                 if not message.is_published:
                     await self._snapshot()
             case TrainAhead(train_version):
@@ -205,6 +209,18 @@ class TrainerWorker:
     async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
         with _torch_errors_in_words():
             return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Metrics as the controller takes them, whatever a loss of the user's reports: finite numbers under names
+    of one plain line."""
+    kept: dict[str, float] = {}
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            kept[plain_line(name)[:MAX_NAME_CHARS] or "unnamed"] = float(value)
+        else:
+            log.warning("The metric %r is %s, and is left out: it is not finite.", name, value)
+    return tuple(kept.items())[:MAX_METRICS]
 
 
 def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:

@@ -28,6 +28,7 @@ from controller.simulation.records import Window, window
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Train
+from workers.simulated import SimulatedTrainer
 
 STEPS = 30  # train steps that are simulated
 ENDLESS = 1_000_000  # respawns
@@ -80,6 +81,8 @@ class Continuation(Simulation):
         trainer = registry.trainer()
         assert trainer is not None
         worker = self.cluster.make(trainer.name, "trainer", self._now)
+        assert isinstance(worker, SimulatedTrainer)
+        worker.go_on()
         for task in moment.trainer_tasks.values():
             worker.handle(self._now, task)
         self.adopt(trainer.peer, trainer.name, "trainer", worker)

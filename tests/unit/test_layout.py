@@ -19,12 +19,12 @@ MAY_IMPORT = {
     "workers": {"workers", "protocol"},
 }
 PURE = {
-    "protocol": "ids messages codec session errors settings algorithms reward_shapes blame",
+    "protocol": "ids messages codec session errors settings algorithms reward_shapes blame plain_text",
     "controller": "core ledger groups registry policy_versions dispatch_queue events commands config "
     "config_rules simulation_settings cluster_settings snapshot metrics coordination membership scoring "
     "state training feed examples dispatch loose_ledger moves pulls fan_out drift shortlist fingerprint "
     "core_image evaluation evaluation_dispatch evaluation_line evaluation_settings waits watchdog returns "
-    "pluggable known_names bottleneck limits limit_settings asks",
+    "pluggable known_names bottleneck limits limit_settings asks told door",
 }
 IMPURE = {"asyncio", "socket", "time", "zmq", "os", "pathlib", "subprocess", "threading", "logging", "uuid"}
 LATE = {("controller/config.py", "controller.config_file")}  # inside load_config, which reads a file

@@ -68,7 +68,7 @@ class SimulatedRollout:
                 else:
                     self.engine.clear(now, now + self.times.pull_s)
             case messages.Serve():
-                out.append(messages.Serving("simulated"))
+                out.append(messages.Serving("tcp://simulated:1"))
             case _:
                 pass
         return out
@@ -92,7 +92,7 @@ class SimulatedRollout:
 
     def ready(self) -> messages.Ready:
         """What it says once its engine is there, and again to each controller."""
-        return messages.Ready(0, self.engine.rows, self.engine.kv_blocks * 16)
+        return messages.Ready(max(self.policy_version, 0), self.engine.rows, self.engine.kv_blocks * 16)
 
     def in_hand(self) -> dict[Tag, int]:
         """What runs, with the tokens that it has told of each."""

@@ -38,6 +38,10 @@ class SimulatedTrainer:
         self._later(now + times.attach_s, messages.Ready(0, 0, 0))
         self._later(now + times.attach_s + times.publish_s, self._published(0))
 
+    def go_on(self) -> None:
+        """It was there before: what a trainer says when it comes is not said again."""
+        self._due.clear()
+
     def next_wake_s(self) -> float | None:
         """When its next word leaves."""
         return self._due[0][0] if self._due else None
@@ -60,7 +64,7 @@ class SimulatedTrainer:
             case messages.SaveCheckpoint(version):
                 self._later(now + CHECKPOINT_S, messages.CheckpointSaved(version, f"step_{version}"))
             case messages.Serve():
-                return [messages.Serving("simulated")]
+                return [messages.Serving("tcp://simulated:1")]
         return []
 
     def wake(self, now: float) -> list[Message]:

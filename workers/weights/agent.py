@@ -93,7 +93,7 @@ class Agent:
         self._router.close(0)
         if self._door is not None:
             self._door.close()
-        self._context.term()
+        self._context.destroy(linger=0)  # whatever is open still: the worker waits for this process
         self._store.close()
         if not self._is_writers:
             remove(self._store.directory)

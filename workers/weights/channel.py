@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from protocol.errors import WeightsError
 from protocol.security import ServerKey, WorkerKey, secure_client, secure_server
 from protocol.settings import Section
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
@@ -67,14 +68,23 @@ def serving_socket(
 def asking_socket(
     context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
 ) -> tuple[zmq.Socket[Any], zmq.Socket[Any]]:
-    """Connected, and the socket that tells of connections lost or refused."""
+    """Connected, and the socket that tells of connections lost or refused.
+
+    Raises: WeightsError if nothing can be at such an endpoint; both are closed then.
+    """
     socket = _socket(context, zmq.DEALER, endpoint, window=window)
     socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
     if key is not None:
         secure_client(socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public))
     lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
     monitor = socket.get_monitor_socket(lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-    socket.connect(endpoint)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        socket.disable_monitor()
+        monitor.close(0)
+        socket.close(0)  # one that is left open keeps the context, and so the process, from ending
+        raise WeightsError(f"{endpoint!r} cannot be reached: {error}. Expected tcp://HOST:PORT.") from None
     return socket, monitor
 
 

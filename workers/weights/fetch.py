@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from protocol.errors import RunError, WeightsError
 from protocol.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, GONE, HEADER, Word, asking_socket, decode
+from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
 from workers.weights.store import Published, Segment, Store
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
@@ -56,7 +56,7 @@ class Fetch:
         self._digests: list[str] = []
         self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
         self._asked: dict[int, None] = {}
-        self._heard_s = 0.0
+        self._heard_s = 0.0  # when the source brought something that was wanted
         self._next("no source was named")
 
     @property
@@ -110,13 +110,12 @@ class Fetch:
             self._segment = None
 
     def _take(self, frames: list[memoryview]) -> list[int]:
-        self._heard_s = time.monotonic()
         word = decode(bytes(frames[0])) if len(frames) == 2 else None
         if word is None or word.policy_version != self.policy_version:
             self._next(f"{self._source} does not speak as a source does")
         elif word.kind == GONE:
             self._left = deque(endpoint for endpoint in self._left if endpoint != self._source)
-            self._next(f"{self._source}: {bytes(frames[1]).decode(errors='replace')}")
+            self._next(f"{self._source}: {bytes(frames[1][:MAX_TEXT]).decode(errors='replace')}")
         elif word.kind == HEADER and self.header is None:
             self._begin(bytes(frames[1]))
         elif word.kind == CHUNK and word.chunk in self._asked:
@@ -134,7 +133,7 @@ class Fetch:
         except RunError as error:
             self._fail(str(error))
             return
-        self.header = header
+        self.header, self._heard_s = header, time.monotonic()
         self._todo = dict.fromkeys(range(len(self._digests)))
         self._ask()
         self._finish_if_whole()
@@ -148,6 +147,7 @@ class Fetch:
             return []
         target[:] = data
         del self._asked[index]
+        self._heard_s = time.monotonic()
         self.received_bytes += len(data)
         self._ask()
         self._finish_if_whole()
@@ -172,16 +172,20 @@ class Fetch:
     def _next(self, why: str) -> None:
         """Go on with the next source, from where we are."""
         self._disconnect()
-        if not self._left:
-            self._fail(why)
-            return
-        self._source = self._left.popleft()
         self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
         self._asked = {}
+        while self._socket is None:
+            if not self._left:
+                self._fail(why)
+                return
+            self._source = self._left.popleft()
+            try:
+                self._socket, self._monitor = asking_socket(
+                    self._context, self._source, window=self._window, key=self._key
+                )
+            except WeightsError as error:
+                why = str(error)
         self._heard_s = time.monotonic()
-        self._socket, self._monitor = asking_socket(
-            self._context, self._source, window=self._window, key=self._key
-        )
         if self.header is None:
             self._socket.send(Word(HEADER, self.policy_version).encode())
         else:

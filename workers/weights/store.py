@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import stat
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -260,8 +261,10 @@ def map_file(path: Path) -> mmap.mmap:
     """A private mapping of a version: what is written to it stays with the writer. While it lives, the
     storage is not used again.
 
-    Raises: FileNotFoundError if the version was retired; WeightsError if it is empty.
+    Raises: FileNotFoundError if the version was retired; WeightsError if it is empty, or no file at all.
     """
+    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe is to wait for its writer
+        raise WeightsError(f"{path} is no file. Expected a published version.")
     with open(path, "rb", opener=_without_links) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -180,7 +180,7 @@ class RolloutPeer(Peer):
             return
         self._has_failed = False
         self.version = pull.policy_version
-        self.say(messages.Pulled(self.version, "digest", busy_s))
+        self.say(messages.Pulled(self.version, pull.digest, busy_s))
 
     def _hand_back(self, keys: Iterable[Key]) -> None:
         wanted = {tuple(key) for key in keys}

@@ -31,7 +31,7 @@ class TrainerPeer(Peer):
         self.version = max(store.checkpoints, default=0)
         store.versions = {version for version in store.versions if version >= self.version}
         for version in sorted(store.versions - {self.version}):
-            self.say(messages.PolicyPublished(version, "old", "digest", 1, 0.0))
+            self.say(messages.PolicyPublished(version, "old", f"digest {version}", 1, 0.0))
         if not self.host.world.config.trainer.is_supervised:
             self._publish(self.version)
         return messages.Ready(self.version, 0, 0)

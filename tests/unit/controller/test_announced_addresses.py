@@ -3,13 +3,13 @@
 import pytest
 from test_resume import half
 
-from controller.commands import Warn
+from controller.commands import Send, Warn
 from controller.config import Config
 from controller.config_file import change_config
 from controller.core import Core
 from controller.events import Received, Started
 from controller.resume import read_past
-from protocol.messages import Attach, Ready, Serving
+from protocol.messages import Attach, PolicyPublished, Ready, Serve, Serving
 
 
 def announced(endpoint, *, keys="keys", host="node1"):
@@ -17,9 +17,14 @@ def announced(endpoint, *, keys="keys", host="node1"):
     core, warned = Core(Config.model_validate({"controller": {"keys": keys}})), []
     events = [Started()]
     for peer, role, where in (("t", "trainer", "node0"), ("r", "rollout", host)):
-        events += [Received(peer, Attach(role, role, 1, where)), Received(peer, Ready(0, 4, 1000))]
-    for number, event in enumerate([*events, Received("t", Serving(endpoint))]):
-        warned += [c.text for c in core.step(0.01 * number, event) if isinstance(c, Warn)]
+        room = (4, 1000) if role == "rollout" else (0, 0)
+        events += [Received(peer, Attach(role, role, 1, where)), Received(peer, Ready(0, *room))]
+    events.append(Received("t", PolicyPublished(0, "v0", "digest", 1, 0.1)))
+    for number, event in enumerate(events):
+        commands = core.step(0.01 * number, event)
+        warned += [c.text for c in commands if isinstance(c, Warn)]
+    if any(isinstance(c, Send) and c.peer == "t" and isinstance(c.message, Serve) for c in commands):
+        warned += [c.text for c in core.step(1.0, Received("t", Serving(endpoint))) if isinstance(c, Warn)]
     core.check()
     return warned, {worker.name: worker.serves_at for worker in core.snapshot().workers}
 

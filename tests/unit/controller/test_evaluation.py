@@ -71,6 +71,7 @@ def test_the_noise_of_a_prompt_is_the_same_in_every_evaluation_and_no_two_sample
         encoded = tuple((first + n, 3) for n in range(2))
         worker = run.core.state.registry.workers["reward-0"]
         worker.encoding = {group for group, _ in encoded}
+        worker.told.encodes = [tuple(sorted(worker.encoding))]
         run.say("reward-0", messages.PromptsEncoded(encoded, ()))
         seeds.append([route.seed for route in run.sent(messages.Route)])
     assert seeds[0] == seeds[1]
@@ -122,7 +123,7 @@ def test_an_exact_evaluation_holds_its_instance_at_its_version_and_the_version_i
     run = Evaluated()
     run.encode()
     routes = run.sent(messages.Route)
-    run.say("trainer", messages.PolicyPublished(1, "w", "digest", 1, 0.1))
+    run.publish(1, "w", "digest")
     assert not run.sent(messages.Pull)
     assert not run.sent(messages.Retire)
     assert run.core.evaluation.pending == 1
@@ -137,7 +138,7 @@ def test_an_evaluation_that_is_not_exact_is_interrupted_and_goes_on_under_new_we
     run = Evaluated(exact=False)
     run.encode()
     route = run.sent(messages.Route)[0]
-    run.say("trainer", messages.PolicyPublished(1, "w", "digest", 1, 0.1))
+    run.publish(1, "w", "digest")
     assert len(run.sent(messages.Interrupt)[0].attempts) == 4
     assert run.sent(messages.Pull)[0].policy_version == 1
     run.say("rollout-0", Generated((Delta(route.group, 0, route.attempt, 0, 2, 0, "interrupt"),)))
@@ -150,7 +151,7 @@ def test_an_evaluation_that_is_not_exact_is_interrupted_and_goes_on_under_new_we
 def test_an_exact_evaluation_whose_version_is_lost_with_its_instance_is_pulled_again_by_another():
     run = Evaluated(prompts=1)
     run.encode()
-    run.say("trainer", messages.PolicyPublished(1, "w", "digest", 1, 0.1))
+    run.publish(1, "w", "digest")
     run.say("rollout-0", messages.Detach("preempted"))
     run.attach("rollout-1", "rollout")
     (pull,) = run.sent(messages.Pull)
@@ -161,7 +162,7 @@ def test_an_exact_evaluation_whose_version_is_lost_with_its_instance_is_pulled_a
 def test_an_exact_evaluation_whose_version_cannot_be_had_any_more_is_given_up_by_name():
     run = Evaluated(prompts=1)
     run.encode()
-    run.say("trainer", messages.PolicyPublished(1, "w", "digest", 1, 0.1))
+    run.publish(1, "w", "digest")
     run.say("rollout-0", messages.Detach("preempted"))
     run.attach("rollout-1", "rollout")
     run.say("rollout-1", messages.PullFailed(0, "no such file"))

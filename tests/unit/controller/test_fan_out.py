@@ -56,14 +56,15 @@ class Run:
         peer = f"{self.count:032x}"
         self.hosts[peer] = host
         self.give(Received(peer, Attach(role, f"{role}-{self.count}", self.count, host)))
-        self.give(Received(peer, Ready(0, 4, 1000)))
+        self.give(Received(peer, Ready(0, 4, 1000) if role == "rollout" else Ready(0, 0, 0)))
         return peer
 
     def serve(self, peer):
-        self.endpoints[peer] = f"tcp://{peer}"
+        self.endpoints[peer] = f"tcp://{peer}:1"
         self.give(Received(peer, Serving(self.endpoints[peer])))
 
     def publish(self, version):
+        self.core.state.registry.workers[self.trainer].told.may_publish[version] = None  # it was told to
         self.give(Received(self.trainer, PolicyPublished(version, f"v{version}", "d", 1, 0.0)))
 
     def answer(self, peer, is_success=True):
@@ -90,7 +91,7 @@ def test_one_elsewhere_is_told_to_pull_once_both_ends_say_where_they_serve():
     run.serve(peer)
     assert peer not in run.pulls
     run.serve(run.trainer)
-    assert run.pulls[peer].sources == (f"tcp://{run.trainer}",)
+    assert run.pulls[peer].sources == (f"tcp://{run.trainer}:1",)
 
 
 def test_the_trainer_feeds_as_many_as_the_fan_out_and_the_others_hang_below_them():
@@ -103,8 +104,9 @@ def test_the_trainer_feeds_as_many_as_the_fan_out_and_the_others_hang_below_them
         run.serve(peer)
     paths = [run.pulls[peer].sources for peer in peers]  # all at once: nobody waits for a whole version
     assert [len(path) for path in paths] == [1, 1, 2, 2, 2, 2, 3]
-    assert all(path[-1] == f"tcp://{run.trainer}" for path in paths)
-    assert [path[0] for path in paths[2:6]] == [f"tcp://{peer}" for peer in (peers[0],) * 2 + (peers[1],) * 2]
+    assert all(path[-1] == f"tcp://{run.trainer}:1" for path in paths)
+    nearest = [peers[0]] * 2 + [peers[1]] * 2
+    assert [path[0] for path in paths[2:6]] == [f"tcp://{peer}:1" for peer in nearest]
 
 
 def test_of_one_host_one_instance_pulls_and_the_next_finds_it_there():
@@ -133,7 +135,7 @@ def test_one_that_is_told_again_does_not_pull_from_those_below_it():
     again.pulling = None
     assert state.versions.newest is not None
     told = list(fan_out.sources([again], state.versions.newest))
-    assert told == [(again, (f"tcp://{third}", f"tcp://{run.trainer}"))]
+    assert told == [(again, (f"tcp://{third}:1", f"tcp://{run.trainer}:1"))]
 
 
 def test_copies_elsewhere_are_retired_with_the_version():
@@ -184,7 +186,7 @@ def test_whatever_happens_every_source_has_the_version_or_is_fed_by_those_behind
         for peer, pull in run.pulls.items():
             if before.get(peer) is pull:
                 continue
-            assert pull.sources[-1] == f"tcp://{run.trainer}"
+            assert pull.sources[-1] == f"tcp://{run.trainer}:1"
             assert len(set(pull.sources)) == len(pull.sources)
             assert workers[peer].endpoint not in pull.sources
             owner = owners[pull.sources[0]]

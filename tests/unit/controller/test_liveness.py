@@ -24,7 +24,7 @@ class Run(OneInstanceRun):
             **sections,
         )
         self.do(PromptsRead(0, prompts, True))
-        self.say("reward-0", messages.PromptsEncoded(tuple((g, 3) for g in range(prompts)), ()))
+        self.encode()
 
     def do(self, event, at=None):
         super().do(event, at)
@@ -34,6 +34,14 @@ class Run(OneInstanceRun):
             if isinstance(command, Send) and isinstance(command.message, messages.Pull):
                 self.pulls.append((command.peer, command.message.policy_version))
         return self.commands
+
+    def encode(self):
+        """The reward worker encodes whatever it is asked to, each prompt to three tokens."""
+        wanted = self.sent(messages.Encode)
+        while wanted:
+            lengths = tuple((group, 3) for group in wanted.pop(0).groups)
+            self.say("reward-0", messages.PromptsEncoded(lengths, ()))
+            wanted += self.sent(messages.Encode)
 
     def join(self, name, *, capacity=4, kv_tokens=1000, version=None):
         self.say(name, Attach("rollout", name, 1, "here"))

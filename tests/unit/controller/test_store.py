@@ -85,8 +85,17 @@ def test_the_first_bytes_of_a_place_stay() -> None:
     store = filled()
     with store.transaction():
         store.put_frames(*generated(Delta(0, 0, 1, 0, 2, 6, "stop"), first_token=70))
-        store.put_frames(PromptsEncoded(((0, 3),), ()), (ints(7, 7, 7),))
     assert store.fetch(ROUTE) == ROUTE_FRAMES
+
+
+def test_a_prompt_that_is_encoded_again_is_what_it_is_encoded_to_last(tmp_path: Path) -> None:
+    store = filled(tmp_path / "run.db")
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+    with store.transaction():  # the first answer did not count
+        store.put_frames(PromptsEncoded(((0, 4),), ()), (ints(7, 7, 7, 7),))
+    assert store.fetch(ROUTE) == (ints(7, 7, 7, 7), ROUTE_FRAMES[1])
+    store.close()
+    assert Store(tmp_path / "run.db").fetch(ROUTE) == (ints(7, 7, 7, 7), ROUTE_FRAMES[1])
 
 
 def test_a_missing_piece_is_named() -> None:

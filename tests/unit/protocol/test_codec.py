@@ -38,9 +38,16 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         bounds = {type(m).__name__: m for field in arguments[1:] for m in getattr(field, "metadata", ())}
         if arguments[0] is int:
             return st.integers(bounds["Ge"].ge, bounds["Lt"].lt - 1)
+        if arguments[0] is float and "Ge" in bounds:
+            return st.floats(bounds["Ge"].ge, bounds["Lt"].lt, exclude_max=True)
         if arguments[0] is float:
             return st.floats(allow_nan=False, allow_infinity=False)
-        return st.text(min_size=1 if "MinLen" in bounds else 0, max_size=20)
+        if arguments[0] is not str:
+            return values_of(arguments[0])
+        if hint == messages.Endpoint:
+            return st.sampled_from(["tcp://10.0.0.1:29500", "tcp://[fe80::1%eth0]:1", "tcp://node-1:65535"])
+        plain = st.characters(exclude_categories=["C", "Zl", "Zp"])
+        return st.text(plain, min_size=1 if "MinLen" in bounds else 0, max_size=20)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple and arguments[-1] is Ellipsis:

@@ -1,0 +1,236 @@
+"""What each worker was told and has not answered: all that it can honestly speak of.
+
+Invariants: filled by the messages that leave for a worker, in their order, and emptied by those that it
+sends; both travel in order, so what answers a later order comes after the last word on an earlier one: an
+attempt that was called off is remembered until then, and no longer.
+"""
+
+from dataclasses import dataclass, field
+
+from protocol import messages
+from protocol.messages import Generated, Message, Role
+
+Key = tuple[int, int, int]
+"""(group, member, attempt)."""
+
+
+@dataclass(slots=True)
+class Given:
+    """An attempt that an instance was told to make."""
+
+    order: int  # its place among what the instance was told
+    reported: int = 0  # tokens that it has told of
+    is_called_back: bool = False  # it may be handed back unfinished
+    is_kept: bool = False  # it was begun under a controller that is gone
+
+
+@dataclass(slots=True)
+class Pulling:
+    """A version that an instance was told to load."""
+
+    policy_version: int
+    digest: str
+    order: int
+    since: float
+
+
+@dataclass(slots=True)
+class Told:
+    """What all roles have in common."""
+
+    since: float  # that it is attached
+    may_serve: bool = False  # it was asked where it hands versions on
+
+    def tell(self, message: Message, now: float) -> None:
+        """This leaves for the worker."""
+        del now
+        self.may_serve = self.may_serve or isinstance(message, messages.Serve)
+
+    def hear(self, message: Message, now: float) -> None:
+        """The worker has said this, and nothing is wrong with it."""
+
+
+@dataclass(slots=True)
+class ToldInstance(Told):
+    """A rollout worker's orders."""
+
+    given: dict[Key, Given] = field(default_factory=dict)
+    called_off: dict[Key, Given] = field(default_factory=dict)
+    """By the order that called them off, the earliest first."""
+    orders: int = 0
+    pulling: Pulling | None = None
+    version: int = -1  # that it samples from, by its own words
+    has_held: bool = False
+    hand_backs: int = 0  # messages with attempts that nobody had called back
+    status_at: float = 0.0  # when it reported its load last
+
+    def tell(self, message: Message, now: float) -> None:
+        """Routes, pulls, and what is called back or off."""
+        self.orders += 1
+        match message:
+            case messages.Route(group, member, attempt):
+                self.given[group, member, attempt] = Given(self.orders)
+            case messages.Keep(attempts):
+                for group, member, attempt, start in attempts:  # a controller that is gone may have called
+                    kept = Given(self.orders, start, is_called_back=True, is_kept=True)  # it back
+                    self.given[group, member, attempt] = kept
+            case messages.Interrupt(attempts):
+                for key in attempts:
+                    if (given := self.given.get(key)) is not None:
+                        given.is_called_back = True
+            case messages.Abort(attempts):
+                for key in attempts:
+                    if (given := self.given.pop(key, None)) is not None:
+                        self.called_off[key] = Given(self.orders, given.reported)
+            case messages.Pull(policy_version, _, digest):
+                self.pulling = Pulling(policy_version, digest, self.orders, now)
+            case messages.Serve():
+                self.may_serve = True
+            case _:
+                pass
+
+    def hear(self, message: Message, now: float) -> None:
+        """What it has answered is not awaited any more."""
+        match message:
+            case Generated():
+                self._generated(message)
+            case messages.GenerationFailed(group, member, attempt):
+                self._ended((group, member, attempt))
+            case messages.Pulled(policy_version):
+                self.version = policy_version
+                self._pull_ended()
+            case messages.PullFailed():
+                self._pull_ended()
+            case messages.InstanceStatus():
+                self.status_at = now
+            case messages.Holding(_, policy_version):
+                self.version, self.has_held = policy_version, True
+            case messages.Ready(policy_version):
+                self.version = policy_version
+            case _:
+                pass
+
+    def knows(self, key: Key) -> bool:
+        """Whether it may still speak of this attempt."""
+        return key in self.given or key in self.called_off
+
+    def _generated(self, message: Generated) -> None:
+        is_handed_back = False
+        for group, member, attempt, _, count, _, ending in message.deltas:
+            key = (group, member, attempt)
+            given = self.given.get(key)
+            if given is not None:
+                is_handed_back |= ending == "interrupt" and not given.is_called_back
+                self._passed(given.order)
+            else:
+                given = self.called_off[key]
+            given.reported += count
+            if ending:
+                self._ended(key)
+        self.hand_backs += is_handed_back
+
+    def _ended(self, key: Key) -> None:
+        if self.given.pop(key, None) is None:
+            self.called_off.pop(key, None)
+
+    def _pull_ended(self) -> None:
+        assert self.pulling is not None
+        self._passed(self.pulling.order)
+        self.pulling = None
+
+    def _passed(self, order: int) -> None:
+        """It has come as far as this order, so of what was called off before it says no more."""
+        while self.called_off:
+            first = next(iter(self.called_off))
+            if self.called_off[first].order > order:
+                return
+            del self.called_off[first]
+
+
+@dataclass(slots=True)
+class ToldTextWorker(Told):
+    """A reward worker's orders."""
+
+    encodes: list[tuple[int, ...]] = field(default_factory=list)  # groups of each Encode
+    scores: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, attempt) -> members
+
+    def tell(self, message: Message, now: float) -> None:
+        """Prompts to encode, groups to score."""
+        match message:
+            case messages.Encode(groups):
+                self.encodes.append(tuple(sorted(groups)))
+            case messages.Score(group, attempt, items):
+                self.scores[group, attempt] = len(items)
+            case _:
+                pass
+
+    def hear(self, message: Message, now: float) -> None:
+        """Each is answered once."""
+        match message:
+            case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                self.encodes.remove(encoded_groups(message))
+            case messages.GroupScored(group, attempt) | messages.ScoreFailed(group, attempt):
+                del self.scores[group, attempt]
+            case _:
+                pass
+
+
+def told_as(role: Role, now: float) -> Told:
+    """The record of a worker that has just attached."""
+    return _KINDS[role](now)
+
+
+def encoded_groups(message: messages.PromptsEncoded | messages.ExamplesEncoded) -> tuple[int, ...]:
+    """The groups that an answer is about, as `ToldTextWorker.encodes` has them."""
+    return tuple(sorted([group for group, *_ in (*message.encoded, *message.refused)]))
+
+
+@dataclass(slots=True)
+class ToldTrainer(Told):
+    """A trainer's orders."""
+
+    making: dict[int, float] = field(default_factory=dict)  # version that a Train is to make -> since when
+    ahead: list[int] = field(default_factory=list)  # train_version of each TrainAhead
+    saving: list[int] = field(default_factory=list)  # versions that are to be saved
+    may_publish: dict[int, None] = field(default_factory=dict)  # versions that it has, or is to make
+    announcements: int = 0  # versions that it has published, or found on its host
+
+    def tell(self, message: Message, now: float) -> None:
+        """Batches and checkpoints."""
+        match message:
+            case messages.Train(train_version, _, is_published):
+                self.making[train_version + 1] = now
+                if not is_published:
+                    self.may_publish[train_version + 1] = None
+            case messages.TrainAhead(train_version):
+                self.ahead.append(train_version)
+            case messages.SaveCheckpoint(policy_version):
+                self.saving.append(policy_version)
+            case messages.Serve():
+                self.may_serve = True
+            case _:
+                pass
+
+    def hear(self, message: Message, now: float) -> None:
+        """Each is answered once; a version is published once by the trainer that has made or loaded it."""
+        match message:
+            case messages.Ready(policy_version):
+                self.may_publish[policy_version] = None
+            case messages.TrainStepFinished(policy_version):
+                del self.making[policy_version]
+            case messages.TrainedAhead(train_version):
+                self.ahead.remove(train_version)
+            case messages.CheckpointSaved(policy_version):
+                self.saving.remove(policy_version)
+            case messages.PolicyPublished(policy_version):
+                self.may_publish.pop(policy_version, None)
+                self.announcements += 1
+            case _:
+                pass
+
+
+_KINDS: dict[Role, type[Told]] = {
+    "rollout": ToldInstance,
+    "reward": ToldTextWorker,
+    "trainer": ToldTrainer,
+}

@@ -1,0 +1,31 @@
+"""Text that others have written, made fit for a terminal, a log and a status line.
+
+Invariants: what could drive a terminal, or turn a line round, is shown as an escape instead of being done;
+line ends and tabs stay, so that a traceback is readable; a text that was made plain stays as it is.
+"""
+
+import re
+
+# C0 but tab and newline, DEL, C1; then what ends or turns lines, and halves of characters
+_UNPRINTABLE = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_TEXT = re.compile(f"[{_UNPRINTABLE}]")
+_IN_NAME = re.compile(rf"[\t\n{_UNPRINTABLE}]")
+
+
+def plain(text: str) -> str:
+    """The text without control characters: each as its escape, a carriage return before a newline gone."""
+    return _IN_TEXT.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def plain_line(text: str) -> str:
+    """As `plain`, on one line."""
+    return _IN_NAME.sub(_escaped, text)
+
+
+def is_plain_line(text: str) -> bool:
+    """Whether the text is one line without control characters."""
+    return _IN_NAME.search(text) is None
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")
