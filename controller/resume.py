@@ -29,7 +29,8 @@ MAY_CHANGE = (
     "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
     "reward.retries", "reward.max_consecutive_failures",
     "trainer.checkpoint_steps", "trainer.keep_checkpoints", "trainer.ranks", "trainer.device",
-    "trainer.threads", "trainer.max_tokens_per_microbatch", "trainer.streaming", "trainer.activation_checkpointing", "trainer.cpu_offload",
+    "trainer.threads", "trainer.max_tokens_per_microbatch", "trainer.streaming",
+    "trainer.activation_checkpointing", "trainer.cpu_offload",
 )  # fmt: skip
 """Keys, and whole sections, with which a run may go on when they have another value than before."""
 
