@@ -2,7 +2,7 @@
 
 `python -m benchmarks.long_run FOLDER [--steps N] [--minutes M]`: a real controller process with its journal
 and its sockets, workers that cost nothing (long_run_worker), and a dice that kills and stops all of them.
-After M minutes the controller is killed once more, and the same command goes on. At the end it prints what was
+After M minutes the controller is killed once more, and the same command goes on. At the end it says what was
 done to the run, what it has lost, and how its memory and its journal have grown; it exits with 1 if a promise
 was broken.
 """
