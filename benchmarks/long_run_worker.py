@@ -41,14 +41,14 @@ class Files(Disk):
     folder: Path = field(default_factory=Path)
 
     @classmethod
-    def read(cls, folder: Path) -> "Files":
-        """What the forerunner has left."""
+    def read(cls, folder: Path, *, with_batches: bool = True) -> "Files":
+        """What is there now."""
         folder.mkdir(exist_ok=True)
         made = cls(folder=folder)
         if (folder / "state.json").exists():
             state = json.loads((folder / "state.json").read_text())
             made.checkpoint, made.files = state["checkpoint"], set(state["files"])
-        if (folder / "batches.jsonl").exists():
+        if with_batches and (folder / "batches.jsonl").exists():
             for line in (folder / "batches.jsonl").read_text().splitlines():
                 version, groups = json.loads(line)
                 made.batches[version] = groups
@@ -74,7 +74,7 @@ class Worker:
         self._began = self._loop.time()
         self._dice = random.Random(os.urandom(8))
         self._offsets: dict[Tag, int] = {}  # tokens of a response that an attempt began with
-        self._disk = Files.read(Path(link.settings.run_dir) / "disk")
+        self._disk = Files.read(Path(link.settings.run_dir) / "disk", with_batches=role == "trainer")
         settings = config(Path(link.settings.run_dir).parent, steps=link.settings.steps)
         self._machine = Cluster(settings, seed=0).make(name, role, 0.0)
         if isinstance(self._machine, SimulatedTrainer):
@@ -98,9 +98,12 @@ class Worker:
                 async with asyncio.timeout(wait_s):
                     await self._link.arrived.wait()
 
-    @property
-    def _has_pulled(self) -> bool:
-        return isinstance(self._machine, SimulatedRollout) and self._machine.policy_version >= 0
+    def _no_pull(self, version: int) -> str | None:
+        assert isinstance(self._machine, SimulatedRollout)
+        if version not in Files.read(self._disk.folder, with_batches=False).files:
+            return "It is not there."
+        is_first = self._machine.policy_version < 0
+        return "It was the dice." if not is_first and self._dice.random() < FAULTY else None
 
     def _catch_up(self) -> None:
         """Say what was due by now, each thing at its time: the machine counts on being woken then."""
@@ -124,8 +127,8 @@ class Worker:
             case messages.Train() | messages.TrainAhead():
                 self._train(message, frames)
                 return
-            case messages.Pull(policy_version) if self._has_pulled and self._dice.random() < FAULTY:
-                self._link.send(messages.PullFailed(policy_version, "It was the dice."))
+            case messages.Pull(policy_version) if (reason := self._no_pull(policy_version)) is not None:
+                self._link.send(messages.PullFailed(policy_version, reason))
                 return
         self._say(self._machine.handle(self._now, message))
 

@@ -151,7 +151,18 @@ class Coordination:
 
     def _give_up_evaluation(self, message: PullFailed) -> None:
         """Its version cannot be had any more, so what is left of it can never be answered exactly."""
-        reason = f"version {message.policy_version} could not be pulled: {message.reason}"
+        self._give_up_what_is_left(f"version {message.policy_version} could not be pulled: {message.reason}")
+
+    def give_up_lost_evaluation(self) -> None:
+        """The same, where nobody has the version and it will not be shown again: the controller was lost, and
+        the trainer that is there now began behind it."""
+        version = self.evaluation.lacks
+        if version is None or version > self.state.versions.passed:
+            return
+        if all(instance.next_version != version for instance in self.state.registry.instances()):
+            self._give_up_what_is_left(f"version {version} is not there any more: no trainer shows it")
+
+    def _give_up_what_is_left(self, reason: str) -> None:
         for group in [group for group in self.state.groups.values() if group.is_evaluation]:
             if group.state == "generating":
                 self.give_up(group, reason)

@@ -103,6 +103,7 @@ class Core:
                 self.scoring.give_up_useless()
             self.training.run_ahead()
             self.evaluation.schedule()
+            self.coordination.give_up_lost_evaluation()
             self.pulls.serve_evaluation()
             self.pulls.run()
             self.moves.run()
@@ -388,6 +389,7 @@ class Core:
             self.state.warn_once("no last evaluation", text)
             return False
         self.evaluation.schedule()
+        self.coordination.give_up_lost_evaluation()
         self.pulls.serve_evaluation()
         self.evaluation_dispatch.run()
         self.scoring.take_completed()

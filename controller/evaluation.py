@@ -85,6 +85,14 @@ class Evaluation:
             return None
         return versions.get(self.round.policy_version) if self.round.is_exact else versions.newest
 
+    @property
+    def lacks(self) -> int | None:
+        """The version that the round has to be answered with, if it cannot be pulled; None if all is well."""
+        if self.round is None or not self.round.is_exact or not self.is_placing:
+            return None
+        version = self.round.policy_version
+        return version if self.state.versions.get(version) is None else None
+
     def held_versions(self) -> set[int]:
         """Versions that must stay visible for an evaluation."""
         held = set[int]()

@@ -190,7 +190,7 @@ class RewardChild(asyncio.SubprocessProtocol):
             self.ready.set_exception(RunError(self.reason))
         suspects = [call for call in self.calls.values() if call.has_begun] or list(self.calls.values())
         culprit = suspects[0] if self._culprit is None and len(suspects) == 1 else self._culprit
-        for call in self.calls.values():
+        for call in reversed(self.calls.values()):  # what is asked again goes to the front of the line
             is_suspect = culprit is None and call in suspects
             call.settle(ScoringFailed(self.reason) if call is culprit else AskAgain(is_alone=is_suspect))
         self._on_gone(self)
