@@ -1,8 +1,8 @@
 """Published policy versions: where each lies, who still needs it, which may be freed.
 
 Invariants: a version is visible from its publication to its retirement and never changes between; versions
-are published in order, but one that is held may be shown again; the newest is never retired; nobody is told to
-pull a version that is not visible, or that was lost with its trainer and is not made again yet.
+are published in order, but one that is held may be shown again; the newest is never retired; nobody is told
+to pull a version that is not visible, or that was lost with its trainer and is not made again yet.
 """
 
 from dataclasses import dataclass
