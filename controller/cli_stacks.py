@@ -69,7 +69,9 @@ def processes_of(controller: int) -> Iterator[Found]:
             yield Found("prepare", pid, _log(pid))
         if KEEPER in command:  # the function runs in a fork of it, beside what that has started
             forks = [child for child in sorted(commands) if _parent(child) == pid]
-            yield from (Found("reward", child, _log(child)) for child in forks if commands[child] == command)
+            yield from (
+                Found("reward_process", child, _log(child)) for child in forks if commands[child] == command
+            )
 
 
 def listens(pid: int) -> bool:
