@@ -112,7 +112,7 @@ class LongRun:
         assert process.stdout is not None
         controller = psutil.Process(process.pid)
         async for line in process.stdout:
-            if not line.startswith(b"step"):
+            if not line.startswith(b"step") or not line.endswith(b"\n"):  # else cut off by a kill
                 with self.log.open("ab") as log:
                     log.write(line)
                 continue
