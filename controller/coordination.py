@@ -140,7 +140,7 @@ class Coordination:
             "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
         )
         if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
-            self._give_up_evaluation(message)
+            self._give_up_evaluation(f"could not be pulled: {message.reason}")
         if instance.pull_failures >= MAX_PULL_FAILURES:
             reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
             self.state.send(instance.peer, Close(reason, is_fault=True))
@@ -149,23 +149,21 @@ class Coordination:
         newest = self.state.versions.newest
         return newest is not None and newest.policy_version == message.policy_version
 
-    def _give_up_evaluation(self, message: PullFailed) -> None:
-        """Its version cannot be had any more, so what is left of it can never be answered exactly."""
-        self._give_up_what_is_left(f"version {message.policy_version} could not be pulled: {message.reason}")
-
     def give_up_lost_evaluation(self) -> None:
-        """The same, where nobody has the version and it will not be shown again: the controller was lost, and
-        the trainer that is there now began behind it."""
-        version = self.evaluation.lacks
-        if version is None or version > self.state.versions.passed:
+        """End an evaluation whose version was lost with its trainer, and is not made again."""
+        found = self.evaluation.round
+        if found is None or not self.evaluation.is_lost:
             return
-        if all(instance.next_version != version for instance in self.state.registry.instances()):
-            self._give_up_what_is_left(f"version {version} is not there any more: no trainer shows it")
+        if all(instance.next_version != found.policy_version for instance in self.state.registry.instances()):
+            self._give_up_evaluation("was lost with its trainer, which went on from a newer one.")
 
-    def _give_up_what_is_left(self, reason: str) -> None:
+    def _give_up_evaluation(self, reason: str) -> None:
+        """Its version cannot be had any more, so what is left of it can never be answered exactly."""
+        assert self.evaluation.round is not None
+        text = f"version {self.evaluation.round.policy_version} {reason}"
         for group in [group for group in self.state.groups.values() if group.is_evaluation]:
             if group.state == "generating":
-                self.give_up(group, reason)
+                self.give_up(group, text)
 
     def _take_back_promised(self, instance: Instance) -> None:
         """What was routed for the version that did not come goes elsewhere."""

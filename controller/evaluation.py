@@ -86,12 +86,13 @@ class Evaluation:
         return versions.get(self.round.policy_version) if self.round.is_exact else versions.newest
 
     @property
-    def lacks(self) -> int | None:
-        """The version that the round has to be answered with, if it cannot be pulled; None if all is well."""
-        if self.round is None or not self.round.is_exact or not self.is_placing:
-            return None
-        version = self.round.policy_version
-        return version if self.state.versions.get(version) is None else None
+    def is_lost(self) -> bool:
+        """Whether an exact round waits for weights that will never be there again: the trainer that is there
+        began behind them, or has shown newer ones."""
+        versions, found = self.state.versions, self.round
+        if found is None or not found.is_exact or not self.is_placing:
+            return False
+        return versions.get(found.policy_version) is None and found.policy_version <= versions.passed
 
     def held_versions(self) -> set[int]:
         """Versions that must stay visible for an evaluation."""

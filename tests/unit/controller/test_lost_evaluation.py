@@ -38,7 +38,7 @@ def test_a_version_that_the_next_trainer_will_not_show_is_given_up_by_name():
     run.say("trainer-again", messages.Ready(1, 0, 0))
     (line,) = run.reports()
     assert (line["policy_version"], line["failed"]) == (0, 1)
-    assert "version 0 is not there any more" in line["failures"][0]
+    assert "version 0 was lost with its trainer" in line["failures"][0]
 
 
 def test_a_version_that_the_next_trainer_begins_at_is_shown_again_behind_newer_ones():
@@ -61,4 +61,4 @@ def test_a_version_that_an_instance_may_come_back_with_is_given_up_when_it_does_
     while not reports and run.now < 60:
         run.say("trainer-again", messages.Beat(), at=run.now + 1)
         reports += run.reports()
-    assert "version 0 is not there any more" in reports[0]["failures"][0]
+    assert "version 0 was lost with its trainer" in reports[0]["failures"][0]
