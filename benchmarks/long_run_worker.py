@@ -28,9 +28,10 @@ from protocol.errors import NoAnswer
 from protocol.messages import Attach, Message, Role
 from workers.link import Link, LinkClosed
 from workers.parent import die_with_parent
-from workers.simulated import SimulatedRollout, SimulatedTrainer
+from workers.simulated import SimulatedReward, SimulatedRollout, SimulatedTrainer
 
 SLOW, SLOW_S = 0.05, 2.0  # speed of a straggler, and for how long
+REWARD_CAPACITY = 2  # groups at once, so that many wait in the controller
 Tag = tuple[int, int, int]
 
 
@@ -186,6 +187,8 @@ class Worker:
             elif isinstance(message, messages.GroupScored):
                 coarse = tuple(float(round(reward)) for reward in message.rewards)  # often all the same
                 self._link.send(messages.GroupScored(message.group, message.attempt, coarse))
+            elif isinstance(message, messages.Ready) and isinstance(self._machine, SimulatedReward):
+                self._link.send(messages.Ready(0, REWARD_CAPACITY, 0))
             else:
                 self._link.send(message)
 

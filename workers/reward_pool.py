@@ -46,6 +46,7 @@ class RewardPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._children: list[RewardChild] = []
         self._waiting: deque[Call] = deque()
+        self._kind: Kind | None = None
         self._idle_deaths = 0
         self._is_closed = False
 
@@ -78,11 +79,10 @@ class RewardPool:
 
     def capacity(self, group_size: int) -> int:
         """Groups of so many responses that are scored at once. The children have started."""
-        kind = self._children[0].kind
-        assert kind is not None
-        if not kind.is_async:
+        assert self._kind is not None
+        if not self._kind.is_async:
             return self._count
-        return self._count * max(1, self._concurrency // (group_size if kind.is_per_response else 1))
+        return self._count * max(1, self._concurrency // (group_size if self._kind.is_per_response else 1))
 
     async def score(self, request: tuple[Any, ...], *, members: int) -> list[float]:
         """The rewards of one request (see reward_process) for so many responses. Raises: ScoringFailed."""
@@ -149,7 +149,7 @@ class RewardPool:
             child.end("The worker ends.")
         try:
             async with asyncio.timeout(START_LIMIT_S):
-                await child.ready
+                self._kind = await child.ready
         except ConfigError as error:
             raise ConfigError(f"`{self._field}` cannot be used. {error}") from None
         except (TimeoutError, RunError):
