@@ -14,7 +14,7 @@ from protocol.errors import RunError
 from protocol.stacks import SIGNAL
 
 PROCESSES = Path("/proc")
-HOST, HELPERS = "workers.host", ("workers.reward_process", "workers.prepare")
+HOST, KEEPER, PREPARE = "workers.host", "workers.reward_keeper", "workers.prepare"
 
 
 class Found(NamedTuple):
@@ -63,9 +63,15 @@ def processes_of(controller: int) -> Iterator[Found]:
         name = command[command.index("--name") + 1] if "--name" in command else "worker"
         yield Found(name, pid, _log(pid))
     for pid, command in sorted(commands.items()):
-        module = next((module for module in HELPERS if module in command), None)
-        if module and _parent(pid) in {controller, *workers}:
-            yield Found(module.rpartition(".")[2], pid, _log(pid))
+        if _parent(pid) not in {controller, *workers}:
+            continue
+        if PREPARE in command:
+            yield Found("prepare", pid, _log(pid))
+        if KEEPER in command:  # the function runs in a fork of it, beside what that has started
+            forks = [child for child in sorted(commands) if _parent(child) == pid]
+            yield from (
+                Found("reward_process", child, _log(child)) for child in forks if commands[child] == command
+            )
 
 
 def listens(pid: int) -> bool:

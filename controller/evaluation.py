@@ -87,13 +87,12 @@ class Evaluation:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an exact round waits for weights that will never be there again: versions become visible
-        in order, and a newer one is."""
+        """Whether an exact round waits for weights that will never be there again: the trainer that is there
+        began behind them, or has shown newer ones."""
         versions, found = self.state.versions, self.round
-        if found is None or not found.is_exact or not self.is_placing or versions.newest is None:
+        if found is None or not found.is_exact or not self.is_placing:
             return False
-        version = found.policy_version
-        return versions.newest.policy_version > version and versions.get(version) is None
+        return versions.get(found.policy_version) is None and found.policy_version <= versions.passed
 
     def held_versions(self) -> set[int]:
         """Versions that must stay visible for an evaluation."""

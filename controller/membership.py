@@ -122,6 +122,8 @@ class Membership:
             local.deadline = None
         if isinstance(worker, Instance):
             self.coordination.on_ready(worker, message)
+        elif isinstance(worker, TextWorker):
+            worker.capacity = message.capacity
         elif worker.role == "trainer":
             self.training.on_ready(worker, message)
         if self.state.steps == self.steps_before:

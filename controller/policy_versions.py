@@ -1,8 +1,8 @@
 """Published policy versions: where each lies, who still needs it, which may be freed.
 
 Invariants: a version is visible from its publication to its retirement and never changes between; versions
-are published in order; the newest is never retired; nobody is told to pull a version that is not visible, or
-that was lost with its trainer and is not made again yet.
+are published in order, but one that is held may be shown again; the newest is never retired; nobody is told
+to pull a version that is not visible, or that was lost with its trainer and is not made again yet.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ class PolicyVersions:
         self._newest: Published | None = None
         self._lost: int | None = None
         self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
+        self.passed = -1
+        """The trainer that is there shows none up to this one any more, unless it is visible."""
 
     @property
     def newest(self) -> Published | None:
@@ -74,9 +76,13 @@ class PolicyVersions:
             self._newest, self._lost = version, None
         return True
 
+    def show_again(self, version: Published) -> None:
+        """A version that was forgotten is there again, although there are newer ones."""
+        self._visible[version.policy_version] = version
+
     def forget(self) -> None:
         """What was visible may not have outlived its host: the trainer says again what is there."""
-        self._visible, self._newest, self._lost, self._pulled = {}, None, None, {}
+        self._visible, self._newest, self._lost, self._pulled, self.passed = {}, None, None, {}, -1
 
     def retire(self, needed: set[int]) -> list[int]:
         """Take out every version but the newest and those that somebody needs; returns them, oldest first."""

@@ -17,6 +17,9 @@ from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, Role
 from strategies.fitting import OnlineFit
 
+AHEAD = 2  # times what a reward worker scores at once: the next groups are there when the first are done
+MIN_IN_HAND = 4  # for quick functions, where a group takes less time than its way to the worker
+
 
 @dataclass(slots=True)
 class Worker:
@@ -77,6 +80,7 @@ class Instance(Worker):
 class TextWorker(Worker):
     """A reward worker: the text side of the run (prompts to tokens, responses to rewards)."""
 
+    capacity: int = 0  # groups that it scores at once; 0: it has not said
     encoding: set[int] = field(default_factory=set)  # groups asked for and not answered
     scoring: set[int] = field(default_factory=set)
 
@@ -84,6 +88,16 @@ class TextWorker(Worker):
     def pending(self) -> int:
         """Groups that it works on."""
         return len(self.encoding) + len(self.scoring)
+
+    @property
+    def load(self) -> float:
+        """What it works on, by what it can do at once."""
+        return self.pending / max(self.capacity, 1)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given a group more: what waits for its turn there, another may be free for."""
+        return not self.capacity or len(self.scoring) < max(AHEAD * self.capacity, MIN_IN_HAND)
 
 
 @dataclass(slots=True)

@@ -32,10 +32,11 @@ MAY_CHANGE = (
     "run.private", "weights.host",
     "logging", "controller", "limits", "simulation", "evaluation",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
-    "rollout.threads", "reward.workers", "reward.processes", "reward.timeout_s", "reward.retries",
-    "reward.max_consecutive_failures", "trainer.checkpoint_steps", "trainer.keep_checkpoints",
-    "trainer.ranks", "trainer.device", "trainer.threads", "trainer.max_tokens_per_microbatch",
-    "trainer.streaming", "trainer.activation_checkpointing", "trainer.cpu_offload",
+    "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
+    "reward.retries", "reward.max_consecutive_failures",
+    "trainer.checkpoint_steps", "trainer.keep_checkpoints", "trainer.ranks", "trainer.device",
+    "trainer.threads", "trainer.max_tokens_per_microbatch", "trainer.streaming",
+    "trainer.activation_checkpointing", "trainer.cpu_offload",
 )  # fmt: skip
 """Keys, and whole sections, with which a run may go on when they have another value than before."""
 

@@ -287,13 +287,13 @@ class Scoring:
             self._to_score.popleft()  # None: it became useless while it waited
 
     def _worker_for(self, group: Group) -> TextWorker | None:
-        """The worker with the least on its hands; a suspect goes to one that scores nothing, and nothing
-        joins it there."""
+        """The worker with the least on its hands, of those with room; a suspect goes to one that scores
+        nothing, and nothing joins it there."""
         workers = self.state.registry.text_workers()
         if self._is_suspect(group):
             return next((worker for worker in workers if not worker.scoring), None)
-        free = (worker for worker in workers if not self._is_with_suspect(worker))
-        return min(free, key=lambda worker: worker.pending, default=None)
+        free = (worker for worker in workers if worker.has_room and not self._is_with_suspect(worker))
+        return min(free, key=lambda worker: worker.load, default=None)
 
     def _is_suspect(self, group: Group) -> bool:
         """Whether so many workers died over the group that it may be what kills them."""
@@ -304,4 +304,4 @@ class Scoring:
         return group is not None and self._is_suspect(group)
 
     def _least_loaded(self) -> TextWorker | None:
-        return min(self.state.registry.text_workers(), key=lambda worker: worker.pending, default=None)
+        return min(self.state.registry.text_workers(), key=lambda worker: worker.load, default=None)

@@ -194,6 +194,7 @@ class Training:
     def on_ready(self, trainer: Worker, message: Ready) -> None:
         """A trainer is there; it gets what it has missed, then waits for batches."""
         self._idle_since = self.state.now
+        self.state.versions.passed = message.policy_version - 1
         self.feed.attach(trainer.peer, message.policy_version)
         self._save_if_due(trainer)
 
@@ -286,10 +287,14 @@ class Training:
             # it has found what an older run of this name has left: nobody must pull that
             self.state.send(trainer.peer, Retire(message.policy_version))
             return
+        if trainer.ready:
+            versions.passed = max(versions.passed, message.policy_version)
         published = Published(message.policy_version, message.location, message.digest, trainer.host)
         before = versions.get(message.policy_version)
         if versions.publish(published):
             self.state.accounts.spend("publish", message.publish_s)
+        elif before is None and message.policy_version in self.evaluation.held_versions():
+            versions.show_again(published)
         elif not versions.renew(published):
             self.feed.retire(trainer.peer, message.policy_version)
         elif published != before:  # who has the old one cannot hand it on in its place

@@ -112,8 +112,16 @@ class RewardSettings(Section):
     """Local reward workers."""
     processes: int = Field(default=1, ge=1)
     """Processes in which one worker calls the function side by side."""
+    concurrency: int = Field(default=100, ge=1)
+    """Calls of an `async def` function in flight in each process, across groups: a function of a whole group
+    counts one per group, one of a response as many as the group has responses, which are never split. 100 is
+    what HTTP clients such as httpx and aiohttp have connections for; give what the judge bears. A function
+    that is not async has one group at a time in each process.
+    """
     timeout_s: float = Field(default=30.0, gt=0)
-    """A call that takes longer is killed with its process and counts as failed."""
+    """A group that takes longer counts as failed. An async call is cancelled; the process of another, or of
+    one that does not obey, is killed.
+    """
     retries: int = Field(default=2, ge=0)
     """Times that a failed group is scored again before its prompt is set aside and replaced by a
     fresh one.

@@ -5,6 +5,7 @@ own; tokenizing runs in a thread, one call at a time; torch is not needed.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -52,10 +53,12 @@ class RewardWorker:
         self._is_draining = False
         self._vocabulary = vocabulary_of(Path(model_directory))
 
-    def _make_pool(self, function: str, **field: str) -> RewardPool:
+    def _make_pool(self, function: str, field: str = "reward.function") -> RewardPool:
         reward, import_paths = self._settings.reward, self._settings.import_paths
-        limits = {"processes": reward.processes, "timeout_s": reward.timeout_s}
-        return RewardPool(function, **limits, import_paths=import_paths, **field)
+        return RewardPool(
+            function, processes=reward.processes, concurrency=reward.concurrency, timeout_s=reward.timeout_s,
+            import_paths=import_paths, field=field,
+        )  # fmt: skip
 
     def drain(self) -> None:
         """Return from `run` at once: a score in hand is asked of another worker."""
@@ -70,27 +73,32 @@ class RewardWorker:
         is_supervised = self._settings.trainer.is_supervised
         if not self._settings.reward.function and not is_supervised:
             raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            pools = () if is_supervised else {self._pool, self._evaluation_pool}
+            for pool in pools:
+                await stack.enter_async_context(pool)
             async with asyncio.TaskGroup() as tasks:
-                for pool in () if is_supervised else {self._pool, self._evaluation_pool}:
+                for pool in pools:
                     tasks.create_task(pool.start(), name="reward pool")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
-            link.send(Ready(0, 0, 0))
+            capacity = 0 if is_supervised else self._pool.capacity(self._settings.rollout.group_size)
+            link.send(Ready(0, capacity, 0))
             reward = self._settings.reward
-            logger.info("Ready: %d processes for %s.", reward.processes, reward.function or "no function")
-            async with asyncio.TaskGroup() as tasks:
-                pending: set[asyncio.Task[None]] = set()
-                while not self._is_draining:
-                    while (item := link.receive_nowait()) is not None:
-                        task = tasks.create_task(self._handle(*item), name=type(item[0]).__name__)
-                        pending.add(task)
-                        task.add_done_callback(pending.discard)
-                    await link.arrived.wait()
-                for task in pending:
-                    task.cancel()
-        finally:
-            await self._pool.aclose()
-            await self._evaluation_pool.aclose()
+            text = "Ready: %d processes for %s, %d groups at once."
+            logger.info(text, reward.processes, reward.function or "no function", capacity)
+            await self._serve(link)
+
+    async def _serve(self, link: Link) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            pending: set[asyncio.Task[None]] = set()
+            while not self._is_draining:
+                while (item := link.receive_nowait()) is not None:
+                    task = tasks.create_task(self._handle(*item), name=type(item[0]).__name__)
+                    pending.add(task)
+                    task.add_done_callback(pending.discard)
+                await link.arrived.wait()
+            for task in pending:
+                task.cancel()
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
         match message:
@@ -130,19 +138,11 @@ class RewardWorker:
         row, prompt, *responses = frames
         prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
         try:
-            async with self._tokenizing:
-                text, *completions = await asyncio.to_thread(self._decode, [prompt_ids, *completion_ids])
-            request = (
-                score.group,
-                row,
-                json.loads(row).get("prompt", text),
-                prompt_ids,
-                completions,
-                completion_ids,
-                [item.ending for item in score.items],
-            )
+            text, *completions = await self._decode([prompt_ids, *completion_ids])
+            endings = [item.ending for item in score.items]
+            request = (score.group, row, text, prompt_ids, completions, completion_ids, endings)
             pool = self._evaluation_pool if score.is_evaluation else self._pool
-            rewards = await pool.score(request)
+            rewards = await pool.score(request, members=len(endings))
         except ScoringFailed as error:
             reason = str(error)
             if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
@@ -152,8 +152,20 @@ class RewardWorker:
         else:
             self._link.send(GroupScored(score.group, score.attempt, tuple(rewards)))
 
-    def _decode(self, sequences: list[list[int]]) -> list[str]:
-        return [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+    async def _decode(self, sequences: list[list[int]]) -> list[str]:
+        """Raises: ScoringFailed."""
+
+        def decode() -> list[str]:
+            return [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+
+        try:
+            async with self._tokenizing:
+                return await asyncio.to_thread(decode)
+        except Exception as error:  # tokenizers raise whatever they like
+            raise ScoringFailed(
+                f"The tokenizer cannot turn these tokens into text: {type(error).__name__}: {error}. "
+                "Check that `model.path` is the model that the responses were sampled from."
+            ) from None
 
 
 def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:

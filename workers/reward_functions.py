@@ -34,6 +34,11 @@ class ScoreRequest:
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    error: BaseException
+
+
 def adapt(function: Any) -> Scorer:
     """A coroutine function that scores a group with the user's function, sync or async.
 
@@ -42,11 +47,24 @@ def adapt(function: Any) -> Scorer:
     Raises: ConfigError if the signature is none of those understood.
     """
     signature = _read_signature(function)
-    if "completions" in signature.names:
+    if signature.is_per_group:
         return lambda request: _score_group(function, signature, request)
     if "solution_str" in signature.names:
         return lambda request: _score_members(function, signature, request, offer=_offer_solution)
     return lambda request: _score_members(function, signature, request, offer=_offer_member)
+
+
+def is_async(function: Any) -> bool:
+    """Whether a call gives the event loop back while it waits: `async def`, also as `__call__`, in a
+    functools.partial, or below decorators that use functools.wraps."""
+    bare = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(getattr(bare, "__call__", None))  # noqa: B004
+
+
+def is_per_response(function: Any) -> bool:
+    """Whether the function is called once per response, and not once per group. Raises: ConfigError as
+    `adapt` does."""
+    return not _read_signature(function).is_per_group
 
 
 def _read_signature(function: Any) -> Signature:
@@ -115,11 +133,19 @@ async def _score_members(
     arguments = [_choose(offer(request, member), signature, request) for member in members]
     results = [function(**chosen) for chosen in arguments]
     if any(inspect.isawaitable(result) for result in results):
-        results = await asyncio.gather(*results, return_exceptions=True)
+        results = await asyncio.gather(*map(_outcome, results))
         for result in results:
-            if isinstance(result, BaseException):
-                raise result
+            if isinstance(result, _Raised):
+                raise result.error
     return [_check(value, member) for member, value in enumerate(results)]
+
+
+async def _outcome(result: Any) -> Any:
+    """What a call returned, or what it raised: SystemExit would end the event loop from within a task."""
+    try:
+        return await result if inspect.isawaitable(result) else result
+    except BaseException as error:
+        return _Raised(error)
 
 
 def _offer_member(request: ScoreRequest, member: int) -> dict[str, Any]:

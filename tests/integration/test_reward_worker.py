@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ def moody(completion, answer, group):
         subprocess.Popen(["sleep", "600"])
         time.sleep(600)
     if answer == "sleep":
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
         print("asleep")
         time.sleep(600)
     if answer == "die":
@@ -150,14 +152,17 @@ async def test_a_killed_worker_leaves_no_child_even_in_the_middle_of_a_call(
 ) -> None:
     process = await task("moody", timeout_s=600.0)
     await stand.expect(Ready)
-    (child,) = psutil.Process(process.pid).children()
     ask(stand, 0, "sleep", "4")
     assert process.stderr is not None
     async with asyncio.timeout(LIMIT_S):
         while b"asleep" not in await process.stderr.readline():
             continue
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert "sleep" in {child.name() for child in children}
     process.kill()
-    await gone(child.pid)
+    for child in children:
+        with suppress(ProcessLookupError):
+            await gone(child.pid)
 
 
 async def test_an_async_function_keeps_its_process_and_its_loop(
@@ -201,6 +206,19 @@ async def test_a_moody_function_fails_its_own_group_and_no_other(
     assert (await exit_of(process))[0] == 0
     for child in descendants:
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+async def test_tokens_that_are_no_text_fail_their_group_and_not_the_worker(
+    stand: Stand, task: Callable[..., Awaitable[Process]]
+) -> None:
+    await task("good")
+    await stand.expect(Ready)
+    row = json.dumps({"prompt": "2+2=", "answer": "4"}).encode()
+    stand.send(Score(0, 0, (ScoreItem(0, "stop", (Segment(0, 0, 1),)),)), row, ids("2+2="), int32(-1))
+    failed, _ = await stand.expect(ScoreFailed)
+    assert "cannot turn these tokens into text" in failed.reason
+    ask(stand, 1, "4", "4")
+    assert (await stand.expect(GroupScored))[0].group == 1
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgpack
+import psutil
 import pytest
 
 from controller.cli import main
 from controller.cli_stacks import listens
+from workers.reward_pipe import SCORE, SECRET_BYTES, packet
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING = """
@@ -83,21 +84,22 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     os.mkfifo(gate)
     os.mkfifo(f"{gate}.never")
     child, log = start(
-        "reward-0", "workers.reward_process", f"{file}:score", str(os.getpid()),
+        "reward-0", "workers.reward_keeper", f"{file}:score",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdin is not None
-    request = msgpack.packb([0, f'{{"gate": "{gate}"}}', "p", [1], ["c"], [[2]], ["stop"]])
-    child.stdin.write(len(request).to_bytes(4, "big") + request)
+    row = f'{{"gate": "{gate}"}}'.encode()
+    child.stdin.write(bytes(SECRET_BYTES) + packet(SCORE, 1, 0, row, "p", [1], ["c"], [[2]], ["stop"]))
     child.stdin.flush()
     with gate.open("rb") as reached:
         reached.read()
-    assert listens(child.pid)
+    (fork,) = psutil.Process(child.pid).children()
+    assert listens(fork.pid)
     assert main(["stacks", str(run)]) == 0
     with log, child.stdin, child.stdout:
         dump = stacks_in(log)
     assert f'"{file}", line 6 in score' in dump
-    assert f"reward_process (pid {child.pid})" in capsys.readouterr().out
+    assert f"reward_process (pid {fork.pid})" in capsys.readouterr().out
 
 
 def test_a_run_without_a_controller_has_nothing_to_show(tmp_path, capsys):

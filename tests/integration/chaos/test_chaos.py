@@ -37,7 +37,8 @@ from test_chaos import rows, settings
 from controller import Controller
 
 async def main():
-    async with Controller(settings(Path(sys.argv[1])), prompts=rows()) as controller:
+    how = {"ranks": int(sys.argv[2]), "keep_kv": sys.argv[3] == "True"}
+    async with Controller(settings(Path(sys.argv[1]), **how), prompts=rows()) as controller:
         print("open", flush=True)
         async for step in controller.train():
             print("step", step.policy_version, flush=True)
@@ -46,11 +47,12 @@ asyncio.run(main())
 """
 
 
-def settings(run_dir: Path):
+def settings(run_dir: Path, *, ranks: int, keep_kv: bool):
     return config(
         run_dir,
         run={"steps": STEPS},
-        trainer={"batch_groups": GROUPS, "checkpoint_steps": 3},
+        trainer={"batch_groups": GROUPS, "checkpoint_steps": 3, "ranks": ranks},
+        staleness={"keep_kv": keep_kv},
         rollout={"instances": 2, "progress_s": 0.05},
         controller={"respawns": 1000, "lease_s": LEASE_S, "beat_s": 0.5},
     )
@@ -72,8 +74,9 @@ def rows() -> Iterator[dict[str, str]]:
 class Chaos:
     """Strikes the processes of one run, by a plan drawn from the seed; the controller early in it."""
 
-    def __init__(self, seed: int, run_dir: Path) -> None:
+    def __init__(self, seed: int, run_dir: Path, *, ranks: int, keep_kv: bool) -> None:
         self.dice, self.run_dir = random.Random(seed), run_dir
+        self.how = (str(ranks), str(keep_kv))
         self.plan = [what for what, count in STRIKES.items() for _ in range(count) if what != "controller"]
         self.dice.shuffle(self.plan)
         for place in self.dice.sample(range(len(self.plan) // 3), STRIKES["controller"]):
@@ -93,7 +96,7 @@ class Chaos:
             [str(ROOT), *(str(ROOT / "tests" / "integration" / f) for f in (".", "chaos"))]
         )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(self.run_dir),
+            sys.executable, "-c", PROGRAM, str(self.run_dir), *self.how,
             cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -165,9 +168,18 @@ def _go_on(process: psutil.Process) -> None:
         process.send_signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_path, seed):
-    chaos = Chaos(seed, tmp_path)
+@pytest.mark.parametrize(
+    ("seed", "ranks", "keep_kv"),
+    [
+        (0, 1, False),
+        (1, 1, False),
+        pytest.param(2, 1, True, marks=pytest.mark.thorough),
+        pytest.param(3, 2, False, marks=pytest.mark.thorough),
+        pytest.param(4, 2, True, marks=pytest.mark.thorough),
+    ],
+)
+async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_path, seed, ranks, keep_kv):
+    chaos = Chaos(seed, tmp_path, ranks=ranks, keep_kv=keep_kv)
     await chaos.run()
     assert dict(chaos.done) == STRIKES
     run = tmp_path / "run"

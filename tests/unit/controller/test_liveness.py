@@ -310,7 +310,6 @@ def test_an_exact_evaluation_whose_version_is_lost_for_good_comes_to_its_end():
     run.say("trainer-2", Attach("trainer", "trainer", 1, "here"))
     run.say("trainer-2", messages.Ready(2, 0, 0))  # its checkpoint is newer than what is evaluated
     run.say("reward-1", messages.PromptsEncoded(((asked.first_group, 3),), ()))
-    run.say("trainer-2", messages.PolicyPublished(2, "v2", "digest", 1, 0.1))
     (report,) = [c.metrics for c in run.commands if isinstance(c, ReportEvaluation)]
     assert report["policy_version"] == 1
     assert "version 1 was lost with its trainer" in str(report["failures"])
