@@ -18,7 +18,7 @@ def main() -> None:
     import install
 
     install.ensure(sys.argv[1:])
-    from controller.cli import main as command_line
+    from controller.cli.main import main as command_line
 
     sys.exit(command_line(sys.argv[1:]))
 

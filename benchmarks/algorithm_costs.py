@@ -18,7 +18,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
-from workers.trainer import Trainer
+from workers.trainer.worker import Trainer
 
 VOCABULARY, GROUPS, GROUP_SIZE, PROMPT = 512, 8, 8, 16
 CASES: dict[str, dict[str, object]] = {

@@ -29,12 +29,12 @@ import zmq
 
 from benchmarks.soak import TASK, config
 from controller import Controller
-from controller.config import Config
-from protocol.codec import Packet, encode
-from protocol.descriptors import raise_limit
+from controller.config.models import Config
 from protocol.messages import Attach, Beat, Message
-from protocol.security import Keyring, load_worker_key, make_keys, secure_client
-from protocol.transport import Server
+from protocol.wire.codec import Packet, encode
+from protocol.wire.descriptors import raise_limit
+from protocol.wire.security import Keyring, load_worker_key, make_keys, secure_client
+from protocol.wire.transport import Server
 
 WARM_UP_STEPS = 10
 SOCKETS = 500  # of one ZeroMQ context; it allows 1,023

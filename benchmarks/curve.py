@@ -19,8 +19,8 @@ import uvloop
 import zmq
 
 from protocol.messages import Attach, Beat, Close, Encode, Message, PromptsEncoded
-from protocol.security import Keyring, load_worker_key, make_keys
-from protocol.transport import Connection, Frames, Server
+from protocol.wire.security import Keyring, load_worker_key, make_keys
+from protocol.wire.transport import Connection, Frames, Server
 
 WINDOW = 32
 SIZES = {"200 B": 200, "64 KB": 65_536}

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 from benchmarks.recovery import settings
-from controller.core import Core
-from controller.events import Event
-from controller.fingerprint import fingerprint
+from controller.core.core import Core
+from controller.core.events import Event
+from controller.durability.fingerprint import fingerprint
+from controller.durability.store import Durability, Store
 from controller.simulation import Simulation
-from controller.store import Durability, Store
 
 KINDS: tuple[Durability, ...] = ("off", "process", "power")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import soak
 from benchmarks.durability import KINDS
 from controller import Config, Controller, load_config
-from controller.store import Store
+from controller.durability.store import Store
 
 Figures = dict[str, list[float]]
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from controller.drift import Drift
+from controller.core.decisions.training.logprob_drift import Drift
 from examples.ledger_task import make_model, make_untrained_model, prompts
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import (
@@ -30,8 +30,8 @@ from protocol.settings import (
     WorkerSettings,
 )
 from workers.engines.interface import Generation, Sampled
-from workers.rollout import make_engine
-from workers.training import Trainer
+from workers.rollout.worker import make_engine
+from workers.trainer.trainer import Trainer
 
 THRESHOLD = 1.0  # trainer.logprob_gap_warning's default
 COLD = 0.6  # temperature of both sides in one case

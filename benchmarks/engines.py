@@ -27,8 +27,8 @@ from protocol.settings import (
     WorkerSettings,
 )
 from workers.engines.interface import Engine, Generation, Key
-from workers.model import load_causal_lm
-from workers.rollout import make_engine
+from workers.models.model import load_causal_lm
+from workers.rollout.worker import make_engine
 
 SHAPES = {  # hidden, intermediate, layers, heads, KV heads, head width, vocabulary
     "124k": (64, 192, 2, 4, 2, 32, 128),

@@ -8,18 +8,18 @@ goes on from its checkpoint; equal seeds give equal runs.
 import random
 from dataclasses import dataclass, field
 
-from controller import events
-from controller.commands import Command, DropPayload, ReportStep
-from controller.config import Config
-from controller.core import Core
-from controller.core_image import Freezer, thaw
-from controller.events import Event, Received
+from controller.config.models import Config
+from controller.core import events
+from controller.core.commands import Command, DropPayload, ReportStep
+from controller.core.core import Core
+from controller.core.events import Event, Received
+from controller.durability.core_image import Freezer, thaw
 from controller.simulation import Faults, Simulation
 from controller.simulation.host import LINK_S, _Process
 from protocol import messages
-from protocol.codec import Packet
 from protocol.messages import Beat, Message, Pull, PullFailed, Retire, Role, Train
-from protocol.session import Session
+from protocol.wire.codec import Packet
+from protocol.wire.session import Session
 from workers.simulated import SimulatedTrainer
 
 RESEND_S = 1.0

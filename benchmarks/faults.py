@@ -17,7 +17,7 @@ from typing import NamedTuple
 from benchmarks.coordination.strict import random_rules
 from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
 from benchmarks.survivors import SurvivingSimulation
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
 

@@ -27,11 +27,11 @@ import zmq
 from benchmarks.soak import config
 from controller import Controller
 from protocol import messages
-from protocol.codec import ITEM_BYTES, Packet, decode, encode, unpack
 from protocol.errors import RemoteError
 from protocol.messages import Attach, DrainWorker, Generated, Message, PromptsEncoded
-from protocol.security import ROLES, WorkerKey, load_worker_key, make_keys, secure_client
-from protocol.sockets import BROKEN, GARBLED, REFUSED
+from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, unpack
+from protocol.wire.security import ROLES, WorkerKey, load_worker_key, make_keys, secure_client
+from protocol.wire.sockets import BROKEN, GARBLED, REFUSED
 
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
 HOSTILE: tuple[Any, ...] = (

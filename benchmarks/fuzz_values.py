@@ -27,15 +27,15 @@ from benchmarks.fuzz import packet_of
 from benchmarks.lying import generated
 from benchmarks.scripted import Disk, Frames, Said, Scripted, ints
 from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
-from controller.config import Config
-from controller.door import MAY_SAY
-from controller.events import PeerFaulted
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config
+from controller.core.decisions.workers.door import MAY_SAY
+from controller.core.events import PeerFaulted
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from protocol import messages
-from protocol.codec import from_fields, to_fields
 from protocol.errors import RemoteError
 from protocol.messages import FROM_WORKER, Generated, Message, Role
+from protocol.wire.codec import from_fields, to_fields
 
 LIVES = 300  # of liars in one run; then they are honest
 LIES = 0.2  # share of its words

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from protocol.settings import RewardSettings
-from workers.reward_pool import RewardPool
+from workers.reward.pool import RewardPool
 
 FUNCTIONS = """
 import asyncio

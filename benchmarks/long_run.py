@@ -25,10 +25,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.long_run_rules import LEASE_S, REMOTE, ROOT, config
-from controller import Controller, shell
-from controller.recording import Recording
-from controller.replay import replay
-from controller.supervisor import Supervisor
+from controller import Controller
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.host import shell
+from controller.host.supervisor import Supervisor
 
 HOST = (sys.executable, "-m", "benchmarks.long_run_worker")
 STRIKES = {"controller": 40, "trainer": 60, "rollout": 200, "reward": 80, REMOTE: 20, "stop": 30, "freeze": 6}

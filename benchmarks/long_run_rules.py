@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from controller.config import Config
-from controller.groups import FIRST_EVALUATION_GROUP
+from controller.config.models import Config
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = ROOT / "tests" / "tasks" / "even_digits.py"

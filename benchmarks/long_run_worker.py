@@ -26,8 +26,8 @@ from controller.simulation.cluster import Cluster
 from protocol import messages
 from protocol.errors import NoAnswer
 from protocol.messages import Attach, Message, Role
-from workers.link import Link, LinkClosed
-from workers.parent import die_with_parent
+from workers.link.link import Link, LinkClosed
+from workers.link.parent import die_with_parent
 from workers.simulated import SimulatedReward, SimulatedRollout, SimulatedTrainer
 
 SLOW, SLOW_S = 0.05, 2.0  # speed of a straggler, and for how long

@@ -58,7 +58,7 @@ def fewest_sequences_first(lengths: Sequence[int], max_tokens: int) -> int:
 
 def count_micro_batches(rounds: int, count: int, budget: int) -> None:
     """Print worst and mean ratios to the lower bound by distribution."""
-    from workers.packing import pack
+    from workers.trainer.packing import pack
 
     print(f"micro-batches / lower bound, {count} sequences, budget {budget}, {rounds} draws: mean (worst)")
     for name, draw in DISTRIBUTIONS.items():
@@ -96,11 +96,11 @@ def measure_speed(rounds: int, budget: int, *, sequences: int, layers: int, hidd
     import torch
 
     from benchmarks.tiny import make_message, make_qwen3, padded_tensors
-    from workers.batch import read_batch
-    from workers.losses import chosen_logprobs
-    from workers.model import pick_device
-    from workers.packed_forward import choose_attention, forward_row, pack_row
-    from workers.packing import pack
+    from workers.models.model import pick_device
+    from workers.trainer.batch import read_batch
+    from workers.trainer.losses import chosen_logprobs
+    from workers.trainer.packed_forward import choose_attention, forward_row, pack_row
+    from workers.trainer.packing import pack
 
     device = pick_device("auto")
     torch.manual_seed(0)

@@ -135,7 +135,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         model = arguments.model or Path(directory) / "model"
         if not model.exists():
-            from workers.prepare import prepare
+            from workers.models.prepare import prepare
 
             prepare(f"{ROOT / 'examples' / 'ledger_task.py'}:make_model", model, seed=arguments.seed)
         print(

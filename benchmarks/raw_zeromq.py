@@ -13,8 +13,8 @@ from subprocess import PIPE, Popen
 import psutil
 import zmq
 
+from workers.weights.agent_process import ALLOCATOR
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.neighbour import ALLOCATOR
 
 WINDOW = 16  # chunks
 RING = 64  # chunks that a reader copies to, in turn

@@ -17,22 +17,22 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from controller import snapshots
-from controller.commands import ReportStep
-from controller.config import Config
-from controller.events import Event
-from controller.fingerprint import fingerprint
-from controller.picture import Picture
-from controller.release import release
+from controller.config.models import Config
+from controller.core.commands import ReportStep
+from controller.core.events import Event
+from controller.durability import snapshots
+from controller.durability.fingerprint import fingerprint
+from controller.durability.fork import Picture
+from controller.durability.release import release
+from controller.durability.snapshots import Snapshots
+from controller.durability.store import Store
 from controller.simulation import Simulation
-from controller.snapshots import Snapshots
-from controller.store import Store
 
 START = """
 import time; began = time.perf_counter()
 import asyncio, sqlite3, sys
 from controller.config import Config
-from controller.shell import Shell
+from controller.host.shell import Shell
 
 async def main(run):
     config = Config.model_validate_json(open(run + "/config.json").read())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.fault_host import Plagues, trained_once
 from benchmarks.survivors import SurvivingSimulation
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
 

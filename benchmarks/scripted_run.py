@@ -22,18 +22,18 @@ from benchmarks.scripted import (
     ScriptedRollout,
     ScriptedTrainer,
 )
-from controller import commands, events
-from controller.commands import Command
-from controller.config import Config
-from controller.core import Core
-from controller.events import Event, PeerFaulted, Received, WorkerExited
-from controller.release import release
-from controller.resume import read_past
-from controller.stepper import Stepper
-from controller.store import Durability, Store
-from protocol.codec import Packet, decode, encode
+from controller.config.models import Config
+from controller.core import commands, events
+from controller.core.commands import Command
+from controller.core.core import Core
+from controller.core.events import Event, PeerFaulted, Received, WorkerExited
+from controller.durability.release import release
+from controller.durability.store import Durability, Store
+from controller.host.resume import read_past
+from controller.host.stepper import Stepper
 from protocol.errors import RemoteError
 from protocol.messages import Beat, Close, Drain, Message, Reattach, Role, Welcome
+from protocol.wire.codec import Packet, decode, encode
 
 HANG_S = 600.0  # of virtual time in which nobody says anything but that he is alive
 MAX_EVENTS = 30_000

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from controller.config import Config  # noqa: E402
+from controller.config.models import Config  # noqa: E402
 from controller.simulation import Simulation, window  # noqa: E402
 
 

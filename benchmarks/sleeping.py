@@ -8,7 +8,7 @@ import time
 
 from workers.engines.interface import Sampled
 from workers.engines.torch.engine import TorchEngine, make_engine
-from workers.training import Trainer
+from workers.trainer.trainer import Trainer
 
 DECODE_STEP_S = 0.02
 TRAIN_STEP_S = 0.5

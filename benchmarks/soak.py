@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from controller import Controller
-from controller.config import Config
+from controller.config.models import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 TASK = ROOT / "tests" / "tasks" / "even_digits.py"

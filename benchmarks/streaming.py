@@ -8,7 +8,7 @@ import argparse
 import platform
 from itertools import product
 
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Simulation
 from controller.simulation.records import Window, window
 

@@ -8,8 +8,8 @@ by the production code; of every token it is known how often it was sampled.
 from copy import deepcopy
 
 from benchmarks.fault_host import RESTART_S, FaultySimulation, Plagues
-from controller.commands import Command, Forget
-from controller.config import Config
+from controller.config.models import Config
+from controller.core.commands import Command, Forget
 from controller.simulation import Faults
 from controller.simulation.host import _Process
 from protocol import messages
@@ -26,7 +26,7 @@ from protocol.messages import (
     Route,
     Welcome,
 )
-from workers.hands import Hands
+from workers.rollout.unacknowledged import Hands
 from workers.simulated import SimulatedRollout
 
 RETURN_S = 2.0  # mean time between the start of a controller and the return of a worker

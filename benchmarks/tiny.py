@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from protocol.messages import Segment, Train, TrainItem
-from workers.batch import Batch
+from workers.trainer.batch import Batch
 
 PROMPT = 8  # tokens of each prompt
 VOCABULARY = 512

@@ -31,9 +31,9 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.batch import Batch, read_batch
-from workers.model import pick_device
-from workers.training import Trainer
+from workers.models.model import pick_device
+from workers.trainer.batch import Batch, read_batch
+from workers.trainer.trainer import Trainer
 
 LR, CLIP = 1e-5, 0.2
 Split = Callable[[Sequence[int], int], list[list[int]]]

@@ -26,7 +26,7 @@ import torch
 from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
 from workers.weights.address import Announced
-from workers.weights.neighbour import Neighbour
+from workers.weights.agent_process import Neighbour
 from workers.weights.store import Published, Store
 from workers.weights.tensors import publish, read
 

@@ -1,6 +1,7 @@
 """The controller: decides everything, computes nothing. Imports neither torch, transformers nor vllm."""
 
-from controller.config import Config, load_config
+from controller.config.load import load_config
+from controller.config.models import Config
 from controller.controller import Controller, Step
 
 __all__ = ["Config", "Controller", "Step", "load_config"]

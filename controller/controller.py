@@ -21,9 +21,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from controller.config import Config
-from controller.shell import Shell
-from controller.snapshot import ClusterSnapshot
+from controller.config.models import Config
+from controller.core.state.snapshot import ClusterSnapshot
+from controller.host.shell import Shell
 from protocol.errors import ConfigError
 
 log = logging.getLogger("staleflow.controller")

@@ -9,14 +9,14 @@ sys.path.insert(0, str(ROOT))
 
 from pydantic.fields import FieldInfo  # noqa: E402
 
-from controller.config import Config, Section  # noqa: E402
+from controller.config.models import Config, Section  # noqa: E402
 
 INTRODUCTION = """# Configuration
 
 Every key of a configuration file. An unknown key is refused. Any key can be set on the command line:
 `launch.py CONFIG.yaml trainer.lr=1e-5`.
 
-Generated from the models in `protocol/settings.py` and `controller/config.py` by
+Generated from the models in `protocol/settings.py` and `controller/config/models.py` by
 `python docs/make_configuration.py`; do not edit.
 """
 
@@ -56,7 +56,7 @@ def _kind(entry: FieldInfo) -> str:
         if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
         else str(annotation)
     )
-    for long in ("typing.", "controller.evaluation_settings.", "<class '", "'>"):
+    for long in ("typing.", "controller.config.evaluation.", "<class '", "'>"):
         text = text.replace(long, "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [

@@ -9,7 +9,7 @@ from typing import Any
 GROUP_BASELINES = ("group_mean", "leave_one_out")
 """Baselines that compare the responses to one prompt with each other."""
 LOSSES = ("ppo", "gspo", "cispo", "reinforce", "likelihood")
-"""Losses of workers/losses/policy.py, by name."""
+"""Losses of workers/trainer/losses/policy.py, by name."""
 
 PLAIN_GRADIENT = {"advantage_scale": "none", "loss": "reinforce"}
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -349,7 +349,7 @@ class Welcome(Message):
     beat_s: Real
     lease_s: Real
     settings: Settings
-    weights_key: Text = ""  # JSON of protocol.security.ServerKey; "" where nobody else can listen
+    weights_key: Text = ""  # JSON of protocol.wire.security.ServerKey; "" where nobody else can listen
     name: Text = ""  # that the worker is called by, if another one has claimed the same
 
 

@@ -149,7 +149,7 @@ class TrainerSettings(Section):
     """Optimization."""
 
     engine: str = "fsdp"
-    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/training.py's
+    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/trainer/trainer.py's
     Trainer."""
     algorithm: Literal[
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo", "sft"

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks import simulation_agreement
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Simulation, window
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.compare import TRANSIENT_STEPS

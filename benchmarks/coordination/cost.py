@@ -15,10 +15,10 @@ from typing import Any
 
 from benchmarks.coordination.cells import ROOT, Runner
 from benchmarks.coordination.parts import Table
-from controller.cli import GC_THRESHOLDS
-from controller.commands import Command
-from controller.config import Config
-from controller.events import Event, Received
+from controller.cli.main import GC_THRESHOLDS
+from controller.config.models import Config
+from controller.core.commands import Command
+from controller.core.events import Event, Received
 from controller.simulation import Faults, Simulation
 
 INSTANCES, TRAJECTORIES, GROUP = (16, 128, 1024), 64, 16

@@ -8,7 +8,7 @@ cluster the benchmark has gives the same estimate.
 
 import numpy as np
 
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation.bounds import PRECISION, SLOWEST_STEPS, Demand
 
 STEP_TIMES = 2_000

@@ -8,7 +8,7 @@ against the version it started under.
 import random
 from dataclasses import dataclass, field
 
-from controller.ledger import Ledger
+from controller.core.state.ledger import Ledger
 
 BATCHES = (1, 2, 3, 5)  # groups of a batch
 OPERATIONS = ("reserve",) * 5 + ("occupy",) * 4 + ("consume",) * 2 + ("abort", "lower")

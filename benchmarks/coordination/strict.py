@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.coordination.cells import Runner
 from benchmarks.coordination.parts import Table
 from benchmarks.coordination.slots import against_slots
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Faults, Simulation
 from tests.simulation.test_simulated_runs import config as small_config
 

@@ -3,9 +3,9 @@
 Invariant: nothing is said that the simulated workers do not do.
 """
 
-from controller.config import Config
+from controller.config.models import Config
+from controller.config.simulation import EngineSettings
 from controller.simulation.cluster import distribution_of, step_cost
-from controller.simulation_settings import EngineSettings
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
 

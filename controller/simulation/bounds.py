@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation.cluster import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK

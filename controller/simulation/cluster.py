@@ -5,7 +5,7 @@ Invariant: everything that a worker needs comes out of the configuration and the
 
 import random
 
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation.traces import read_lengths
 from protocol.errors import ConfigError
 from protocol.messages import Role

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import get_args
 
-from controller.config import Config, StalenessSettings
+from controller.config.models import Config, StalenessSettings
 from controller.simulation.bounds import hardware_bound, throughput_bound
 from controller.simulation.faults import Faults
 from controller.simulation.host import Outcome, Simulation

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from controller.simulation_settings import FaultSettings
+from controller.config.simulation import FaultSettings
 
 Kind = Literal["rollout_kills", "reward_kills", "stragglers", "slow_links"]
 KINDS: tuple[Kind, ...] = ("rollout_kills", "reward_kills", "stragglers", "slow_links")

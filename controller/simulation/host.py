@@ -12,7 +12,8 @@ from hashlib import blake2b
 from math import inf
 from typing import Any
 
-from controller.commands import (
+from controller.config.models import Config
+from controller.core.commands import (
     Command,
     Finish,
     Forget,
@@ -24,9 +25,8 @@ from controller.commands import (
     Spawn,
     Warn,
 )
-from controller.config import Config
-from controller.core import Core
-from controller.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
+from controller.core.core import Core
+from controller.core.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
 from controller.simulation.cluster import Cluster, Simulated
 from controller.simulation.faults import Faults, FaultSource, Kind
 from controller.simulation.records import Load, TrainStart, train_start

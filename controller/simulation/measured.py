@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from controller.commands import Command, Forget, Send
-from controller.events import Received, Restarted
-from controller.profile import Reports
-from controller.recording import Recorded
+from controller.core.commands import Command, Forget, Send
+from controller.core.events import Received, Restarted
+from controller.durability.recording import Recorded
+from controller.history.profile import Reports
 from protocol import messages
 from protocol.errors import RunError
 from protocol.ids import PeerId

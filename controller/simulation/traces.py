@@ -6,8 +6,8 @@ what was thrown away with its group counts too, since the engine had to make it.
 
 from pathlib import Path
 
-from controller.events import Received
-from controller.store import Store
+from controller.core.events import Received
+from controller.durability.store import Store
 from protocol.errors import ConfigError
 from protocol.messages import Delta, Generated
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from inspect import ismethod
 
-from controller.commands import ReadHeldOut, ReadPrompts, Send
-from controller.config import Config
-from controller.config_file import change_config
-from controller.core import Core
-from controller.core_image import Freezer, thaw
-from controller.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
-from controller.recording import Recording
-from controller.replay import turns
-from controller.shadow import parts
+from controller.config.load import change_config
+from controller.config.models import Config
+from controller.core.commands import ReadHeldOut, ReadPrompts, Send
+from controller.core.core import Core
+from controller.core.events import HeldOutRead, PeerFaulted, PromptsRead, Received, WorkerExited
+from controller.durability.core_image import Freezer, thaw
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.history.compare_strategies import parts
 from controller.simulation.host import Simulation
 from controller.simulation.measured import Measured, RecordedWorkload
 from controller.simulation.records import Window, window

@@ -23,8 +23,8 @@ from protocol.settings import (
     WorkerSettings,
 )
 from workers.engines.interface import Engine, Generation, Key, Sampled
-from workers.model import load_causal_lm
-from workers.rollout import make_engine
+from workers.models.model import load_causal_lm
+from workers.rollout.worker import make_engine
 
 VOCABULARY, CONTEXT, STOP = 48, 128, 5
 PROMPT_TOKENS = (

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from protocol import messages
 from protocol.messages import Message
-from workers import host
-from workers.link import Link
+from workers.host import serve
+from workers.link.link import Link
 
 Frames = tuple[bytes, ...]
 Said = list[tuple[Message, Frames]]
@@ -80,7 +80,7 @@ def main() -> None:
             send(link, word, *with_it)
 
     Link.send = lie  # type: ignore[method-assign]
-    host.main(sys.argv[2:])
+    serve.main(sys.argv[2:])
 
 
 if __name__ == "__main__":

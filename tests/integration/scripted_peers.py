@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.scripted import VOCABULARY, Scripted
 from benchmarks.scripted_run import config_of
-from controller.config import Config
+from controller.config.models import Config
 from protocol.messages import Beat, Close, Message, Reattach, Welcome
-from protocol.transport import Connection
+from protocol.wire.transport import Connection
 
 WORK_S = 0.005  # between two looks at what a worker does by itself
 PROMPTS = [{"prompt": f"number {n}"} for n in range(200)]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import main
-from protocol.endpoints import find_endpoint
+from controller.cli.main import main
 from protocol.errors import NoAnswer
-from workers.host import serve
+from protocol.wire.endpoints import find_endpoint
+from workers.host.serve import serve
 
 
 def over(tmp_path: Path, reason: str = "All 10 train steps are made.") -> Path:

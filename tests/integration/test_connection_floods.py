@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 from test_security import LIMIT_S, Guarded
 
-from controller.events import WorkerExited
-from controller.supervisor import Supervisor
+from controller.core.events import WorkerExited
+from controller.host.supervisor import Supervisor
 from protocol.messages import Ready
-from protocol.security import Keyring, make_keys
 from protocol.settings import WorkerSettings
+from protocol.wire.security import Keyring, make_keys
 
 STRANGERS = 16
 FLOOD = 200

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from controller import Controller
-from controller.config import Config
+from controller.config.models import Config
 from controller.controller import _own_import_paths, import_path
-from controller.core import Core
-from controller.events import Event
+from controller.core.core import Core
+from controller.core.events import Event
 from protocol.errors import ConfigError, RunError
 
 PROMPTS = [{"prompt": "p"}]

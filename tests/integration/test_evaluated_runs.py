@@ -10,10 +10,10 @@ import psutil
 from test_whole_runs import TASK, config, left_behind
 
 from controller import Controller
-from controller.config import Config
-from controller.recording import Recording
-from controller.replay import replay
-from controller.story import story
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.history.story import story
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from controller import Controller
-from controller.config import Config
-from controller.shell import Shell
-from protocol.endpoints import find_endpoint
+from controller.config.models import Config
+from controller.host.shell import Shell
 from protocol.errors import PluginError
 from protocol.messages import Attach, Message, PolicyPublished, Pull, Ready, Welcome
-from protocol.transport import Connection
+from protocol.wire.endpoints import find_endpoint
+from protocol.wire.transport import Connection
 
 LIMIT_S = 20
 RAISES = "def choose(instances, settings):\n    return [instances[1].index]\n"
@@ -26,7 +26,7 @@ PROMPTS = [{"prompt": "p"}] * 100
 @pytest.fixture(autouse=True)
 def no_long_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """These workers acknowledge nothing at the end."""
-    monkeypatch.setattr("controller.shell.FLUSH_S", 0.1)
+    monkeypatch.setattr("controller.host.shell.FLUSH_S", 0.1)
 
 
 def config(folder: Path) -> Config:

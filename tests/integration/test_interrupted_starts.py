@@ -57,7 +57,7 @@ install.ensure([])
 """
 
 
-@pytest.mark.parametrize("module", ["install", "controller.cli", "pydantic", "yaml", "controller.check"])
+@pytest.mark.parametrize("module", ["install", "controller.cli.main", "pydantic", "yaml", "controller.check"])
 def test_while_modules_are_imported(module):
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)

@@ -12,9 +12,9 @@ import pytest
 from test_whole_runs import config, left_behind
 
 from controller import Controller
-from controller.commands import ReportStep, Send
-from controller.recording import Recording
-from controller.replay import replay, turns
+from controller.core.commands import ReportStep, Send
+from controller.durability.recording import Recording
+from controller.durability.replay import replay, turns
 from protocol.errors import ConfigError
 from protocol.messages import Train
 

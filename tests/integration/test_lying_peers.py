@@ -10,10 +10,10 @@ from benchmarks.lying import Liar, Lie
 from benchmarks.scripted import Disk
 from benchmarks.scripted_run import honest, trained_groups
 from controller import Controller
-from controller.config import Config
-from controller.recording import Recording
-from controller.replay import replay
-from controller.supervisor import Supervisor
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.host.supervisor import Supervisor
 from protocol.errors import RunError
 from protocol.messages import Role
 

@@ -16,9 +16,9 @@ from benchmarks.lies import LIES
 from benchmarks.lying import Liar
 from benchmarks.scripted import Scripted, ScriptedReward, ScriptedRollout
 from controller import Controller
-from controller.config import Config
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from protocol.errors import RunError
 from protocol.segments import this_host
 

@@ -9,13 +9,13 @@ from test_remote_workers import ROOT, free_port
 from test_whole_runs import config, left_behind
 
 from controller import Controller
-from controller.commands import Send
-from controller.config import ControllerSettings, WeightsSettings
-from controller.recording import Recording
-from controller.replay import replay, turns
+from controller.config.models import ControllerSettings, WeightsSettings
+from controller.core.commands import Send
+from controller.durability.recording import Recording
+from controller.durability.replay import replay, turns
 from protocol.messages import Pull
-from protocol.security import make_keys
 from protocol.segments import segment_directory, this_host
+from protocol.wire.security import make_keys
 
 
 def settings(folder: Path, port: int):

@@ -13,11 +13,11 @@ import pytest
 from test_whole_runs import config, left_behind
 
 from controller import Controller
-from controller.config import ControllerSettings
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import ControllerSettings
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from protocol.errors import ConfigError
-from protocol.security import make_keys, revoke
+from protocol.wire.security import make_keys, revoke
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300

@@ -11,11 +11,11 @@ import psutil
 from test_whole_runs import config
 
 from controller import Controller
-from controller.recording import Recording
-from controller.replay import Verdict, replay
-from controller.shadow import other_config
+from controller.durability.recording import Recording
+from controller.durability.replay import Verdict, replay
+from controller.history.compare_strategies import other_config
+from controller.history.story import story
 from controller.simulation.whatif import go_on
-from controller.story import story
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = """

@@ -20,12 +20,12 @@ from test_torchrun import QUIET, TORCHRUN, rank
 from test_whole_runs import TASK, left_behind
 
 from controller import Controller
-from controller.config import Config, ControllerSettings
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config, ControllerSettings
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from protocol.messages import Close
-from protocol.transport import Server
-from workers.checkpoints import read_state
+from protocol.wire.transport import Server
+from workers.trainer.checkpoints import read_state
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from workers.reward_pool import RewardPool, ScoringFailed
+from workers.reward.pool import RewardPool, ScoringFailed
 
 LIMIT_S = 60.0
 FUNCTIONS = '''

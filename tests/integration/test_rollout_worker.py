@@ -25,7 +25,7 @@ from protocol.messages import (
     WorkerFailed,
 )
 from protocol.settings import WorkerSettings
-from workers.rollout import RolloutWorker
+from workers.rollout.worker import RolloutWorker
 
 
 def rollout(factory: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from test_killed_runs import GROUPS, check_whole
 from test_whole_runs import config
 
 from controller import Controller
-from controller.commands import Send
-from controller.recording import Recording
-from controller.replay import turns
+from controller.core.commands import Send
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
 from protocol.messages import TrainAhead
 
 STEPS = 5

@@ -10,21 +10,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocol.codec import Packet, encode
 from protocol.errors import ConfigError, NoAnswer
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Close, Message, Ready, Welcome
-from protocol.security import (
-    DOMAIN,
-    Door,
-    Keyring,
-    WorkerKey,
-    load_worker_key,
-    make_keys,
-    revoke,
-)
-from protocol.transport import Connection, Server
-from workers.link import Link, LinkClosed
+from protocol.wire.codec import Packet, encode
+from protocol.wire.security import DOMAIN, Door, Keyring, WorkerKey, load_worker_key, make_keys, revoke
+from protocol.wire.transport import Connection, Server
+from workers.link.link import Link, LinkClosed
 
 LIMIT_S = 60
 SETTINGS = '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{},"trainer":{}}'

@@ -16,7 +16,7 @@ from protocol.settings import WorkerSettings
 from strategies.advantages import grpo
 from workers.engines.interface import Generation
 from workers.engines.torch import make_engine
-from workers.training import Trainer
+from workers.trainer.trainer import Trainer
 
 STEPS = 20
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controller.cli import main
-from controller.cli_stacks import listens
-from workers.reward_pipe import SCORE, SECRET_BYTES, packet
+from controller.cli.main import main
+from controller.cli.stacks import listens
+from workers.reward.pipe import SCORE, SECRET_BYTES, packet
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING = """
@@ -71,7 +71,7 @@ def test_a_worker_that_waits_shows_where(run, start, capsys):
         with peer, log:
             dump = stacks_in(log)
     assert "most recent call first" in dump
-    assert "workers/host.py" in dump
+    assert "workers/host/serve.py" in dump
     told = capsys.readouterr().out
     assert f"rollout-7 (pid {child.pid}): its stacks are at the end of {run}/logs/rollout-7.log" in told
     assert f"controller (pid {os.getpid()}) was not asked" in told  # pytest listens for no such signal
@@ -84,7 +84,7 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     os.mkfifo(gate)
     os.mkfifo(f"{gate}.never")
     child, log = start(
-        "reward-0", "workers.reward_keeper", f"{file}:score",
+        "reward-0", "workers.reward.keeper", f"{file}:score",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdin is not None

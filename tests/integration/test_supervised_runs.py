@@ -13,9 +13,9 @@ from test_whole_runs import TASK, left_behind
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from controller import Controller
-from controller.config import Config
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 
 BATCH, STEPS, COMPARED, LR = 4, 24, 5, 0.01
 

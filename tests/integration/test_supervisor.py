@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controller.events import WorkerExited
-from controller.supervisor import CANNOT_START, Supervisor
+from controller.core.events import WorkerExited
+from controller.host.supervisor import CANNOT_START, Supervisor
 from protocol.errors import RunError
 from protocol.settings import (
     ModelSettings,
@@ -124,7 +124,7 @@ async def test_a_worker_whose_parent_is_gone_before_it_looks_ends_at_once() -> N
 
 CHILD = """
 import os, sys, time
-from workers.parent import die_with_parent, outlive_parent
+from workers.link.parent import die_with_parent, outlive_parent
 parent = int(sys.argv[1])
 die_with_parent(parent)
 outlive_parent(parent, lambda: os.write(1, b"alone "), limit_s=0.1)

@@ -14,9 +14,9 @@ from test_remote_workers import free_port
 from test_whole_runs import config, left_behind
 
 from controller import Controller
-from controller.config import Config, ControllerSettings
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config, ControllerSettings
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])

@@ -12,8 +12,8 @@ from test_supervised_runs import STEPS, config
 from test_whole_runs import left_behind
 
 from controller import Controller
-from controller.recording import Recording
-from controller.replay import replay
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--max-restarts=2")

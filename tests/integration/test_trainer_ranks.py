@@ -26,7 +26,7 @@ from protocol.settings import (
     WorkerSettings,
     load_settings,
 )
-from workers.trainer import Trainer, follow, make_publisher, make_trainer, publish_shards
+from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer, publish_shards
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
 SAVED = f"checkpoints/step_{STEPS}"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from protocol.codec import Packet, decode, encode
 from protocol.errors import ConfigError, LocalError
 from protocol.ids import PeerId
 from protocol.messages import (
@@ -25,8 +24,9 @@ from protocol.messages import (
     Train,
     Welcome,
 )
-from protocol.transport import Connection, Server
-from workers.link import Link, LinkClosed
+from protocol.wire.codec import Packet, decode, encode
+from protocol.wire.transport import Connection, Server
+from workers.link.link import Link, LinkClosed
 
 ATTACH = Attach("rollout", "test", 1, "here")
 LIMIT_S = 60  # nothing here takes a second; a test that hangs fails

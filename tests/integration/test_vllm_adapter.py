@@ -16,8 +16,8 @@ from protocol.settings import (
     VllmSettings,
     WorkerSettings,
 )
-from workers.adapter import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
 from workers.engines.interface import Generation
+from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
 
 pytestmark = [
     pytest.mark.skipif(

@@ -11,11 +11,11 @@ import pytest
 import zmq
 
 from protocol.errors import WeightsError
-from protocol.security import channel_key
+from protocol.wire.security import channel_key
 from workers.weights.address import Announced
+from workers.weights.agent_process import Neighbour
 from workers.weights.channel import CHUNK, GONE, HEADER, Word, decode
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.neighbour import Neighbour
 from workers.weights.store import Published, Store
 
 torch = pytest.importorskip("torch")

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from controller import Controller
-from controller.config import Config
-from controller.status import in_words
+from controller.cli.status import in_words
+from controller.config.models import Config
 from protocol.errors import RunError
 
 TASK = Path(__file__).parents[1] / "tasks" / "even_digits.py"

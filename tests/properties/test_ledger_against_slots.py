@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.ledger import Ledger
+from controller.core.state.ledger import Ledger
 
 
 def has_slot_assignment(deadlines: list[int], *, train_version: int, batch_groups: int) -> bool:

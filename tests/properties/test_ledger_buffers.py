@@ -5,8 +5,8 @@ from copy import deepcopy
 
 import pytest
 
-from controller.ledger import Ledger
-from controller.loose_ledger import LooseLedger
+from controller.core.state.counting_ledger import LooseLedger
+from controller.core.state.ledger import Ledger
 
 
 def random_ledger(rng, bound, size, spare):

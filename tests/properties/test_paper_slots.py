@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controller.ledger import Ledger
+from controller.core.state.ledger import Ledger
 
 RESERVED, OCCUPIED = "r", "O"
 Entry = tuple[str, int] | None  # RESERVED or OCCUPIED, and the group

@@ -16,17 +16,17 @@ from benchmarks.fault_host import Plagues
 from benchmarks.faults import FAULTS
 from benchmarks.scripted_run import facts_of
 from benchmarks.survivors import SurvivingSimulation
-from controller import core_image
-from controller.commands import Command
-from controller.config import Config
-from controller.core import Core
-from controller.core_image import Freezer, thaw
-from controller.events import Event, PeerFaulted, Received, Restarted, Tick
-from controller.recording import Recording
-from controller.resume import derive
-from controller.stepper import Frames, Stepper
-from controller.store import Store
-from controller.told import ToldInstance, ToldTextWorker
+from controller.config.models import Config
+from controller.core.commands import Command
+from controller.core.core import Core
+from controller.core.events import Event, PeerFaulted, Received, Restarted, Tick
+from controller.core.state.told import ToldInstance, ToldTextWorker
+from controller.durability import core_image
+from controller.durability.core_image import Freezer, thaw
+from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.host.resume import derive
+from controller.host.stepper import Frames, Stepper
 from protocol import messages
 from protocol.messages import Attach
 

@@ -9,9 +9,9 @@ from benchmarks.lies import LIES
 from benchmarks.lying import Liar, Lie
 from benchmarks.scripted import Disk, Scripted
 from benchmarks.scripted_run import Make, ScriptedRun, config_of, honest, trained_groups
-from controller.config import Config
-from controller.recording import Recording
-from controller.replay import replay
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 from protocol.messages import Role
 
 STEPS = 3

@@ -2,7 +2,10 @@
 
 import pytest
 
-from controller import coordination, dispatch, limits, pulls, state
+from controller.core.decisions.placement import dispatch, reports
+from controller.core.decisions.versions import pulls
+from controller.core.decisions.workers import limits
+from controller.core.state import run_state
 from tests.simulation.oracle.host import Endless, Host
 from tests.simulation.oracle.stalls import Stall
 from tests.simulation.oracle.world import draw
@@ -29,14 +32,14 @@ def any_queued_work_is_useful(monkeypatch):
 
 def guard_asks_for_the_next_batch(monkeypatch):
     """Guard waits for the batch after the one that updates the version, and nobody is made to pull for it."""
-    refresh = state.RunState.refresh_settings
+    refresh = run_state.RunState.refresh_settings
 
     def refresh_settings(self, fresh=0):
         settings = refresh(self, fresh)._replace(is_batch_ready=self.ledger.is_ready())
         self.strategy_settings = settings
         return settings
 
-    monkeypatch.setattr(state.RunState, "refresh_settings", refresh_settings)
+    monkeypatch.setattr(run_state.RunState, "refresh_settings", refresh_settings)
     any_queued_work_is_useful(monkeypatch)
 
 
@@ -58,7 +61,7 @@ def a_rule_that_counts_from_the_last_pull_gets_none(monkeypatch):
 
 
 def lost_evaluations_are_awaited(monkeypatch):
-    monkeypatch.setattr(coordination.Coordination, "give_up_lost_evaluation", lambda self: None)
+    monkeypatch.setattr(reports.Coordination, "give_up_lost_evaluation", lambda self: None)
 
 
 def nothing_is_ever_overdue(monkeypatch):

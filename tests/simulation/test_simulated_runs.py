@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.config import Config
-from controller.dispatch import Dispatch
+from controller.config.models import Config
+from controller.core.decisions.placement.dispatch import Dispatch
 from controller.simulation import Faults, Simulation
 
 ROOT = Path(__file__).parents[2]

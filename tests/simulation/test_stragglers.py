@@ -6,7 +6,7 @@ The rule for late members: with `spare_responses` the first to end are kept and 
 
 import pytest
 
-from controller.config import Config
+from controller.config.models import Config
 from tests.simulation.oracle.host import Host
 from tests.simulation.oracle.world import Machine, World
 

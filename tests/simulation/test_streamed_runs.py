@@ -4,7 +4,7 @@ import pytest
 from test_simulated_runs import config
 
 from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation import Simulation
 from protocol.messages import TrainAhead
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.training import Trainer
+from workers.trainer.trainer import Trainer
 
 
 class PatientTrainer(Trainer):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.cli import main
+from controller.cli.main import main
 from protocol.errors import ConfigError
 from workers.engines.interface import check_new
 

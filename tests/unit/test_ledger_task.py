@@ -80,7 +80,15 @@ def prepared(tmp_path_factory) -> tuple[Path, str]:
 
 
 def run_prepare(factory: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "workers.prepare", "--factory", factory, "--directory", str(directory)]
+    words = [
+        sys.executable,
+        "-m",
+        "workers.models.prepare",
+        "--factory",
+        factory,
+        "--directory",
+        str(directory),
+    ]
     return subprocess.run([*words, "--seed", "1"], cwd=ROOT, capture_output=True, text=True, check=False)
 
 

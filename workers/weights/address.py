@@ -13,8 +13,8 @@ import os
 import socket
 from typing import NamedTuple
 
-from protocol.endpoints import is_loopback
 from protocol.errors import ConfigError
+from protocol.wire.endpoints import is_loopback
 
 VARIABLE = "STALEFLOW_ADDRESS"
 LOOPBACK = "127.0.0.1"

@@ -17,11 +17,11 @@ from typing import Any
 
 import zmq
 
-from protocol.descriptors import raise_limit
 from protocol.errors import StaleFlowError, WeightsError
-from protocol.porter import ACCEPTED, CLOSED, Porter, next_event
-from protocol.security import Door
 from protocol.segments import remove
+from protocol.wire.descriptors import raise_limit
+from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
+from protocol.wire.security import Door
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
 from workers.weights.fetch import Fetch

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import zmq
 
 from protocol.errors import WeightsError
-from protocol.security import ServerKey, WorkerKey, secure_client, secure_server
 from protocol.settings import Section
+from protocol.wire.security import ServerKey, WorkerKey, secure_client, secure_server
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 
 WORD = struct.Struct("<cQQ")  # kind, policy version, chunk

@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from protocol.errors import RunError, WeightsError
-from protocol.security import ServerKey
+from protocol.wire.security import ServerKey
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
 from workers.weights.store import Published, Segment, Store

@@ -17,8 +17,8 @@ import pytest
 from test_killed_runs import ROOT, trained
 from test_whole_runs import TASK, config
 
-from controller.recording import Recording
-from controller.replay import replay
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
 
 STEPS, GROUPS = 20, 16
 STRUCK_STEPS = 13

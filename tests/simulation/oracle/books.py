@@ -8,8 +8,8 @@ is one; batches come in the order of versions; every token that was heard is acc
 
 from collections import Counter
 
-from controller.core import Core
-from controller.events import Event, Received
+from controller.core.core import Core
+from controller.core.events import Event, Received
 from protocol import messages
 from protocol.messages import Generated, Message, Segment, Train, TrainAhead, TrainItem
 from tests.simulation.oracle.world import World

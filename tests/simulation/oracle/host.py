@@ -8,10 +8,9 @@ import random
 from collections.abc import Callable
 from hashlib import blake2b
 
-from controller import commands
-from controller.core import Core
-from controller.core_image import Freezer, thaw
-from controller.events import (
+from controller.core import commands
+from controller.core.core import Core
+from controller.core.events import (
     Event,
     HeldOutRead,
     PromptsRead,
@@ -22,7 +21,8 @@ from controller.events import (
     Tick,
     WorkerExited,
 )
-from controller.fingerprint import fingerprint
+from controller.durability.core_image import Freezer, thaw
+from controller.durability.fingerprint import fingerprint
 from protocol import messages
 from protocol.messages import Message, Role
 from tests.simulation.oracle.books import Books

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from controller.events import Received
+from controller.core.events import Received
 from protocol.messages import Detach, DrainWorker
 from tests.simulation.oracle.peer import Peer
 from tests.simulation.oracle.rollout_peer import RolloutPeer

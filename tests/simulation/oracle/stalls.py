@@ -8,9 +8,9 @@ decided by counting the groups due by each batch. What lies for LIMIT_S without 
 
 from collections.abc import Iterator
 
-from controller.core import Core
-from controller.groups import Group, Trajectory
-from controller.registry import Instance
+from controller.core.core import Core
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance
 from tests.simulation.oracle.world import PLUGINS, World
 
 LIMIT_S = 60.0

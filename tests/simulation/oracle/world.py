@@ -8,8 +8,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.config import Config
-from controller.config_rules import cross_field_problems
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
 
 PLUGINS = "tests.simulation.oracle.plugins"
 ROUTINGS = (

@@ -4,14 +4,14 @@ import sqlite3
 from collections import deque
 from pathlib import Path
 
-from controller import commands
-from controller.commands import Command, Send
-from controller.config import Config
-from controller.core import Core
-from controller.damage import event_checksum
-from controller.events import Event, PromptsRead, Received, Started
-from controller.fingerprint import fingerprint
-from controller.store import Store
+from controller.config.models import Config
+from controller.core import commands
+from controller.core.commands import Command, Send
+from controller.core.core import Core
+from controller.core.events import Event, PromptsRead, Received, Started
+from controller.durability.damage import event_checksum
+from controller.durability.fingerprint import fingerprint
+from controller.durability.store import Store
 from protocol import messages
 from protocol.messages import Attach, Delta, Generated, Message
 

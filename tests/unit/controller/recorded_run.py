@@ -4,12 +4,12 @@ and with snapshots."""
 import json
 from pathlib import Path
 
-from controller.config import Config
-from controller.fingerprint import fingerprint
-from controller.release import release
+from controller.config.models import Config
+from controller.durability.fingerprint import fingerprint
+from controller.durability.release import release
+from controller.durability.snapshots import Snapshots
+from controller.durability.store import Store
 from controller.simulation import Outcome, Simulation
-from controller.snapshots import Snapshots
-from controller.store import Store
 
 
 class OnHosts(Simulation):

@@ -3,12 +3,12 @@
 import pytest
 from test_resume import half
 
-from controller.commands import Send, Warn
-from controller.config import Config
-from controller.config_file import change_config
-from controller.core import Core
-from controller.events import Received, Started
-from controller.resume import read_past
+from controller.config.load import change_config
+from controller.config.models import Config
+from controller.core.commands import Send, Warn
+from controller.core.core import Core
+from controller.core.events import Received, Started
+from controller.host.resume import read_past
 from protocol.messages import Attach, PolicyPublished, Ready, Serve, Serving
 
 

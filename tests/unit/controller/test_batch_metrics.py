@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.groups import Group
-from controller.metrics import batch_metrics
+from controller.core.state.accounts import batch_metrics
+from controller.core.state.groups import Group
 from protocol.messages import Segment
 
 REWARDS = st.floats(-1e6, 1e6)

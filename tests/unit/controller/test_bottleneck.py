@@ -3,9 +3,9 @@ cause dominates."""
 
 import pytest
 
-from controller.bottleneck import Figures, verdict
-from controller.config import Config
-from controller.events import Restarted
+from controller.config.models import Config
+from controller.core.events import Restarted
+from controller.core.state.bottleneck import Figures, verdict
 from controller.simulation import Simulation
 
 BASE = {

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.check import check
-from controller.config import Config, load_config
-from controller.source import find_import_path
+from controller.check.problems import check
+from controller.check.source import find_import_path
+from controller.config.load import load_config
+from controller.config.models import Config
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller import check_adapter
-from controller.check import check
-from controller.check_adapter import adapter_parameters, adapter_problems
-from controller.config import Config
-from controller.config_rules import cross_field_problems
+from controller.check import lora
+from controller.check.lora import adapter_parameters, adapter_problems
+from controller.check.problems import check
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
 
 WEIGHTS = {
     "model.embed_tokens.weight": (48, 8),
@@ -26,7 +26,7 @@ def with_peft(monkeypatch):
         def find_spec(name):
             return name
 
-    monkeypatch.setattr(check_adapter, "PathFinder", Found)
+    monkeypatch.setattr(lora, "PathFinder", Found)
 
 
 def config(trainer=None, **lora):
@@ -53,7 +53,7 @@ def test_a_tied_output_layer_is_refused_and_another_one_is_not():
 
 
 def test_a_trainer_without_peft_is_refused_unless_it_attaches_from_outside(monkeypatch):
-    monkeypatch.setattr(check_adapter.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(lora.PathFinder, "find_spec", lambda name: None)
     assert "needs peft" in problems(rank=2)["trainer.lora.rank"]
     assert problems(rank=2, trainer={"local": False}) == {}
     assert problems() == {}
@@ -82,7 +82,7 @@ def test_an_adapter_that_nobody_would_train_is_refused(trainer, lora, field):
 
 def test_peft_is_missed_before_the_model_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(check_adapter.PathFinder, "find_spec", lambda name: None)
+    monkeypatch.setattr(lora.PathFinder, "find_spec", lambda name: None)
     tree = {"model": {"factory": "task.py:make"}, "trainer": {"lora": {"rank": 2}}}
     found = [one.field for one in check(Config.model_validate(tree)) if "needs peft" in one.text]
     assert found == ["trainer.lora.rank"]

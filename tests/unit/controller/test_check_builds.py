@@ -4,8 +4,9 @@ from importlib import metadata
 
 import pytest
 
-from controller import check_engine, cli_install
-from controller.check_engine import build_problem, vllm_problems
+from controller.check import vllm
+from controller.check.vllm import build_problem, vllm_problems
+from controller.cli import install
 from protocol.settings import RolloutSettings
 
 
@@ -15,7 +16,7 @@ def installed(monkeypatch, **versions):
             raise metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(check_engine.metadata, "version", version)
+    monkeypatch.setattr(vllm.metadata, "version", version)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,9 @@ def test_builds_that_belong_together_are_left_alone(monkeypatch, versions):
 
 def test_a_vllm_in_its_own_environment_is_pointed_at(monkeypatch):
     monkeypatch.setattr("sys.path", [])
-    monkeypatch.setattr(check_engine.install, "is_complete", lambda place, extras: False)
+    monkeypatch.setattr(vllm.install, "is_complete", lambda place, extras: False)
     assert "install --vllm" in dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
-    monkeypatch.setattr(check_engine.install, "is_complete", lambda place, extras: True)
+    monkeypatch.setattr(vllm.install, "is_complete", lambda place, extras: True)
     words = dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
-    assert f"{cli_install.VLLM_ENVIRONMENT} has it; start the run from there" in words
+    assert f"{install.VLLM_ENVIRONMENT} has it; start the run from there" in words
     assert ".venv-vllm/bin/python launch.py" in words

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from controller.check_engine import supported_architectures, vllm_problems
+from controller.check.vllm import supported_architectures, vllm_problems
 from protocol.settings import RolloutSettings, VllmSettings
 
 REGISTRY = """

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.check import check
-from controller.check_data import FIRST_ROWS
-from controller.config import load_config
+from controller.check.data import FIRST_ROWS
+from controller.check.problems import check
+from controller.config.load import load_config
 from protocol.reward_shapes import Signature, offered_names
 from tests.unit.controller.small_project import CHAT_ROWS, TEMPLATE, make_project
-from workers import reward_functions
-from workers.reward_functions import ScoreRequest
+from workers.reward import functions
+from workers.reward.functions import ScoreRequest
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def in_this_process(monkeypatch) -> None:
         del limit_s
         return importlib.import_module(module).answer(json.loads(json.dumps(question)))
 
-    for name in ("check_plugins", "check_prompts", "check_reward"):
-        monkeypatch.setattr(f"controller.{name}.ask", ask)
+    for name in ("plugins", "prompts", "reward"):
+        monkeypatch.setattr(f"controller.check.{name}.ask", ask)
 
 
 def found(level: str, *overrides: str, **how: bool) -> list[str]:
@@ -156,7 +156,7 @@ def test_the_names_that_a_check_offers_are_those_that_a_run_offers():
     row = {"prompt": "1+1", "data_source": "sums", "reward_model": {"ground_truth": "2"}}
     request = ScoreRequest(0, row, "1+1", [1], ["2"], [[2]], ["stop"])
     member, solution = (
-        set(offer(request, 0)) for offer in (reward_functions._offer_member, reward_functions._offer_solution)
+        set(offer(request, 0)) for offer in (functions._offer_member, functions._offer_solution)
     )
     assert offered_names(Signature((), ("completion",), True), row) == member
     assert offered_names(Signature((), ("solution_str",), True), row) == solution
@@ -171,7 +171,7 @@ async def test_the_names_offered_to_a_function_of_groups_are_those_of_a_run_too(
         return [1.0]
 
     row = {"prompt": "1+1", "answer": "2"}
-    await reward_functions.adapt(reward)(ScoreRequest(0, row, "1+1", [1], ["2"], [[2]], ["stop"]))
+    await functions.adapt(reward)(ScoreRequest(0, row, "1+1", [1], ["2"], [[2]], ["stop"]))
     assert offered_names(Signature((), ("completions",), True), row) == set(seen)
 
 
@@ -220,7 +220,7 @@ def test_a_reward_is_called_once_if_that_is_asked_for(project, body, words, in_t
     (project / "rewards.py").write_text(f"def score(completion, answer):\n    {body}\n")
     [text] = found("error", "reward.timeout_s=0.2", calls_reward=True)
     assert words in text
-    assert "reward_functions.py" not in text
+    assert "functions.py" not in text
 
 
 def test_a_reward_that_works_is_told_with_what_it_gave(project, in_this_process):
@@ -242,13 +242,13 @@ def test_a_reward_is_called_on_a_row_of_a_function_too(project, in_this_process)
 
 
 def test_a_strategy_that_never_answers_or_ends_the_process_is_an_error(project, monkeypatch):
-    monkeypatch.setattr("controller.check_plugins.TRIAL_S", 0.5)
+    monkeypatch.setattr("controller.check.plugins.TRIAL_S", 0.5)
     (project / "mine.py").write_text("def hang(rewards):\n    while True: pass\n\nimport os\n")
     with (project / "mine.py").open("a") as file:
         file.write("def leave(rewards):\n    os._exit(3)\n")
     [text] = found("error", "staleness.filter=mine.py:hang")
     assert "mine.py:hang was called on made-up arguments, and the process took longer than 0.5 s" in text
-    monkeypatch.setattr("controller.check_plugins.TRIAL_S", 60.0)
+    monkeypatch.setattr("controller.check.plugins.TRIAL_S", 60.0)
     [text] = found("error", "staleness.filter=mine.py:leave")
     assert "the process ended with exit code 3" in text
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from controller import check_memory
-from controller.check_memory import memory_findings, memory_of
-from controller.config import Config
+from controller.check import memory
+from controller.check.memory import memory_findings, memory_of
+from controller.config.models import Config
 
 SEVEN_B = {"model.w": (7_000_000, 1000)}
 SHAPE = {
@@ -21,7 +21,7 @@ def config(trainer=None, **sections):
 
 
 def machine(monkeypatch, *, gpus=(), host=64 * GB):
-    monkeypatch.setattr(check_memory, "gpu_bytes", lambda: list(gpus))
+    monkeypatch.setattr(memory, "gpu_bytes", lambda: list(gpus))
     monkeypatch.setattr(os, "sysconf", lambda name: 1 if name == "SC_PAGE_SIZE" else host)
 
 

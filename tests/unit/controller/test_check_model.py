@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.check_model import model_findings
-from controller.config import Config
+from controller.check.model import model_findings
+from controller.config.models import Config
 
 HUB_MIXTURE = {
     "model.layers.0.self_attn.q_proj.weight": (64, 64),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from controller.cli import STOPPED_AT_ONCE, main, run_until_interrupted
+from controller.cli.main import STOPPED_AT_ONCE, main, run_until_interrupted
 
 ROOT = Path(__file__).resolve().parents[3]
 

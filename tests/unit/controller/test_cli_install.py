@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import install
-from controller import cli_install
-from controller.cli import main
+from controller.cli import install as cli_install
+from controller.cli.main import main
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections import namedtuple
 import pytest
 
 import install
-from controller import cli_testing
+from controller.cli import testing
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -18,8 +18,8 @@ Usage = namedtuple("Usage", "total used free")
 def environment(tmp_path, monkeypatch):
     """Where the vLLM environment would be; there is none yet, and one may be installed."""
     path = tmp_path / "environment"
-    monkeypatch.setattr(cli_testing, "VLLM_ENVIRONMENT", path)
-    monkeypatch.setattr(cli_testing, "find_spec", lambda name: None)
+    monkeypatch.setattr(testing, "VLLM_ENVIRONMENT", path)
+    monkeypatch.setattr(testing, "find_spec", lambda name: None)
     monkeypatch.delenv("STALEFLOW_NO_INSTALL", raising=False)
     return path
 
@@ -30,27 +30,27 @@ def pretend_installed(environment):
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    stamp = {"project": install._project_hash(), "extras": cli_testing.VLLM_EXTRAS}
+    stamp = {"project": install._project_hash(), "extras": testing.VLLM_EXTRAS}
     (environment / "staleflow.json").write_text(json.dumps(stamp))
 
 
 def test_too_little_disk_or_a_ban_on_installing_leaves_vllm_out_in_words(environment, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 3.2e9))
-    assert "3.2 GB of disk are free" in cli_testing.why_no_vllm()
+    assert "3.2 GB of disk are free" in testing.why_no_vllm()
     monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")
-    assert "forbids" in cli_testing.why_no_vllm()
+    assert "forbids" in testing.why_no_vllm()
     pretend_installed(environment)
-    assert cli_testing.why_no_vllm() == ""
+    assert testing.why_no_vllm() == ""
 
 
 def test_a_package_that_cannot_be_had_leaves_vllm_out_and_fails_nothing(environment, monkeypatch, capfd):
     for name, value in {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}.items():
         monkeypatch.setenv(name, value)
-    assert cli_testing.test_vllm("") == 0
+    assert testing.test_vllm("") == 0
     said = capfd.readouterr().out
     assert "vLLM is left out: it could not be installed" in said
     assert "pip ended with code 1" in said
-    assert not install.is_complete(environment, cli_testing.VLLM_EXTRAS)
+    assert not install.is_complete(environment, testing.VLLM_EXTRAS)
 
 
 @pytest.mark.parametrize(("line", "code"), [("assert True", 0), ("assert False", 1)])
@@ -58,14 +58,14 @@ def test_a_test_of_vllm_that_fails_fails_the_command(environment, monkeypatch, t
     pretend_installed(environment)
     file = tmp_path / "test_one.py"
     file.write_text(f"def test_one():\n    {line}\n")
-    monkeypatch.setattr(cli_testing, "VLLM_TESTS", [str(file), "-p", "no:cacheprovider"])
-    assert cli_testing.test_vllm("") == code
+    monkeypatch.setattr(testing, "VLLM_TESTS", [str(file), "-p", "no:cacheprovider"])
+    assert testing.test_vllm("") == code
 
 
 def test_named_tests_are_run_alone(tmp_path):
     file = tmp_path / "test_one.py"
     file.write_text("def test_one():\n    pass\n")
-    words = [sys.executable, str(cli_testing.ROOT / "launch.py"), "test", str(file)]
+    words = [sys.executable, str(testing.ROOT / "launch.py"), "test", str(file)]
     done = subprocess.run([*words, "-p", "no:cacheprovider"], capture_output=True, text=True, check=True)
     assert "1 passed" in done.stdout
     assert "vLLM" not in done.stdout
@@ -89,7 +89,7 @@ def test_short():
 def test_long_sweeps_are_run_when_they_are_asked_for(tmp_path, option, outcome):
     file = tmp_path / "test_two.py"
     file.write_text(TWO_TESTS)
-    words = [sys.executable, str(cli_testing.ROOT / "launch.py"), "test", *option, str(file)]
-    settings = ["-c", str(cli_testing.ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
+    words = [sys.executable, str(testing.ROOT / "launch.py"), "test", *option, str(file)]
+    settings = ["-c", str(testing.ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
     done = subprocess.run([*words, *settings], capture_output=True, text=True, check=True)
     assert outcome in done.stdout

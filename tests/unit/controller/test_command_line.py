@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.cli import app, main
-from controller.command_line import KNOWN_ELSEWHERE, as_command
+from controller.cli.command_line import KNOWN_ELSEWHERE, as_command
+from controller.cli.main import app, main
 from protocol.errors import ConfigError
 
 COMMANDS = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.config import Config, load_config
-from controller.state import RunState
+from controller.config.load import load_config
+from controller.config.models import Config
+from controller.core.state.run_state import RunState
 from protocol.errors import ConfigError
 from strategies.cost_model import PUBLISHED, dump_coefficients
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console as Terminal
 
-from controller.console import PlainConsole, RichConsole, make_console, step_line, verdict_lines
+from controller.cli.console import PlainConsole, RichConsole, make_console, step_line, verdict_lines
 
 METRICS = {
     "step": 7,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from rich.console import Console as Terminal
 
-from controller.console import PlainConsole, RichConsole, step_line
+from controller.cli.console import PlainConsole, RichConsole, step_line
 from tests.unit.controller.test_console import METRICS, Clock
 
 LONG = METRICS | {

@@ -2,11 +2,19 @@
 
 import pytest
 
-from controller.commands import Finish, Forget, Progress, Send, Spawn, Warn
-from controller.config import Config
-from controller.core import Core
-from controller.events import PeerFaulted, PromptsRead, Received, Started, StopRequested, Tick, WorkerExited
-from controller.state import MAX_COUNTED
+from controller.config.models import Config
+from controller.core.commands import Finish, Forget, Progress, Send, Spawn, Warn
+from controller.core.core import Core
+from controller.core.events import (
+    PeerFaulted,
+    PromptsRead,
+    Received,
+    Started,
+    StopRequested,
+    Tick,
+    WorkerExited,
+)
+from controller.core.state.run_state import MAX_COUNTED
 from protocol import messages
 from protocol.messages import Attach, Beat, Delta, Generated
 

@@ -7,8 +7,8 @@ import msgpack
 import pytest
 
 from benchmarks.coordination.strict import random_rules
-from controller.core import Core
-from controller.core_image import CLASSES, Freezer, thaw
+from controller.core.core import Core
+from controller.durability.core_image import CLASSES, Freezer, thaw
 from controller.simulation import Faults, Simulation
 from protocol.errors import LocalError, RunError
 from strategies.presets import PRESETS
@@ -92,13 +92,13 @@ def test_functions_are_never_in_an_image_but_come_from_the_configuration():
 def test_an_object_that_no_image_can_hold_is_refused_by_name():
     core = some_core()
     core.state.prompt_tokens = object()
-    with pytest.raises(LocalError, match=r"object object.*MODULES in controller/core_image\.py"):
+    with pytest.raises(LocalError, match=r"object object.*MODULES in durability/core_image\.py"):
         Freezer().freeze(core)
 
 
 def test_an_image_with_other_classes_is_refused():
     shapes, root = msgpack.unpackb(Freezer().freeze(some_core()), strict_map_key=False)
-    for before, after in ((shapes[0][0], "os.system"), (shapes[0][0], "controller.groups.Group")):
+    for before, after in ((shapes[0][0], "os.system"), (shapes[0][0], "controller.core.state.groups.Group")):
         altered = [[after if name == before else name, names] for name, names in shapes]
         with pytest.raises(RunError, match="cannot be read"):
             thaw(msgpack.packb([altered, root]), Core(config()))

@@ -8,12 +8,12 @@ from array import array
 import pytest
 from test_snapshots import Photographed, image, past
 
-from controller.config import Config
-from controller.recording import Recording
-from controller.resume import read_past
-from controller.run_directory import RunDirectory
-from controller.shell import Shell
-from controller.store import Store
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.host.resume import read_past
+from controller.host.run_directory import RunDirectory
+from controller.host.shell import Shell
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Delta, Generated, Piece
 

@@ -5,10 +5,10 @@ import math
 import pytest
 from test_core import Run
 
-from controller.commands import Finish, Forget, ReportStep, Warn
-from controller.config import Config
-from controller.core import Core
-from controller.events import PeerFaulted, PromptsRead, Started, Tick
+from controller.config.models import Config
+from controller.core.commands import Finish, Forget, ReportStep, Warn
+from controller.core.core import Core
+from controller.core.events import PeerFaulted, PromptsRead, Started, Tick
 from protocol import messages
 from protocol.messages import MAX_REWARD, Attach, Beat, Delta, Generated
 

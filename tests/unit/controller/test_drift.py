@@ -1,6 +1,6 @@
 """When a growing gap between engine and trainer is worth a sentence."""
 
-from controller.drift import Drift
+from controller.core.decisions.training.logprob_drift import Drift
 
 
 def warnings(gaps, threshold=1.0):

@@ -1,6 +1,6 @@
 """An engine at another temperature, or with a cut distribution, is worth a sentence; rounding is not."""
 
-from controller.drift import Drift
+from controller.core.decisions.training.logprob_drift import Drift
 
 SOUND = {
     "logprob_gap_p99": 0.1,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller import Controller
-from controller.config import Config
+from controller.config.models import Config
 from controller.controller import import_path
 from protocol.errors import ConfigError
 from protocol.importing import load_object

@@ -3,9 +3,9 @@
 import pytest
 from test_core import Run
 
-from controller.commands import Finish, ReadHeldOut, ReadPrompts, ReportEvaluation, Warn
-from controller.events import HeldOutRead, PromptsRead, StopRequested
-from controller.groups import FIRST_EVALUATION_GROUP as FIRST
+from controller.core.commands import Finish, ReadHeldOut, ReadPrompts, ReportEvaluation, Warn
+from controller.core.events import HeldOutRead, PromptsRead, StopRequested
+from controller.core.state.groups import FIRST_EVALUATION_GROUP as FIRST
 from protocol import messages
 from protocol.messages import Delta, Generated
 

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from controller.evaluation_line import Answered, headline, is_better, line, pass_at_k
+from controller.core.state.evaluation_report import Answered, headline, is_better, line, pass_at_k
 
 
 @pytest.mark.parametrize("samples", range(1, 8))

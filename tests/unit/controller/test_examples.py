@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from controller.check import check
-from controller.commands import Finish, ReportStep, Send, Spawn
-from controller.config import Config
-from controller.core import Core
-from controller.events import PromptsRead, Received, Started
-from controller.fingerprint import fingerprint
-from controller.store import Store
+from controller.check.problems import check
+from controller.config.models import Config
+from controller.core.commands import Finish, ReportStep, Send, Spawn
+from controller.core.core import Core
+from controller.core.events import PromptsRead, Received, Started
+from controller.durability.fingerprint import fingerprint
+from controller.durability.store import Store
 from protocol import messages
-from protocol.codec import Packet, decode, encode
 from protocol.errors import RemoteError
 from protocol.messages import Attach, Close, ExamplesEncoded, Train, TrainStepFinished
+from protocol.wire.codec import Packet, decode, encode
 
 CONFIG = Config.model_validate(
     {

@@ -4,8 +4,8 @@ import pytest
 from test_core import Run
 from test_feed import another_trainer, of, one_step
 
-from controller.commands import DropPayload, Send, Warn
-from controller.events import WorkerExited
+from controller.core.commands import DropPayload, Send, Warn
+from controller.core.events import WorkerExited
 from protocol import messages
 from protocol.messages import Attach
 from protocol.settings import load_settings

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.commands import Send
-from controller.config import Config
-from controller.core import Core
-from controller.events import PeerFaulted, Received, Started
+from controller.config.models import Config
+from controller.core.commands import Send
+from controller.core.core import Core
+from controller.core.events import PeerFaulted, Received, Started
 from protocol.messages import (
     Attach,
     PolicyPublished,

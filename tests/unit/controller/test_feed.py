@@ -2,8 +2,8 @@
 
 from test_core import Run
 
-from controller.commands import DropPayload, Forget, ReadPrompts, ReportStep, Send, Spawn
-from controller.events import PromptsRead, Received, Restarted, StopRequested, WorkerExited
+from controller.core.commands import DropPayload, Forget, ReadPrompts, ReportStep, Send, Spawn
+from controller.core.events import PromptsRead, Received, Restarted, StopRequested, WorkerExited
 from protocol import messages
 from protocol.messages import Attach
 

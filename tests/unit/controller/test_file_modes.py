@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from controller.config import Config
-from controller.run_directory import RunDirectory
-from controller.shell import _OwnersLog
-from controller.store import Store
-from protocol.security import channel_key, make_keys
-from workers.last_words import LastWords
+from controller.config.models import Config
+from controller.durability.store import Store
+from controller.host.run_directory import RunDirectory
+from controller.host.shell import _OwnersLog
+from protocol.wire.security import channel_key, make_keys
+from workers.rollout.handover import LastWords
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -117,7 +117,7 @@ def test_a_model_that_is_made_follows_the_umask_unless_the_run_is_private(tmp_pa
         "def make(directory, *, seed, progress):\n    open(f'{directory}/config.json', 'w').write('{}')\n"
     )
     command = [
-        sys.executable, "-m", "workers.prepare", "--factory", f"{tmp_path}/made.py:make",
+        sys.executable, "-m", "workers.models.prepare", "--factory", f"{tmp_path}/made.py:make",
         "--directory", f"{tmp_path}/model", "--seed", "0", *extra,
     ]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from controller import commands
-from controller.commands import Send
-from controller.fingerprint import NOTHING, SIZE_BYTES, fingerprint
+from controller.core import commands
+from controller.core.commands import Send
+from controller.durability.fingerprint import NOTHING, SIZE_BYTES, fingerprint
 from protocol.messages import Close, Retire, Route, SaveCheckpoint, Segment
 
 ROOT = Path(__file__).resolve().parents[3]

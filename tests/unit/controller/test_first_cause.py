@@ -3,9 +3,9 @@ worker."""
 
 import pytest
 
-from controller.commands import Finish, Warn
-from controller.console import brief
-from controller.events import PeerFaulted, Tick, WorkerExited
+from controller.cli.console import brief
+from controller.core.commands import Finish, Warn
+from controller.core.events import PeerFaulted, Tick, WorkerExited
 from protocol.messages import Attach, Welcome, WorkerFailed
 from tests.unit.controller.test_core import Run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import main
+from controller.cli.main import main
 from tests.unit.controller.small_project import CHAT_ROWS, make_project
 
 Files = dict[str, str]
@@ -267,8 +267,8 @@ def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
         del limit_s
         return importlib.import_module(module).answer(json.loads(json.dumps(question)))
 
-    for name in ("check_plugins", "check_prompts", "check_reward"):
-        monkeypatch.setattr(f"controller.{name}.ask", ask)
+    for name in ("plugins", "prompts", "reward"):
+        monkeypatch.setattr(f"controller.check.{name}.ask", ask)
 
 
 MISTAKES = [*TRIED_BY_A_USER, *KILLED_A_RUN_LATER, *MADE_UP_HERE]

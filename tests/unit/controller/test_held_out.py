@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from controller.check import check
-from controller.config import Config
-from controller.config_file import read_config
-from controller.config_rules import cross_field_problems
-from controller.held_out import read_held_out
+from controller.check.problems import check
+from controller.config.load import load_config
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
+from controller.data.held_out import read_held_out
 from protocol.errors import ConfigError
 
 
@@ -89,7 +89,7 @@ def test_check_says_what_evaluation_costs_and_refuses_a_missing_file(tmp_path, f
         "evaluation:\n  every_steps: 5\n  samples: 4\n  data:\n"
         "    here: {path: test.jsonl, columns: {prompt: question}}\n    gone: {path: gone.jsonl}\n"
     )
-    config = read_config(tmp_path / "run.yaml")
+    config = load_config(tmp_path / "run.yaml")
     assert config.evaluation.data["here"].path == file  # beside the configuration
     found = {finding.field: finding for finding in check(config)}
     assert found["evaluation.data.gone.path"].level == "error"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from controller import events
-from controller.journal import decode_event, encode_event
+from controller.core import events
+from controller.durability.event_codec import decode_event, encode_event
 from protocol import messages
-from protocol.codec import pack
 from protocol.errors import RemoteError
 from protocol.ids import TrajectoryId
+from protocol.wire.codec import pack
 
 SEGMENT = messages.Segment(attempt=1, policy_version=4, count=7)
 MESSAGES = [

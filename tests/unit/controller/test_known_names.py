@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.config import Config, Section, load_config
-from controller.config_file import valid_keys
-from controller.known_names import OURS, REMARKS
-from controller.pluggable import BUILT_IN, FILES
+from controller.config.known_names import OURS, REMARKS
+from controller.config.load import load_config, valid_keys
+from controller.config.models import Config, Section
+from controller.config.pluggable import BUILT_IN, FILES
 from protocol.errors import ConfigError
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from controller.ledger import Ledger
+from controller.core.state.ledger import Ledger
 
 
 def test_generating_groups_are_useless_once_occupied_ones_fill_every_batch_in_reach():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from controller.commands import Finish, Send, Spawn, Warn
-from controller.events import PromptsRead, Received, StopRequested, Tick, WorkerExited
-from controller.watchdog import Watchdog
+from controller.core.commands import Finish, Send, Spawn, Warn
+from controller.core.events import PromptsRead, Received, StopRequested, Tick, WorkerExited
+from controller.host.watchdog import Watchdog
 from protocol import messages
 from protocol.messages import Attach, Beat, Delta, Generated
 from tests.unit.controller.test_liveness import Run as TwoMemberRun

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.commands import ReadHeldOut, ReportEvaluation, Send
-from controller.events import HeldOutRead, PromptsRead, Restarted, WorkerExited
+from controller.core.commands import ReadHeldOut, ReportEvaluation, Send
+from controller.core.events import HeldOutRead, PromptsRead, Restarted, WorkerExited
 from protocol import messages
 from protocol.messages import Attach, Beat, Delta, Generated
 from tests.unit.controller.test_core import Run as OneInstanceRun

@@ -2,7 +2,7 @@
 
 from test_evaluation import Evaluated
 
-from controller.events import PromptsRead, Restarted
+from controller.core.events import PromptsRead, Restarted
 from protocol import messages
 
 

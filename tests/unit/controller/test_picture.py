@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from controller.core_image import Freezer
-from controller.picture import IS_POSSIBLE, Picture
-from controller.snapshots import Snapshots
+from controller.durability.core_image import Freezer
+from controller.durability.fork import IS_POSSIBLE, Picture
+from controller.durability.snapshots import Snapshots
 from tests.unit.controller.answered_run import AnsweredRun
 
 pytestmark = pytest.mark.skipif(not IS_POSSIBLE, reason="a copy of the process is made on Linux only")

@@ -2,11 +2,11 @@
 
 from test_core import Run
 
-from controller.commands import Finish, Warn
-from controller.supervisor import _Log
+from controller.core.commands import Finish, Warn
+from controller.host.supervisor import _Log
 from protocol import messages
-from protocol.codec import from_fields, to_fields
 from protocol.messages import Message
+from protocol.wire.codec import from_fields, to_fields
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
 TRACEBACK = 'Traceback (most recent call last):\n  File "reward.py", line 3\nValueError: '

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli import main
-from controller.events import Event, Received, Started
-from controller.profile import profile
-from controller.recording import NEEDED_FACTS
-from controller.store import Store
+from controller.cli.main import main
+from controller.core.events import Event, Received, Started
+from controller.durability.recording import NEEDED_FACTS
+from controller.durability.store import Store
+from controller.history.profile import profile
 from protocol.errors import RunError
 from protocol.messages import Attach, InstanceStatus
 from strategies.cost_model import QWEN_7B_TP1, Coefficients, load_coefficients, scaled, step_latency

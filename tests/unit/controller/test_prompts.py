@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from controller.config import Config
-from controller.prompts import PromptSource
+from controller.config.models import Config
+from controller.data.prompts import PromptSource
 from protocol.errors import ConfigError
 
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from controller.check import check
-from controller.config import Config
-from controller.held_out import read_held_out
-from controller.prompts import MAX_UNUSABLE, PromptSource
+from controller.check.problems import check
+from controller.config.models import Config
+from controller.data.held_out import read_held_out
+from controller.data.prompts import MAX_UNUSABLE, PromptSource
 from protocol.errors import ConfigError
 
 HALF = '{"prompt": "what is \\ud83d"}\n'

@@ -2,9 +2,9 @@
 
 import random
 
-from controller.dispatch_queue import DispatchQueue
-from controller.groups import Trajectory
-from controller.shortlist import Shortlist
+from controller.core.state.candidates import Shortlist
+from controller.core.state.dispatch_queue import DispatchQueue
+from controller.core.state.groups import Trajectory
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 

@@ -5,11 +5,11 @@ import sqlite3
 
 import pytest
 
-from controller.events import Started
-from controller.fingerprint import NOTHING
-from controller.recording import Recording
-from controller.release import release
-from controller.store import SCHEMA_VERSION, Store
+from controller.core.events import Started
+from controller.durability.fingerprint import NOTHING
+from controller.durability.recording import Recording
+from controller.durability.release import release
+from controller.durability.store import SCHEMA_VERSION, Store
 from protocol.errors import RunError
 from tests.unit.controller.answered_run import AnsweredRun
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.cli import main
-from controller.config import load_config
-from controller.render import render_kubernetes, render_slurm
+from controller.cli.main import main
+from controller.cluster.render import render_kubernetes, render_slurm
+from controller.config.load import load_config
 from protocol.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

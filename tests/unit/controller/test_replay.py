@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller.cli import main
-from controller.fingerprint import NOTHING
-from controller.recording import Recording
-from controller.replay import replay
-from controller.story import story
+from controller.cli.main import main
+from controller.durability.fingerprint import NOTHING
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.history.story import story
 from protocol.errors import RunError
 from tests.unit.controller.answered_run import AnsweredRun, execute
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from answered_run import AnsweredRun
 
-from controller.config import Config
-from controller.config_file import change_config
-from controller.prompts import PromptSource
-from controller.resume import advance, finished_steps, read_past
-from controller.run_directory import RunDirectory
-from controller.store import Store
+from controller.config.load import change_config
+from controller.config.models import Config
+from controller.data.prompts import PromptSource
+from controller.durability.store import Store
+from controller.host.resume import advance, finished_steps, read_past
+from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, RunError
 
 

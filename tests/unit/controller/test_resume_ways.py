@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.config_file import change_config
-from controller.resume import read_past
+from controller.config.load import change_config
+from controller.host.resume import read_past
 from protocol.errors import ConfigError, RunError
 from tests.unit.controller.answered_run import AnsweredRun
 

@@ -4,10 +4,10 @@ import pytest
 
 from benchmarks.fault_host import Plagues
 from benchmarks.survivors import SurvivingSimulation
-from controller.commands import Send
-from controller.core import Core
-from controller.events import Received, Restarted, Tick, WorkerExited
-from controller.registry import Instance
+from controller.core.commands import Send
+from controller.core.core import Core
+from controller.core.events import Received, Restarted, Tick, WorkerExited
+from controller.core.state.registry import Instance
 from protocol.messages import Attach, Holding, Keep, Ready
 from tests.simulation.test_simulated_runs import config
 

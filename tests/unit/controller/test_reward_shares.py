@@ -2,8 +2,8 @@
 
 from test_core import Run
 
-from controller.commands import Send
-from controller.events import PromptsRead
+from controller.core.commands import Send
+from controller.core.events import PromptsRead
 from protocol import messages
 
 ROLLOUT = {"instances": 1, "group_size": 1, "max_response_tokens": 10, "max_running": 4}

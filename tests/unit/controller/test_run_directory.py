@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.config import Config
-from controller.run_directory import MAX_SOCKET_PATH, RunDirectory
+from controller.config.models import Config
+from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
 from protocol.errors import ConfigError
 from protocol.segments import sweep
 from protocol.settings import WeightsSettings

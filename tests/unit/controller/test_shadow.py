@@ -2,10 +2,10 @@
 
 import pytest
 
-from controller.cli import main
-from controller.recording import Recording
-from controller.replay import replay
-from controller.shadow import KEPT, Shadow, other_config
+from controller.cli.main import main
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.history.compare_strategies import KEPT, Shadow, other_config
 from protocol.errors import ConfigError, RunError
 from strategies.presets import PRESETS
 from strategies.routing import by_least_requests

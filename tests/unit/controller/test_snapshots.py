@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from controller import snapshots
-from controller.commands import ReportStep
-from controller.core import Core
-from controller.core_image import Freezer
-from controller.recording import Recording
-from controller.release import release
-from controller.replay import replay, verdict_in_words
-from controller.resume import Past, read_past
-from controller.snapshots import Snapshots
-from controller.store import Store
+from controller.core.commands import ReportStep
+from controller.core.core import Core
+from controller.durability import snapshots
+from controller.durability.core_image import Freezer
+from controller.durability.recording import Recording
+from controller.durability.release import release
+from controller.durability.replay import replay, verdict_in_words
+from controller.durability.snapshots import Snapshots
+from controller.durability.store import Store
+from controller.host.resume import Past, read_past
 from protocol.errors import RunError
 from tests.unit.controller.answered_run import AnsweredRun
 

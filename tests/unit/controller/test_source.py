@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.source import Definition, call_problem, look_up
+from controller.check.source import Definition, call_problem, look_up
 
 
 @pytest.fixture

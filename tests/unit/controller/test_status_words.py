@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.console import verdict_lines
-from controller.events import StopRequested
-from controller.status import in_words
-from controller.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
+from controller.cli.console import verdict_lines
+from controller.cli.status import in_words
+from controller.core.events import StopRequested
+from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
 from protocol.messages import CheckpointSaved, TrainStepFinished
 from tests.unit.controller.test_core import Run
 from tests.unit.controller.test_watchdog import some_core, watchdog, written

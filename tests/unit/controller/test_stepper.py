@@ -7,18 +7,18 @@ import pytest
 from benchmarks.lies import scores
 from benchmarks.scripted import Disk, Scripted
 from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
-from controller import snapshots
-from controller.core import Core
-from controller.door import Door
-from controller.events import PeerFaulted, Received, Tick
-from controller.recording import Recording
-from controller.replay import replay, verdict_in_words
-from controller.resume import MAX_SKIPPED, read_past
-from controller.scoring import Scoring
-from controller.snapshots import Snapshots
-from controller.stepper import Stepper
-from controller.story import story
-from controller.trace import trace
+from controller.core.core import Core
+from controller.core.decisions.supply.scoring import Scoring
+from controller.core.decisions.workers.door import Door
+from controller.core.events import PeerFaulted, Received, Tick
+from controller.durability import snapshots
+from controller.durability.recording import Recording
+from controller.durability.replay import replay, verdict_in_words
+from controller.durability.snapshots import Snapshots
+from controller.history.story import story
+from controller.history.trace import trace
+from controller.host.resume import MAX_SKIPPED, read_past
+from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Beat, GroupScored, Role

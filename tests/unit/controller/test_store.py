@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.events import Received, Started, StopRequested, Tick
-from controller.store import Store
+from controller.core.events import Received, Started, StopRequested, Tick
+from controller.durability.store import Store
 from protocol.errors import LocalError, RunError
 from protocol.messages import (
     Beat,

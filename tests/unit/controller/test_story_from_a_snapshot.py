@@ -4,13 +4,13 @@ import sqlite3
 
 import pytest
 
-from controller import story as telling
-from controller.config import Config
-from controller.events import Received
-from controller.groups import FIRST_EVALUATION_GROUP
-from controller.recording import Recording
-from controller.replay import turns
-from controller.story import story
+from controller.config.models import Config
+from controller.core.events import Received
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.history import story as telling
+from controller.history.story import story
 from protocol.errors import RunError
 from protocol.messages import Attach
 from tests.unit.controller.answered_run import AnsweredRun
@@ -105,7 +105,7 @@ def test_a_run_that_ends_while_it_is_read_leaves_nothing_beside_its_file(tmp_pat
 
 
 def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr("controller.recording.AT_ONCE", 5)
+    monkeypatch.setattr("controller.durability.recording.AT_ONCE", 5)
     run = AnsweredRun(tmp_path / "run.db", steps=2)
     run.to_the_end()
     with Recording(tmp_path) as recording:

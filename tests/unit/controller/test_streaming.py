@@ -3,11 +3,11 @@
 import pytest
 from test_core import Run
 
-from controller.config import Config
-from controller.config_rules import cross_field_problems
-from controller.core import Core
-from controller.core_image import Freezer, thaw
-from controller.events import PromptsRead, WorkerExited
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
+from controller.core.core import Core
+from controller.core.events import PromptsRead, WorkerExited
+from controller.durability.core_image import Freezer, thaw
 from protocol import messages
 from protocol.algorithms import ALGORITHMS
 from protocol.messages import Attach, Train, TrainAhead, TrainedAhead

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from controller.cli import main
+from controller.cli.main import main
 from tests.unit.controller.answered_run import AnsweredRun
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.core import Core
-from controller.run_directory import RunDirectory
+from controller.cli.status import in_words
+from controller.core.core import Core
+from controller.host.run_directory import RunDirectory
+from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
 from controller.simulation import Simulation
-from controller.status import in_words
-from controller.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
 from protocol.errors import RunError
 from tests.simulation.test_simulated_runs import config
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.config import load_config
+from controller.config.load import load_config
 from protocol.errors import ConfigError
 
 BOMB = "a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]\n" + "".join(

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from controller.config import Config
-from controller.config_rules import cross_field_problems
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
 from docs.make_algorithms import preset_table
 from protocol.algorithms import ALGORITHMS
 from protocol.settings import TrainerSettings
 from strategies.advantages import overlong_penalty
-from workers.losses import kl_estimate, log_ratio
+from workers.trainer.losses import kl_estimate, log_ratio
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "algorithms.md"
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol import messages
-from protocol.codec import ITEM_BYTES, Packet, decode, encode, from_fields, to_fields
 from protocol.errors import RemoteError
 from protocol.messages import (
     PROTOCOL_VERSION,
@@ -27,6 +26,7 @@ from protocol.messages import (
     Pulled,
     Ready,
 )
+from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, from_fields, to_fields
 
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
 

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from controller.check import check
-from controller.config import Config
-from protocol.descriptors import NR_OPEN, OWN, Limit, limit
+from controller.check.problems import check
+from controller.config.models import Config
+from protocol.wire.descriptors import NR_OPEN, OWN, Limit, limit
 
 RAISED = """
 import resource, subprocess, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 500))
-from protocol.descriptors import is_one_left, limit, raise_limit
+from protocol.wire.descriptors import is_one_left, limit, raise_limit
 assert limit() == (500, 200) == raise_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500, 500)
 count = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
@@ -23,7 +23,7 @@ try:
     while True:
         held.append(open("/dev/null"))
 except OSError as error:
-    from protocol.descriptors import are_spent
+    from protocol.wire.descriptors import are_spent
     assert are_spent(error)
 assert not is_one_left()
 held.pop().close()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.codec import from_fields, to_fields
 from protocol.errors import RemoteError
 from protocol.messages import MAX_TEXT_CHARS, Attach, CheckpointSaved, Detach, Serving, TrainStepFinished
 from protocol.plain_text import is_plain_line, plain, plain_line
+from protocol.wire.codec import from_fields, to_fields
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
 SHOWN = r"\x1b]0;pwned\x07\x1b[2J"

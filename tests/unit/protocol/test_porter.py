@@ -3,7 +3,7 @@
 import os
 import socket
 
-from protocol.porter import ACCEPTED, SURE_S, Porter
+from protocol.wire.porter import ACCEPTED, SURE_S, Porter
 
 
 def porter(most):

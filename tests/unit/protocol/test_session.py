@@ -5,10 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from protocol.codec import Packet
 from protocol.errors import LocalError
 from protocol.messages import Beat, PromptsEncoded, Retire
-from protocol.session import Session
+from protocol.wire.codec import Packet
+from protocol.wire.session import Session
 
 SIDES = st.sampled_from([0, 1])
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from protocol.codec import Packet, decode, encode
 from protocol.errors import RemoteError
 from protocol.messages import Delta, ExamplesEncoded, Generated, Message, PromptsEncoded
 from protocol.model_files import vocabulary_of
+from protocol.wire.codec import Packet, decode, encode
 
 SIZE = 100
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.config import StalenessSettings
+from controller.config.models import StalenessSettings
 from strategies.admission import (
     adaptive,
     areal,

@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.cost_model import QWEN_7B_TP1, Coefficients, scaled, step_latency
-from strategies.fleet import MAX_KINDS, Fleet
+from strategies.instance_kinds import MAX_KINDS, Fleet
 from tests.unit.strategies.test_fitting import Reports, wide
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.core_image import Freezer, thaw
+from controller.durability.core_image import Freezer, thaw
 from protocol.errors import ConfigError, PluginError
 from strategies.select import STRATEGIES, select
 from strategies.trial import SETTINGS, SITUATIONS, try_out

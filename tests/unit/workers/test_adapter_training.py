@@ -22,12 +22,12 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
-from workers.adapter import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
-from workers.adapter_layers import without_adapter
-from workers.checkpoints import newest_checkpoint
 from workers.engines.interface import Generation
 from workers.engines.torch.engine import make_engine
-from workers.trainer import Trainer, make_publisher, make_trainer, publish_shards
+from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
+from workers.models.lora_layers import without_adapter
+from workers.trainer.checkpoints import newest_checkpoint
+from workers.trainer.worker import Trainer, make_publisher, make_trainer, publish_shards
 from workers.weights.tensors import read
 
 needs_peft = pytest.mark.skipif(

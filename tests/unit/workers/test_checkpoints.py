@@ -8,8 +8,8 @@ from itertools import count
 import pytest
 import torch
 
-from workers import checkpoints
-from workers.checkpoints import newest_checkpoint, read_state, write_checkpoint
+from workers.trainer import checkpoints
+from workers.trainer.checkpoints import newest_checkpoint, read_state, write_checkpoint
 
 
 class Killed(BaseException):
@@ -41,7 +41,7 @@ def write(tmp_path, model_directory):
 
 
 def run_lines(call, lines):
-    """Whether `call` returned before it had run this many lines of workers/checkpoints.py."""
+    """Whether `call` returned before it had run this many lines of workers/trainer/checkpoints.py."""
     left = lines
 
     def trace(frame, event, argument):

@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from workers.checkpoints import newest_checkpoint, read_state, write_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, read_state, write_checkpoint
 
 
 @pytest.fixture

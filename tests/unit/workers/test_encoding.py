@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from workers.reward import encode_prompt, encode_response
+from workers.reward.worker import encode_prompt, encode_response
 
 ALPHABET = "abcABC |\n"
 EOS = len(ALPHABET)

@@ -5,9 +5,9 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.engine_mismatch import THRESHOLD, answers, as_batch, settings
-from controller.drift import Drift
+from controller.core.decisions.training.logprob_drift import Drift
 from workers.engines.interface import Generation
-from workers.training import Trainer
+from workers.trainer.trainer import Trainer
 
 SHAPE = {
     "vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

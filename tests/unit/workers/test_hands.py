@@ -5,7 +5,7 @@ import pytest
 
 from protocol.errors import RemoteError
 from protocol.messages import Delta, Generated, GenerationFailed, InstanceStatus, Keep
-from workers.hands import Hands
+from workers.rollout.unacknowledged import Hands
 
 
 def said(*deltas: tuple[Delta, list[int]]):

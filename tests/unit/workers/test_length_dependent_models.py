@@ -18,10 +18,10 @@ from transformers.masking_utils import create_sliding_window_causal_mask
 
 from protocol.errors import ConfigError
 from protocol.settings import RolloutSettings
-from workers.batch import Batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
-from workers.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.trainer.batch import Batch
+from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
 
 CPU = torch.device("cpu")
 VOCABULARY, CONTEXT = 40, 64

@@ -17,8 +17,8 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.model import stored_names
-from workers.trainer import Trainer
+from workers.models.model import stored_names
+from workers.trainer.worker import Trainer
 
 SHAPE = {
     "vocab_size": 16, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,

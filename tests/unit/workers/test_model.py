@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config
 
 from protocol.errors import ConfigError
-from workers.model import load_causal_lm, pick_device
+from workers.models.model import load_causal_lm, pick_device
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from protocol.errors import ConfigError
-from workers.batch import Batch
-from workers.model import load_causal_lm
-from workers.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.models.model import load_causal_lm
+from workers.trainer.batch import Batch
+from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
 
 CPU = torch.device("cpu")
 VOCABULARY = 40

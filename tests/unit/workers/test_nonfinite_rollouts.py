@@ -7,8 +7,8 @@ from test_trainer import make_batch, on_policy
 from test_trainer import model_directory as model_directory
 from test_trainer import settings as settings
 
-from workers.losses import log_ratio
-from workers.trainer import Trainer
+from workers.trainer.losses import log_ratio
+from workers.trainer.worker import Trainer
 
 LOST = (3, 40)  # places of the tokens in the batch
 

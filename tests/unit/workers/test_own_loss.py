@@ -7,7 +7,7 @@ import torch
 
 from protocol.errors import ConfigError, PluginError
 from protocol.settings import TrainerSettings
-from workers.own_loss import _made_up, answer, load_loss
+from workers.trainer.losses.own import _made_up, answer, load_loss
 
 CPU = torch.device("cpu")
 GOOD = "return -tokens.logprobs * tokens.advantages"

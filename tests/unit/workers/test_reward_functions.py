@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import ConfigError
-from workers.reward_functions import ScoreRequest, adapt
+from workers.reward.functions import ScoreRequest, adapt
 
 REQUEST = ScoreRequest(
     group=7,

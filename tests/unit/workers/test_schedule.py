@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.settings import TrainerSettings
-from workers.schedule import lr_share
+from workers.trainer.lr_schedule import lr_share
 
 
 def rates(steps, **options):

@@ -6,7 +6,7 @@ from test_trainer import make_batch, model_directory, settings  # noqa: F401 - f
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
 from protocol.errors import ConfigError
-from workers.trainer import Trainer
+from workers.trainer.worker import Trainer
 
 
 @pytest.fixture

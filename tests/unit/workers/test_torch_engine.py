@@ -29,7 +29,7 @@ from protocol.settings import (
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine, make_engine
 from workers.engines.torch import engine as engine_module
-from workers.model import load_causal_lm, stop_tokens
+from workers.models.model import load_causal_lm, stop_tokens
 
 VOCABULARY, CONTEXT, STOP = 24, 96, 1
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}

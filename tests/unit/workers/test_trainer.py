@@ -24,10 +24,10 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
-from workers.batch import read_batch
-from workers.model import load_causal_lm
-from workers.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
-from workers.trainer import Trainer, make_trainer
+from workers.models.model import load_causal_lm
+from workers.trainer.batch import read_batch
+from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.trainer.worker import Trainer, make_trainer
 
 CPU = torch.device("cpu")
 SHAPE = {

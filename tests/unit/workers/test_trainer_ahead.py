@@ -10,7 +10,7 @@ from test_trainer import make_batch, model_directory, settings  # noqa: F401 - t
 
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train, TrainAhead
-from workers.trainer import Trainer, make_trainer
+from workers.trainer.worker import Trainer, make_trainer
 
 GROUPS = 6
 PARTS = (([4], [0, 2], [1, 3, 5]), ([5, 1, 3, 0, 2], [4]), ([3], [5], [1], [0], [2], [4]))

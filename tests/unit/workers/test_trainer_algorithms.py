@@ -12,7 +12,7 @@ from test_trainer import make_batch, model_directory, on_policy, settings  # noq
 
 from protocol.algorithms import ALGORITHMS
 from protocol.errors import ConfigError, RunError
-from workers.trainer import Trainer, make_trainer
+from workers.trainer.worker import Trainer, make_trainer
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "algorithms.md"
 
@@ -52,8 +52,8 @@ def test_the_pass_that_trains_gives_the_proximal_logprobs_of_a_single_minibatch(
     outcomes = []
     for has_own_pass in (False, True):
         if has_own_pass:
-            for module in ("flat", "training"):
-                monkeypatch.setattr(f"workers.{module}.needs_own_pass", lambda options: True)
+            for module in ("token_batch", "trainer"):
+                monkeypatch.setattr(f"workers.trainer.{module}.needs_own_pass", lambda options: True)
         trainer = make(rejection="sequence", rejection_bounds=(0.8, 1.25), importance_level="sequence")
         metrics = [trainer.train_step(*make_batch(seed=v, train_version=v)) for v in range(2)]
         outcomes.append((metrics, trainer.state_for_publish()))

@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from protocol.codec import from_fields, to_fields
 from protocol.errors import ConfigError
 from protocol.messages import MAX_METRICS, MAX_REWARD, TrainStepFinished
-from workers.reward import check_vocabulary
-from workers.reward_functions import ScoreRequest, adapt
-from workers.trainer import sound
+from protocol.wire.codec import from_fields, to_fields
+from workers.reward.functions import ScoreRequest, adapt
+from workers.reward.worker import check_vocabulary
+from workers.trainer.worker import sound
 
 REQUEST = ScoreRequest(3, {}, "p", [1], ["a", "b"], [[1], [2]], ["stop", "length"])
 

@@ -19,12 +19,12 @@ from transformers import PreTrainedModel
 
 from protocol.model_shape import length_limits, spans
 from protocol.settings import RolloutSettings, SamplingSettings, WorkerSettings
-from workers.adapter import MergedAdapter
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward, check_lengths
 from workers.engines.torch.sampling import sample, uniform_noise
-from workers.model import load_causal_lm, pick_device, replace_weights, stop_tokens
+from workers.models.lora import MergedAdapter
+from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
 PREFILL_TOKENS = {
     "cpu": 2048,

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.engines.torch.cache import KvRows, LayerKv
-from workers.small_copy import SmallCopy, difference, in_words, passed_spans, small_copy
+from workers.models.small_copy import SmallCopy, difference, in_words, passed_spans, small_copy
 
 ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
 SMALL_TOLERANCE = 1e-4  # of logits in float32, as a share of the largest

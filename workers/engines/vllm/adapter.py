@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from vllm.lora.request import LoRARequest
 
 from protocol.settings import LoraSettings
-from workers.adapter import (
+from workers.models.lora import (
     DIGEST,
     adapter_config,
     check_adapter,

@@ -16,7 +16,7 @@ from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 from protocol.errors import ConfigError
 from protocol.settings import WorkerSettings
 from workers.engines.vllm.weights import checkpoint_shapes
-from workers.model import pick_device, stop_tokens
+from workers.models.model import pick_device, stop_tokens
 
 if TYPE_CHECKING:
     from workers.engines.vllm.engine import VllmEngine

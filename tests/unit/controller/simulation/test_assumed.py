@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from controller.cli import main
-from controller.config import Config, load_config
+from controller.cli.main import main
+from controller.config.load import load_config
+from controller.config.models import Config
 from controller.simulation.assumed import in_words
 
 ROOT = Path(__file__).parents[4]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.config import Config
+from controller.config.models import Config
 from controller.simulation.bounds import hardware_bound, throughput_bound
 
 PRINTED = {  # hardware, then max_staleness 0, 1, 3

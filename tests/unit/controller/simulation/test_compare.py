@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from controller.cli import main
-from controller.config import Config
+from controller.cli.main import main
+from controller.config.models import Config
 from controller.simulation.compare import STRATEGIES, cell_config, compare, strategies_named
 from controller.simulation.records import Totals, TrainStart, window
 from controller.simulation.report import COLUMNS, cells_of

@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller.config import Config
-from controller.events import Received
+from controller.config.models import Config
+from controller.core.events import Received
+from controller.durability.store import Store
 from controller.simulation import Simulation, window
 from controller.simulation.traces import read_lengths
-from controller.store import Store
 from protocol.errors import ConfigError
 from protocol.messages import Delta, Generated
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from controller.cli import main
-from controller.config import Config
-from controller.fingerprint import fingerprint
-from controller.recording import Recording
-from controller.replay import replay
-from controller.shadow import other_config
+from controller.cli.main import main
+from controller.config.models import Config
+from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.durability.store import Store
+from controller.history.compare_strategies import other_config
 from controller.simulation import Simulation, window
 from controller.simulation.whatif import STEPS as SIMULATED
 from controller.simulation.whatif import Comparison, exchange, go_on, reach
-from controller.store import Store
 from protocol.errors import ConfigError, RunError
 
 STEPS = 40

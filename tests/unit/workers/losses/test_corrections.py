@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from workers.losses import (
+from workers.trainer.losses import (
     effective_sample_size,
     importance_weights,
     loglinear_proximal,

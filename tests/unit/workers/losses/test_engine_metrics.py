@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from workers.losses import engine_metrics
+from workers.trainer.losses import engine_metrics
 
 COUNT, VOCABULARY = 4000, 30
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from workers.losses import chosen_logprobs
+from workers.trainer.losses import chosen_logprobs
 
 
 def test_chosen_logprobs_and_entropy_have_the_values_and_gradients_of_a_log_softmax(monkeypatch):
-    monkeypatch.setattr("workers.losses.logprobs.CHUNK_ELEMENTS", 21)  # 3 rows at a time
+    monkeypatch.setattr("workers.trainer.losses.logprobs.CHUNK_ELEMENTS", 21)  # 3 rows at a time
     logits = torch.randn(10, 7, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, 7, (10,))
     reference = (logits / 0.7).log_softmax(-1)

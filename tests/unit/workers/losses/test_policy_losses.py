@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from protocol.settings import TrainerSettings
-from workers.losses import LOSSES, Tokens, policy_loss
+from workers.trainer.losses import LOSSES, Tokens, policy_loss
 
 EXACT = 1e-9
 

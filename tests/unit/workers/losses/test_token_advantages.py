@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workers.losses import (
+from workers.trainer.losses import (
     explained_variance,
     generalized_advantages,
     standardized,

@@ -14,8 +14,8 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
-from workers.ranks import Ranks
-from workers.weights.publisher import Publisher
+from workers.trainer.publisher import Publisher
+from workers.trainer.ranks import Ranks
 from workers.weights.tensors import read
 
 TENSORS = {"w": torch.arange(6.0)}

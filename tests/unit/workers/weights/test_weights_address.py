@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from controller.config import Config
-from controller.core import worker_settings
+from controller.config.models import Config
+from controller.core.core import worker_settings
 from protocol.errors import ConfigError
-from workers.host import Overrides
+from workers.host.serve import Overrides
 from workers.weights.address import VARIABLE, Announced, address_to_announce
-from workers.weights.neighbour import _say
+from workers.weights.agent_process import _say
 
 LOCAL = "ipc:///run/controller"
 

@@ -1,0 +1,1 @@
+"""What `launch.py check` finds before anything starts."""

@@ -1,0 +1,166 @@
+"""What a run takes in memory, part by part, against what this machine has.
+
+Invariant: upper bounds of what is kept; activations, which hang on the model and on
+`trainer.activation_checkpointing`, and what libraries take for themselves are left out.
+
+Shapes: N response tokens of a micro-batch, V vocabulary.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+from controller.check.lora import Shapes, adapter_parameters
+from controller.config.models import Config
+from protocol.model_shape import text_shape
+
+BYTES = {"float32": 4, "bfloat16": 2}
+MASTER, MOMENTS, GRADIENT = 4, 8, 4  # bytes for each weight that is trained, all float32
+ANSWER_S = 10.0  # for nvidia-smi, which is slow on a machine of many GPUs
+MemoryFinding = tuple[Literal["error", "note"], str, str]
+"""(level, field, text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by part: of one rollout instance, of one trainer rank, and of what rank 0 holds in host memory
+    while a checkpoint is copied."""
+
+    instance: Mapping[str, int]
+    rank: Mapping[str, int]
+    checkpoint: int
+
+
+def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memory:
+    """What the parts of a run take; `shape` is the model's config.json, `weights` are shapes by name."""
+    trainer, rollout = config.trainer, config.rollout
+    parameters = sum(map(prod, weights.values()))
+    width, ranks = BYTES[config.model.dtype], trainer.ranks
+    instance = {"weights": parameters * width, "KV cache": _kv_bytes(config, shape)}
+    trained, rank = parameters, {}
+    if trainer.lora.rank:
+        trained = adapter_parameters(config, weights)
+        rank["frozen weights"] = parameters * _forward_width(config) // ranks
+        if rollout.engine == "torch":
+            instance = {"weights merged with the adapter": parameters * width} | instance
+    elif trainer.kl_coefficient > 0:
+        rank["reference model"] = parameters * MASTER // ranks
+    learners = trained + (parameters if trainer.baseline == "value" else 0)
+    rank["weights"] = learners * MASTER // ranks
+    rank["AdamW's moments"] = learners * MOMENTS // ranks
+    # FSDP reduces gradients once per optimizer step; until then each rank sums up whole ones
+    rank["gradient, whole on each rank" if ranks > 1 else "gradient"] = learners * GRADIENT
+    rank["logits of a micro-batch with their gradient"] = 2 * _logits_bytes(config, shape)
+    return Memory(instance, rank, learners * (MASTER + MOMENTS) + trained * width)
+
+
+def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Iterator[MemoryFinding]:
+    """Notes with the parts, and what does not fit into what is known of this machine."""
+    memory, rollout, trainer = memory_of(config, shape, weights), config.rollout, config.trainer
+    local = rollout.instances * (not trainer.is_supervised)
+    instances = local * sum(memory.instance.values())
+    ranks = trainer.ranks if trainer.local else 0
+    logits = next(size for part, size in memory.rank.items() if part.startswith("logits"))
+    trainers = ranks * (sum(memory.rank.values()) - logits)
+    text = (
+        f"about {in_words(instances + trainers)} for weights, optimizer and KV cache: {local} instances of "
+        f"{_parts(memory.instance)}; and the trainer."
+    )
+    host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not (_is_on_gpu(rollout.device) or _is_on_gpu(trainer.device)) and instances + trainers > host_bytes:
+        yield (
+            "error", "rollout.max_running",
+            f"{text} This machine has {in_words(host_bytes)}; lower rollout.max_running or instances, or "
+            "take a smaller model.",
+        )  # fmt: skip
+    else:
+        yield "note", "rollout.max_running", text
+    yield "note", "trainer.ranks", _trainer_text(config, memory, host_bytes)
+    if trainer.local and memory.checkpoint > host_bytes:
+        yield (
+            "note", "trainer.checkpoint_steps",
+            f"rank 0 gathers {in_words(memory.checkpoint)} of weights and moments in host memory for each "
+            f"checkpoint, more than the {in_words(host_bytes)} of this machine. Train an adapter "
+            "(trainer.lora.rank) or a smaller model, or take a larger machine.",
+        )  # fmt: skip
+
+
+def _trainer_text(config: Config, memory: Memory, host_bytes: int) -> str:
+    """The parts of a rank, and whether they fit."""
+    need = sum(memory.rank.values())
+    each = "each of the ranks" if config.trainer.ranks > 1 else "the trainer"
+    text = (
+        f"{each} takes {in_words(need)} and its activations: {_parts(memory.rank)}. For a checkpoint rank 0 "
+        f"holds another {in_words(memory.checkpoint)} in host memory."
+    )
+    room, place = host_bytes // config.trainer.ranks, "this machine has for each"
+    if _is_on_gpu(config.trainer.device):
+        gpus = [] if config.trainer.cpu_offload else gpu_bytes()
+        room, place = min(gpus, default=0), "a GPU of this machine has"
+    if config.trainer.local and room and need > room:
+        remedy = "Lower trainer.max_tokens_per_microbatch, take more trainer.ranks, or train an adapter"
+        whole = config.trainer.ranks > 1 and memory.rank["gradient, whole on each rank"] > room
+        if whole:
+            remedy = "More ranks do not divide the gradient: train an adapter"
+        text += f" That is more than the {in_words(room)} that {place}. {remedy} (trainer.lora.rank)."
+    return text
+
+
+def gpu_bytes() -> list[int]:
+    """Memory of each GPU of this machine; [] if there is none, or nobody tells."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None or not Path("/dev/nvidia0").exists():
+        return []
+    command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [int(line) << 20 for line in told.split() if line.isdigit()]
+
+
+def in_words(count_bytes: int) -> str:
+    """Bytes for people."""
+    return f"{count_bytes / 1e9:.1f} GB" if count_bytes >= 1e9 else f"{count_bytes / 1e6:.1f} MB"
+
+
+def _parts(sizes: Mapping[str, int]) -> str:
+    """Sizes with their names; the last of them, which hangs on lengths, is an upper bound."""
+    words = [f"{in_words(size)} {part}" for part, size in sizes.items()]
+    return f"{', '.join(words[:-1])} and up to {words[-1]}"
+
+
+def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
+    """KV cache of `rollout.max_running` responses of full length."""
+    text, rollout = text_shape(shape), config.rollout
+    heads = text.get("num_key_value_heads") or text.get("num_attention_heads", 0)
+    head_size = text.get("head_dim") or text.get("hidden_size", 0) // max(
+        text.get("num_attention_heads", 1), 1
+    )
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    each = 2 * text.get("num_hidden_layers", 0) * heads * head_size * BYTES[config.model.dtype]
+    return each * longest * rollout.max_running
+
+
+def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:
+    """[N, V] of the largest micro-batch: the budget, or one response that is longer than it."""
+    rollout = config.rollout
+    tokens = max(config.trainer.max_tokens_per_microbatch, rollout.max_response_tokens)
+    return tokens * text_shape(shape).get("vocab_size", 0) * _forward_width(config)
+
+
+def _forward_width(config: Config) -> int:
+    """Bytes of a number in the forward pass."""
+    name = config.trainer.forward_dtype
+    if name == "auto":
+        name = config.model.dtype if _is_on_gpu(config.trainer.device) else "float32"
+    return BYTES[name]
+
+
+def _is_on_gpu(device: str) -> bool:
+    return device.startswith("cuda") or (device == "auto" and Path("/dev/nvidia0").exists())

@@ -1,0 +1,80 @@
+"""What can be known of the functions that a configuration names by import path.
+
+Invariants: in this process sources are parsed, never run; strategies are called on made-up situations in a
+process of their own, because the controller imports and calls them anyway; a loss is called if asked for.
+"""
+
+import difflib
+from collections.abc import Iterator
+
+from controller.check.data import Remark
+from controller.check.source import Definition, call_problem, look_up
+from controller.config.models import Config
+from controller.config.pluggable import BUILT_IN, CALLED
+from protocol.asking import ask
+from protocol.errors import Unanswered
+
+TRIAL_S = 30.0  # to import the module, and for a few dozen calls
+
+Remarks = Iterator[Remark]
+
+
+def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
+    """On every key of the one list. `is_thorough`: take the seconds that calling a loss takes."""
+    for key, known in BUILT_IN.items():
+        value = _value(config, key)
+        if value is None or value in known:
+            continue
+        problem = _problem(key, value, known)
+        section, field = key.split(".")
+        if problem is not None:
+            yield "error", key, problem
+        elif section == "staleness":
+            yield from _tried("strategies.trial", key, {"field": field, "name": value})
+        elif key == "trainer.loss" and is_thorough:
+            yield from _tried(
+                "workers.trainer.losses.own",
+                key,
+                {"name": value, "settings": config.trainer.model_dump_json()},
+            )
+
+
+def _value(config: Config, key: str) -> str | None:
+    section, field = key.split(".")
+    value: str | None = getattr(getattr(config, section), field)
+    if key == "evaluation.reward_function":
+        return value or None  # that of training
+    return None if key == "reward.function" and config.trainer.is_supervised else value
+
+
+def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
+    if not value:
+        return "is empty; expected the import path of a function that scores responses."
+    if known and ":" not in value:
+        near = difflib.get_close_matches(value, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        return (
+            f"{value!r} is neither built in ({', '.join(known)}) nor an import path such as "
+            f"`mine.py:function`.{meant}"
+        )
+    found = look_up(value)
+    if isinstance(found, str):
+        return found + (f" Built in: {', '.join(known)}." if known else "")
+    if key in CALLED and isinstance(found, Definition) and found.parameters is not None:
+        words, positional, by_name = CALLED[key]
+        if problem := call_problem(found.parameters, positional=positional, by_name=by_name):
+            return f"{found.place} {problem}; it is called as {words}."
+    return None
+
+
+def _tried(module: str, key: str, question: dict[str, str]) -> Remarks:
+    try:
+        for level, text in ask(module, question, limit_s=TRIAL_S):
+            yield level, key, text
+    except Unanswered as error:
+        yield (
+            "error",
+            key,
+            f"{question['name']} was called on made-up arguments, and the process {error}. Expected answers "
+            "in milliseconds, and that it never ends the process.",
+        )

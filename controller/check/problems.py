@@ -1,0 +1,274 @@
+"""What can be known of a run before anything starts.
+
+Invariants: nothing of the user's is imported or executed in this process, files are only read; strategies
+and a loss, which are pure, are tried in a process of their own, a reward only if that is asked for; an error
+is what would end the run, a note is what a person may want to change.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from controller.check.data import HUB_NAME, Remark, samples
+from controller.check.lora import Shapes, adapter_problems
+from controller.check.memory import memory_findings
+from controller.check.model import model_findings
+from controller.check.plugins import plugin_remarks
+from controller.check.prompts import prompt_remarks
+from controller.check.reward import reward_remarks
+from controller.check.vllm import build_problem, vllm_problems
+from controller.config.evaluation import HeldOutSettings
+from controller.config.models import Config
+from controller.config.rules import cross_field_problems
+from protocol.errors import ConfigError
+from protocol.wire.descriptors import limit
+from protocol.wire.security import Keyring
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence about one setting."""
+
+    level: Literal["error", "note"]
+    field: str
+    text: str
+
+
+Findings = Iterator[Finding]
+
+
+def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = False) -> list[Finding]:
+    """Everything that is wrong with a run, or worth knowing, errors first; nothing of the run is started.
+
+    `is_thorough`: take the seconds that loading a tokenizer, a saved dataset or a loss takes. `calls_reward`:
+    call the reward once on the first row and made-up responses.
+    """
+    found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
+    checks: tuple[Callable[[Config], Findings], ...] = (
+        _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
+        _check_descriptors, _check_work, _check_evaluation,
+    )  # fmt: skip
+    for one in checks:
+        found += one(config)
+    remarks: list[Remark] = [*plugin_remarks(config, is_thorough=is_thorough)]
+    sources = samples(config, is_thorough=is_thorough)
+    for sample in sources:
+        remarks += sample.remarks
+    remarks += prompt_remarks(config, sources, _model_directory(config), is_thorough=is_thorough)
+    remarks += reward_remarks(config, sources, calls=calls_reward, is_thorough=is_thorough)
+    found += [Finding(level, field, text) for level, field, text in remarks]
+    return sorted(found, key=lambda finding: finding.level)
+
+
+def _check_promise(config: Config) -> Findings:
+    staleness = config.staleness
+    if staleness.ledger in ("arrival", "completion"):
+        yield Finding(
+            "note", "staleness.ledger",
+            f"`{staleness.ledger}` (strategy `{staleness.strategy}`) does not promise max_staleness "
+            f"{staleness.max_staleness}: older trajectories are trained, and counted (staleness/violations).",
+        )  # fmt: skip
+    elif staleness.ledger == "floor" or staleness.spare_groups:
+        yield Finding(
+            "note", "staleness.ledger" if staleness.ledger == "floor" else "staleness.spare_groups",
+            "groups that come too late for the bound are dropped, which favours short responses.",
+        )  # fmt: skip
+
+
+def _model_directory(config: Config) -> Path:
+    base = Path(config.run.dir) / config.run.name if config.model.factory else Path.cwd()
+    return base / config.model.path
+
+
+def _check_engine(config: Config) -> Findings:
+    if (config.rollout.instances or config.trainer.local) and (problem := build_problem()):
+        yield Finding("error", "rollout.engine", problem)
+    if config.rollout.engine != "vllm":
+        return
+    file = _model_directory(config) / "config.json"
+    try:
+        shape = json.loads(file.read_text()) if file.is_file() else {}
+    except (OSError, ValueError):
+        return  # _check_model says it
+    for field, text in vllm_problems(config.rollout, shape):
+        yield Finding("error", field, text)
+
+
+def _check_model(config: Config) -> Findings:
+    directory = _model_directory(config)
+    if not (directory / "config.json").is_file():
+        if config.model.factory is None:
+            yield Finding(
+                "error", "model.path",
+                f"there is no model at {directory}: no config.json. Download one (`{_download(config)}`) and "
+                "name its folder, or set model.factory.",
+            )  # fmt: skip
+        yield from _architecture_findings(config, {}, {})
+        return
+    try:
+        shape = json.loads((directory / "config.json").read_text())
+        weights = {
+            name: shape for file in directory.glob("*.safetensors") for name, shape in _shapes(file).items()
+        }
+    except (OSError, ValueError) as error:
+        yield Finding(
+            "error", "model.path", f"{directory} cannot be read: {error}. Save or download the model again."
+        )
+        return
+    yield from _architecture_findings(config, shape, weights)
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    context = shape.get("max_position_embeddings")
+    if context is not None and longest > context:
+        yield Finding(
+            "error", "rollout.max_response_tokens",
+            f"{rollout.max_prompt_tokens} prompt and {rollout.max_response_tokens} response tokens are "
+            f"{longest}, but the model has {context} positions; lower either.",
+        )  # fmt: skip
+    if weights:
+        for level, field, text in memory_findings(config, shape, weights):
+            yield Finding(level, field, text)
+
+
+def _download(config: Config) -> str:
+    name = config.model.path
+    if HUB_NAME.fullmatch(name):
+        return f"hf download {name} --local-dir {name.rpartition('/')[2]}"
+    return "hf download NAME --local-dir DIR"
+
+
+def _architecture_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
+    for field, text in adapter_problems(config, shape, weights):
+        yield Finding("error", field, text)
+    for level, field, text in model_findings(config, shape, weights):
+        yield Finding(level, field, text)
+
+
+def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    """Those of all tensors in a safetensors file, from its header."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header: dict[str, Any] = json.loads(stream.read(size))
+    header.pop("__metadata__", None)
+    return {name: tuple(tensor["shape"]) for name, tensor in header.items()}
+
+
+def _check_run_directory(config: Config) -> Findings:
+    directory = (Path(config.run.dir) / config.run.name).absolute()
+    nearest = next(place for place in (directory, *directory.parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        yield Finding(
+            "error",
+            "run.dir",
+            f"{directory} cannot be written: {nearest} is not a folder that you may write to.",
+        )
+
+
+def _check_keys(config: Config) -> Findings:
+    if config.controller.keys:
+        try:
+            Keyring(config.controller.keys)
+        except ConfigError as error:
+            yield Finding("error", "controller.keys", str(error))
+
+
+def _check_port(config: Config) -> Findings:
+    host, _, port = config.controller.bind.removeprefix("tcp://").rpartition(":")
+    if not config.controller.bind.startswith("tcp://") or not port.isdigit():
+        return
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("" if host == "*" else host.strip("[]"), int(port)))
+        except OSError as error:
+            yield Finding(
+                "error",
+                "controller.bind",
+                f"{config.controller.bind} cannot be bound: {error.strerror}. Choose another port, or "
+                "`auto`.",
+            )
+
+
+def _check_descriptors(config: Config) -> Findings:
+    found = limit()
+    local = config.rollout.instances + config.reward.workers
+    yield Finding("error" if local > found.workers else "note", "controller.bind", found.in_words())
+
+
+def _check_work(config: Config) -> Findings:
+    rollout, trainer, staleness = config.rollout, config.trainer, config.staleness
+    if trainer.is_supervised:
+        yield Finding(
+            "note", "trainer.algorithm",
+            "`sft` trains on the responses of the data: no rollout worker is started, and the sections "
+            "`staleness` and `reward.function` have no effect.",
+        )  # fmt: skip
+        return
+    if rollout.sampling.temperature == 0:
+        yield Finding(
+            "note",
+            "rollout.sampling.temperature",
+            "0 makes all responses to a prompt equal, so nothing can be learnt from comparing them.",
+        )
+    if rollout.instances == 0:
+        yield Finding(
+            "note", "rollout.instances", "0: the run waits until rollout workers attach from outside."
+        )
+    if staleness.max_staleness == 0:
+        yield Finding(
+            "note",
+            "staleness.max_staleness",
+            "0 is synchronous: rollout and training take turns. 1 to 3 lets them overlap.",
+        )
+    processes = rollout.instances * rollout.threads + trainer.ranks * trainer.threads
+    if processes > (cores := os.cpu_count() or 1):
+        yield Finding(
+            "note",
+            "rollout.instances",
+            f"instances and trainer use {processes} threads on {cores} cores; on CPUs they share them.",
+        )
+    in_flight = staleness.in_flight_batches
+    batches = staleness.max_staleness + 1 if isinstance(in_flight, str) else in_flight
+    trajectories = int(batches * trainer.batch_groups) * rollout.group_size
+    yield Finding(
+        "note", "staleness.in_flight_batches",
+        f"up to {trajectories} trajectories are in the system at once, and instances decode up to "
+        f"{rollout.instances * rollout.max_running}.",
+    )  # fmt: skip
+
+
+def _check_evaluation(config: Config) -> Findings:
+    evaluation = config.evaluation
+    if not evaluation.every_steps:
+        if evaluation.data:
+            yield Finding("note", "evaluation.every_steps", "is 0, so nothing is evaluated.")
+        return
+    counts: list[int | None] = []
+    for one in evaluation.data.values():
+        counts.append(_prompt_count(one))
+    every, steps = evaluation.every_steps, config.run.steps
+    versions = {*range(every, steps + 1, every), *[0] * evaluation.at_start, *[steps] * evaluation.at_end}
+    known, each = sum(count or 0 for count in counts), evaluation.samples
+    words = f"{'at least ' * (None in counts)}{known} held-out prompts x {each} samples = {known * each}"
+    training = steps * config.trainer.batch_groups * config.rollout.group_size
+    share = len(versions) * known * each / training
+    yield Finding(
+        "note", "evaluation.every_steps",
+        f"{words} responses each time, {len(versions)} times; all together {share:.1%} of the {training} "
+        "responses that are trained.",
+    )  # fmt: skip
+
+
+def _prompt_count(one: HeldOutSettings) -> int | None:
+    """Prompts of a held-out set, as far as it can be told without running anything."""
+    path = Path(one.path)
+    if not path.is_file():
+        return one.max_prompts or None
+    with path.open("rb") as lines:
+        count = sum(not line.isspace() for line in lines)
+    return min(count, one.max_prompts or count)

@@ -1,0 +1,109 @@
+"""What can be known of the reward before anything starts.
+
+Invariants: its source is read, nothing is imported, unless the user asks for one call: a reward may cost
+money or change something, so it is made in a process of its own, with the time limit of a run.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from controller.check.data import Level, Remark, Sample
+from controller.check.source import Definition, look_up
+from controller.config.models import Config
+from protocol.asking import ask
+from protocol.errors import Unanswered
+from protocol.reward_shapes import Signature, missing_problem, offered_names, shape_problem
+
+IMPORT_S = 120.0  # for the module, which may pull in a large library
+RESPONSES = ("This response was made up by launch.py check.", "")
+
+
+def reward_remarks(
+    config: Config, samples: Sequence[Sample], *, calls: bool = False, is_thorough: bool = False
+) -> Iterator[Remark]:
+    """On the functions that score what is trained, and what is held out. `calls`: call each once."""
+    if config.trainer.is_supervised:
+        return
+    held_out = [sample for sample in samples if sample.section != "data"]
+    trained = [sample for sample in samples if sample.section == "data"]
+    functions = {"reward.function": (config.reward.function, trained)}
+    if config.evaluation.reward_function:
+        functions["evaluation.reward_function"] = (config.evaluation.reward_function, held_out)
+    else:
+        functions["reward.function"] = (config.reward.function, trained + held_out)
+    for key, (function, scored) in functions.items():
+        found = look_up(function) if function else ""
+        if isinstance(found, str):
+            continue  # said where import paths are looked at
+        problems = list(_problems(found, scored))
+        for level, text in problems:
+            yield level, key, text
+        if any(level == "error" for level, _ in problems):
+            continue
+        if calls:
+            yield from _called(config, key, function, scored)
+        elif is_thorough:
+            known = "fits the data" if found and found.parameters else "cannot be read without importing it"
+            yield (
+                "note", key,
+                f"its signature {known}; it was not called. `launch.py check CONFIG --call-reward` calls "
+                "it once, on the first row and made-up responses.",
+            )  # fmt: skip
+
+
+def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
+    if found is None:
+        return
+    if found.is_class:
+        yield (
+            "error",
+            f"{found.place} is a class; expected a function or an object with `__call__`. Make one object "
+            f"in that file, `score = {found.name}()`, and name `score`.",
+        )
+    if found.parameters is None:
+        return
+    if not found.has_result:
+        yield (
+            "error",
+            f"{found.place} has no `return` with a value; expected a number per response, or a mapping "
+            "with `score`.",
+        )
+    taken = found.parameters
+    names = (taken.required, taken.names, taken.takes_any, taken.positional_only)
+    signature = Signature(*names)
+    if problem := shape_problem(signature):
+        yield "error", f"{found.place} {problem}"
+        return
+    for sample in scored:
+        problems = [missing_problem(signature, offered_names(signature, row), row) for row in sample.rows]
+        lacking = [problem for problem in problems if problem]
+        if problems and problems[0]:
+            yield "error", f"{found.place} {problems[0]}" + _of(sample)
+        elif lacking:
+            count = f"{len(lacking)} of the first {len(problems)} rows"
+            yield "note", f"{found.place} cannot score {count}{_of(sample)}: it {lacking[0]}"
+
+
+def _of(sample: Sample) -> str:
+    return "" if sample.section == "data" else f" (rows of {sample.section})"
+
+
+def _called(config: Config, key: str, function: str, scored: Sequence[Sample]) -> Iterator[Remark]:
+    for sample in scored:
+        question = {
+            "function": function,
+            "row": sample.rows[0] if sample.rows else None,
+            "prompts": {"path": sample.path, "seed": config.run.seed, "columns": sample.columns},
+            "responses": RESPONSES,
+            "timeout_s": config.reward.timeout_s,
+        }
+        try:
+            problem, rewards = ask(
+                "workers.reward.try_reward", question, limit_s=IMPORT_S + config.reward.timeout_s
+            )
+        except Unanswered as error:
+            problem = f"The process in which it was called {error}."
+        shown = f"called on the first row of {sample.path} and two made-up responses, one of them empty"
+        if problem is not None:
+            yield "error", key, f"{shown}: {problem}"
+        else:
+            yield "note", key, f"{shown}, it gave {', '.join(f'{reward:g}' for reward in rewards)}."

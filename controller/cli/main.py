@@ -1,0 +1,254 @@
+"""The commands behind launch.py.
+
+Invariants: exit code 0 is done, 1 a failed run (its first cause printed last), 2 a wrong configuration or
+command line, 130 stopped by Ctrl-C: at once by a second one, and by the first as long as there is nothing to
+finish, which is so until the run has begun; whatever happens, no process is left behind.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controller.check.problems import check as find_problems
+from controller.check.source import find_import_path
+from controller.cli import history, install, remote, render, simulate, stacks, status, testing
+from controller.cli.command_line import as_command
+from controller.cli.console import Console, make_console
+from controller.config.load import load_config
+from controller.config.models import Config
+from controller.controller import Controller
+from controller.history.profile import in_words
+from controller.history.profile import profile as profile_run
+from protocol.errors import ConfigError, StaleFlowError
+from strategies.cost_model import dump_coefficients
+
+ROOT = Path(__file__).resolve().parents[2]
+STOPPED_AT_ONCE = 130
+BUILT_IN_ENGINES = ("torch", "vllm", "simulated")  # those that the conformance kit knows by name
+GC_THRESHOLDS = 700, 10, 1_000
+"""As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
+trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
+ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
+]
+
+app = typer.Typer(
+    help="Asynchronous RL post-training with a strict staleness bound. `launch.py CONFIG.yaml` is "
+    "`launch.py run CONFIG.yaml`.",
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+)  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of a command line; what a person must know is printed."""
+    commands = {
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    }
+    before = signal.signal(signal.SIGINT, _interrupt)
+    try:
+        app(as_command(arguments, commands), prog_name="launch.py")
+    except SystemExit as end:  # typer's way to say how it went
+        return int(end.code or 0)
+    except StaleFlowError as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return STOPPED_AT_ONCE
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Ctrl-C where no loop runs that asks for a good end."""
+    os.write(2, b"\nStopped.\n")  # print may be what was interrupted
+    raise KeyboardInterrupt
+
+
+@app.command()
+def run(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Train."""
+    settings = load_config(config, overrides or ())
+    _refuse_errors(settings)
+    console = make_console(settings.logging.console, steps=settings.run.steps)
+    try:
+        raise typer.Exit(run_until_interrupted(lambda stopping: train(settings, console, stopping)))
+    finally:
+        console.close()
+
+
+@app.command()
+def check(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    call_reward: Annotated[
+        bool, typer.Option("--call-reward", help="Call the reward once, on the first row.")
+    ] = False,
+) -> None:
+    """Validate a configuration and say what would happen, without starting anything of the run."""
+    settings = load_config(config, overrides or ())
+    findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
+    for finding in findings:
+        print(f"{finding.level}: {finding.field}: {finding.text}")
+    errors = sum(finding.level == "error" for finding in findings)
+    print(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
+    raise typer.Exit(2 if errors else 0)
+
+
+app.command("install")(install.install_packages)
+
+FOR_PYTEST = {"ignore_unknown_options": True, "allow_extra_args": True}
+app.command("test", context_settings=FOR_PYTEST)(testing.run_tests)
+
+
+@app.command(context_settings=FOR_PYTEST)
+def conformance(
+    context: typer.Context,
+    engine: Annotated[str, typer.Argument(help="torch, vllm, or file.py:make or module:make of your own")],
+    without_model: Annotated[
+        bool,
+        typer.Option("--without-model", help="Only scheduling: for an engine that runs no real model."),
+    ] = False,
+) -> None:
+    """Check that a rollout engine keeps the interface's promises; further arguments go to pytest."""
+    import pytest
+
+    if engine not in BUILT_IN_ENGINES and (problem := find_import_path(engine)):
+        raise ConfigError(f"{problem} Or name one of {', '.join(BUILT_IN_ENGINES)}.")
+    file, colon, name = engine.rpartition(":")
+    spec = f"{Path(file).absolute()}:{name}" if colon and file.endswith(".py") else engine
+    os.chdir(ROOT)
+    tests = "tests/conformance/test_engine_scheduling.py" if without_model else "tests/conformance"
+    raise typer.Exit(int(pytest.main([tests, "--engine", spec, *context.args])))
+
+
+@app.command()
+def profile(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.json", help="Where to keep the coefficients."),
+    ] = None,
+) -> None:
+    """Fit the cost model to a run's history, for later runs on the same machines."""
+    found = profile_run(run)
+    print(in_words(found))
+    if output is not None:
+        try:
+            output.write_text(dump_coefficients(found.together.coefficients))
+        except OSError as error:
+            raise ConfigError(
+                f"The coefficients cannot be written to {output}: {error.strerror}. Expected a file in a "
+                "folder that exists and that you may write to; give another -o."
+            ) from error
+
+
+app.command()(remote.attach)
+app.command()(remote.keygen)
+app.command()(remote.revoke)
+app.command()(remote.drain)
+app.command()(simulate.simulate)
+app.command()(render.render)
+app.command()(history.replay)
+app.command()(history.story)
+app.command()(history.trace)
+app.command()(status.status)
+app.command()(status.stop)
+app.command()(stacks.stacks)
+
+
+async def train(config: Config, console: Console, stopping: "Stopping") -> int:
+    """Exit code of a whole run that is told to the console. Raises: RunError or ConfigError if it failed."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    controller = Controller(
+        config,
+        on_evaluation=console.evaluation,
+        on_warning=console.warn,
+        on_progress=console.progress,
+    )
+    try:
+        async with controller:
+            stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
+            console.progress(None, f"workers: starting {_workers_in_words(config)}")
+            async for step in controller.train():
+                console.step(step.metrics)
+    finally:
+        console.close()
+    console.finish(controller.summary, controller.run_dir)
+    return 0
+
+
+class Stopping:
+    """What Ctrl-C does: the first time it asks for a good end, the second time it ends everything at once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._say = task, say
+        self._stop: Callable[[str], None] | None = None
+        self._may_wait = lambda: False
+        self._is_stopping = False
+        self.is_at_once, self.how = False, ""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def use(self, stop: Callable[[str], None], *, may_wait: Callable[[], bool] = lambda: True) -> None:
+        """From now on the first signal calls `stop(reason)` if the run `may_wait` for a good end; before, and
+        else, it ends the program."""
+        self._stop, self._may_wait = stop, may_wait
+
+    def _on_signal(self) -> None:
+        if self._is_stopping or self._stop is None or not self._may_wait():
+            self.is_at_once, self.how = True, "at once" if self._is_stopping else "before the run had begun"
+            self._task.cancel()
+            return
+        self._is_stopping = True
+        self._say("Stopping: the step in hand is finished and a checkpoint saved. Again to stop at once.")
+        self._stop("interrupted by the operator")
+
+
+def run_until_interrupted(work: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
+    """The exit code of `work`; STOPPED_AT_ONCE if signals cut it short."""
+
+    async def guarded() -> int:
+        stopping = Stopping(lambda text: print(text, file=sys.stderr, flush=True))
+        try:
+            return await work(stopping)
+        except asyncio.CancelledError:
+            if not stopping.is_at_once:
+                raise
+            print(f"Stopped {stopping.how}.", file=sys.stderr)
+            return STOPPED_AT_ONCE
+
+    import uvloop
+
+    before = signal.getsignal(signal.SIGINT)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            return runner.run(guarded())
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def _refuse_errors(config: Config) -> None:
+    errors = [finding for finding in find_problems(config) if finding.level == "error"]
+    if errors:
+        listed = "\n".join(f"  {finding.field}: {finding.text}" for finding in errors)
+        raise ConfigError(f"The run cannot start:\n{listed}")
+
+
+def _workers_in_words(config: Config) -> str:
+    counts = {"rollout": config.rollout.instances, "reward": config.reward.workers, "trainer": 1}
+    counts |= {} if config.trainer.local else {"trainer": 0}
+    if config.trainer.is_supervised:
+        del counts["rollout"]
+    return ", ".join(f"{count} {role}" for role, count in counts.items())

@@ -1,0 +1,115 @@
+"""The commands of launch.py for work across machines: attach, drain, keygen and revoke.
+
+Invariant: no secret is ever an argument or printed: commands name files.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from protocol.errors import ConfigError, NoAnswer
+from protocol.messages import Close, DrainWorker, Message, Role
+from protocol.wire.endpoints import find_endpoint
+from protocol.wire.security import ROLES, load_worker_key, make_keys
+from protocol.wire.security import revoke as revoke_key
+from protocol.wire.transport import Connection, Frames
+
+ROOT = Path(__file__).resolve().parents[2]
+ANSWER_S = 10.0
+
+
+def attach(
+    address: Annotated[str, typer.Argument(help="Endpoint of a controller, or its run directory.")],
+    role: Annotated[str, typer.Option(help="rollout, reward or trainer")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key.path=value ...]", help="What this machine does differently."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Shown to people.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="FILE", help="Key made by `keygen`.")] = None,
+) -> None:
+    """Be a worker of a run that goes on elsewhere."""
+    words = [sys.executable, "-m", "workers.host", address, *(overrides or []), "--role", role]
+    words += ["--name", name] if name else []
+    words += ["--key", key] if key else []
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    sys.stdout.flush()
+    os.execve(sys.executable, words, os.environ | {"PYTHONPATH": path})
+
+
+def keygen(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of keys; made if missing.")],
+    role: Annotated[
+        list[str] | None, typer.Option(help="What the key is for; may be repeated. Default: rollout.")
+    ] = None,
+    name: Annotated[list[str] | None, typer.Option(help="Name of a key; may be repeated.")] = None,
+) -> None:
+    """Make keys for workers on other machines."""
+    roles: tuple[Role, ...] = tuple(known for known in ROLES if known in (role or ["rollout"]))
+    if unknown := sorted({*(role or [])} - {*ROLES}):
+        raise ConfigError(f"{unknown} are no roles; expected some of {', '.join(ROLES)}.")
+    made = [make_keys(directory, each, roles) for each in name or [None]]
+    folder = directory.resolve()
+    print(f"{folder} holds the controller's key and the list of those that are admitted. Start the run with")
+    print(f"  launch.py CONFIG.yaml controller.bind=tcp://0.0.0.0:29500 controller.keys={folder}")
+    for path in filter(None, made):
+        print(f"Take {path} to the machine that is to use it, over a channel that you trust, and there:")
+        print(f"  launch.py attach tcp://HOST:29500 --role {roles[0]} --key {path.name}")
+        print(f"To end it:\n  launch.py revoke {folder} {path.stem}")
+    if not name:
+        print("No worker's key was made; to make one, add --role rollout --name node1.")
+
+
+def drain(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run that is alive.")],
+    worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
+) -> None:
+    """Have a rollout or reward worker hand back what it has, and leave."""
+    print(asyncio.run(_ask(run, DrainWorker(worker))))
+
+
+async def _ask(run: str, message: Message) -> str:
+    """The controller's answer. Raises: ConfigError if there is none, or it refuses."""
+    endpoint, key = find_endpoint(run)
+    answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
+
+    def on_message(message: Message, frames: Frames) -> None:
+        if isinstance(message, Close) and not answer.done():
+            answer.set_result(message)
+
+    connection = Connection(
+        endpoint, on_message=on_message, on_fault=lambda text: None,
+        key=load_worker_key(key) if key else None,
+    )  # fmt: skip
+    try:
+        connection.start()
+        connection.send(message)
+        async with asyncio.timeout(ANSWER_S):
+            close = await answer
+    except TimeoutError:
+        raise NoAnswer(f"No controller answered at {endpoint} within {ANSWER_S:g} s.") from None
+    finally:
+        connection.close()
+    if close.is_fault:
+        raise ConfigError(close.reason)
+    return close.reason
+
+
+def revoke(
+    place: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of keys, or a run directory.")],
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
+) -> None:
+    """Admit a key no more. A run that is alive closes the sessions of that key within seconds."""
+    config = place / "config.yaml"
+    if config.is_file():
+        keys = yaml.safe_load(config.read_text())["controller"]["keys"]
+        if not keys:
+            raise ConfigError(f"The run in {place} has no keys: `controller.keys` is empty.")
+        place = Path(keys)
+    revoke_key(place, name)
+    print(f"{place} admits {name} no more.")

@@ -1,0 +1,124 @@
+"""`launch.py status RUN` and `launch.py stop RUN`: what another process can learn of a run, and ask of it.
+
+Invariants: only status.json, summary.json and the lock file are read, so nothing of the run is disturbed; it
+works while the run goes on, while its controller hangs, and after it died.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controller.cli.console import verdict_lines
+from protocol.errors import RunError
+
+LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
+WORTH_TELLING_S = 5.0  # of a wait that is not overdue
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
+
+
+def status(run: Run) -> None:
+    """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
+    for line in in_words(Path(run), now=time.time()):
+        print(line)
+
+
+def stop(run: Run) -> None:
+    """Ask a run to end in good order, as one Ctrl-C does: the step in hand is finished and saved."""
+    pid = controller_of(Path(run))
+    if pid is None:
+        raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
+    os.kill(pid, signal.SIGINT)
+    print(f"The controller (pid {pid}) was asked to finish its step, save a checkpoint and end.")
+
+
+def in_words(run: Path, *, now: float) -> list[str]:
+    """The lines that `status` prints; `now`: seconds since 1970. Raises: RunError if there is no run."""
+    path = run / "status.json"
+    if (run / "summary.json").exists():
+        return _of_the_end(run, json.loads((run / "summary.json").read_text()))
+    if not path.exists():
+        raise RunError(
+            f"There is no {path}. Expected a run directory, such as runs/quickstart, of a run that has begun."
+        )
+    seen: dict[str, Any] = json.loads(path.read_text())
+    pid = controller_of(run)
+    lines = [_headline(run, seen, pid, age_s=now - path.stat().st_mtime)]
+    rate = seen["tokens_per_s"]
+    lines.append(
+        f"version {seen['published_version']} is published, {seen['steps']} of {seen['steps_wanted']} steps "
+        f"are made" + ("" if rate is None else f"; {rate:,.0f} tokens/s in the last one")
+    )
+    groups = ", ".join(f"{count} {state}" for state, count in seen["groups"].items()) or "none"
+    lines.append(f"groups: {groups}; {seen['queued']} responses queued")
+    due = ", ".join(f"{count} in {version}" for version, count in seen["due_counts"].items())
+    lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
+    if buffers := seen.get("buffers"):
+        lines.append("buffers by version: " + "; ".join(map(_buffer, buffers)))
+    lines += _table(seen["workers"])
+    serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
+    lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
+    return lines + (_waits(seen["waits"]) if pid is not None else [])
+
+
+def _waits(waits: list[dict[str, Any]]) -> list[str]:
+    """What is waited for: with a remedy if it takes too long, and else only if it takes a while."""
+    if stuck := [wait for wait in waits if wait["is_overdue"]]:
+        return [
+            f"STUCK: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}; {wait['then']}"
+            for wait in stuck
+        ]
+    long = [wait for wait in waits if wait["for_s"] >= WORTH_TELLING_S][:3]
+    return [f"waits: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}" for wait in long]
+
+
+def _of_the_end(run: Path, summary: dict[str, Any]) -> list[str]:
+    """A run that is over: how it ended, and what came of it."""
+    ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
+    how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
+    return [f"{run} {how}: {summary['reason']}", *verdict_lines(summary, run)]
+
+
+def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float) -> str:
+    if pid is None:
+        return (
+            f"{run}: its controller is gone since {age_s:.0f} s, in the middle of the run. The command that "
+            "started it goes on with it. It stood so:"
+        )
+    if age_s > LATE_S:
+        return f"{run}: its controller (pid {pid}) is there, but has said nothing for {age_s:.0f} s"
+    return f"{run} goes on (controller pid {pid}, {seen['now_s']:.0f} s): waits for {seen['waiting_for']}"
+
+
+def _buffer(buffer: dict[str, Any]) -> str:
+    """One batch of the window: its state, and what it has and waits for."""
+    free = "any number" if buffer["free"] < 0 else buffer["free"]
+    counts = f"{buffer['occupied']} scored, {buffer['reserved']} under way, {free} may start"
+    return f"{buffer['train_version']} {buffer['state']} ({counts})"
+
+
+def controller_of(run: Path) -> int | None:
+    """The process that holds the run; None if it has ended."""
+    lock = run.resolve().parent / f".{run.resolve().name}.lock"
+    try:
+        pid = int(lock.read_text())
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid
+
+
+def _table(workers: list[dict[str, Any]]) -> list[str]:
+    rows = [("worker", "version", "running", "tokens held", "silent", "working on")]
+    for worker in workers:
+        version = "-" if worker["policy_version"] < 0 else str(worker["policy_version"])
+        held = f"{worker['resident_tokens']:,}"
+        silent = f"{worker['silent_s']:.1f} s"
+        rows.append((worker["name"], version, str(worker["running"]), held, silent, worker["working_on"]))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows]  # fmt: skip

@@ -1,0 +1,79 @@
+"""`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
+With `--thorough`, also the long sweeps, which are marked `thorough` and left out else.
+
+Invariants: a test that fails fails the command; vLLM that cannot be had here does not, and one line says why
+it was left out.
+"""
+
+import os
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import install
+from controller.cli.install import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS, why_not_here
+
+ROOT = Path(__file__).resolve().parents[2]
+VLLM_TESTS = [
+    "tests/conformance",
+    *map(str, sorted(ROOT.glob("tests/**/test_vllm_*.py"))),
+    "--engine",
+    "vllm",
+]
+INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
+
+
+def run_tests(
+    context: typer.Context,
+    without_vllm: Annotated[
+        bool,
+        typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
+    ] = False,
+    thorough: Annotated[
+        bool,
+        typer.Option("--thorough", help="Run the long sweeps too: some ten thousand random worlds."),
+    ] = False,
+) -> None:
+    """Run the project's tests. With further arguments, which go to pytest, only what they name."""
+    import pytest
+
+    os.chdir(ROOT)
+    every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml
+    code = int(pytest.main([*every, *(context.args or ["tests"])]))
+    if not code and not context.args:
+        code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
+    raise typer.Exit(code)
+
+
+def why_no_vllm() -> str:
+    """Why the tests of vLLM do not get an environment here; "" if they do."""
+    if find_spec("vllm") is not None:
+        return "it is installed in this environment, so its tests have run with the others"
+    if install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
+        return ""
+    if Path("/dev/nvidia0").exists():
+        return "its build without a GPU is for machines without one; here, `launch.py install --vllm`"
+    return why_not_here()
+
+
+def test_vllm(obstacle: str) -> int:
+    """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
+    if not obstacle and not install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
+        try:
+            install.install(VLLM_ENVIRONMENT, VLLM_EXTRAS, unwanted=UNWANTED, limit_s=INSTALL_LIMIT_S)
+        except install.InstallFailed as error:
+            obstacle = f"it could not be installed: {error}"
+        except KeyboardInterrupt as stop:
+            print(stop, flush=True)
+            return install.STOPPED
+    if obstacle:
+        print(f"vLLM is left out: {obstacle}.", flush=True)
+        return 0
+    print(f"vLLM, in {VLLM_ENVIRONMENT}:", flush=True)
+    python = str(install.python_of(VLLM_ENVIRONMENT))
+    # models this small are slower with more threads
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "STALEFLOW_NO_INSTALL": "1"}
+    return subprocess.run([python, "-m", "pytest", *VLLM_TESTS], cwd=ROOT, env=environment).returncode

@@ -1,0 +1,1 @@
+"""Files that start a run on a cluster."""

@@ -1,0 +1,328 @@
+"""Reads a configuration from YAML and `key.path=value` overrides.
+
+Invariants: every problem is reported, all in one ConfigError; a value is never guessed: what the strict
+models refuse is refused here, but an int for a float and a list for a tuple, which YAML cannot tell apart.
+Relative paths come out absolute.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from controller.config.evaluation import EvaluationSettings
+from controller.config.known_names import MOST_SHOWN, REMARKS, leaves, our_key
+from controller.config.models import Config, Section
+from controller.config.pluggable import BUILT_IN, FILES
+from controller.config.rules import cross_field_problems
+from controller.config.yaml_file import MAX_CHARACTERS, read_yaml
+from protocol.errors import ConfigError
+from strategies.cost_model import COST_MODELS, load_coefficients
+
+Tree = dict[str, Any]
+WORDS = {"yes": True, "on": True, "no": False, "off": False}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in the file at `path`, with overrides applied in order.
+
+    Raises: ConfigError that names every problem, each with its dotted path, line, and what would do.
+    """
+    file = Path(path)
+    tree, lines, problems = _read_tree(file)
+    for override in overrides:
+        problems += _apply_override(tree, lines, override)
+    return _resolved(_validated(tree, lines, problems, str(file)), file.absolute().parent)
+
+
+def _resolved(config: Config, folder: Path) -> Config:
+    """Paths made absolute, the checkpoint of `run.resume` as the model, and the coefficients of
+    `staleness.cost_model` in place of their file, so that a run's history does not depend on a file that may
+    change."""
+    config = _from_checkpoint(_with_absolute_paths(config, folder))
+    name = config.staleness.cost_model
+    if name in COST_MODELS or name.lstrip().startswith("{"):
+        return config
+    file = folder / name
+    try:
+        text = json.dumps(load_coefficients(file.read_text())._asdict())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"staleness.cost_model is {name!r}, and {file} cannot be read: {error}. Expected "
+            f"{' or '.join(COST_MODELS)}, or a file that `launch.py profile RUN -o FILE.json` wrote."
+        ) from None
+    return config.model_copy(update={"staleness": config.staleness.model_copy(update={"cost_model": text})})
+
+
+def _from_checkpoint(config: Config) -> Config:
+    """With the checkpoint that `run.resume` may name as the model of a run of its own.
+
+    The same command goes on with that run afterwards. Raises: ConfigError if it would lie in its own
+    origin, or the checkpoint is an adapter.
+    """
+    checkpoint = Path(config.run.resume).absolute()
+    if (checkpoint / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which holds a LoRA adapter and no model. Expected a "
+            "model to begin from: merge the adapter into its own (docs/trainer.md says how) and name the "
+            "result as model.path; to go on with the adapter's run, name the directory of that run."
+        )
+    if not (checkpoint / "trainer").is_dir() or not (checkpoint / "config.json").is_file():
+        return config
+    if (Path(config.run.dir) / config.run.name).absolute() in checkpoint.parents:
+        raise ConfigError(
+            f"run.resume is the checkpoint {checkpoint}, which belongs to the run {config.run.name!r} "
+            "itself. Expected one of another run, to begin a new one from its weights: choose another "
+            "run.name; to go on with the run, set run.resume=auto."
+        )
+    model = config.model.model_copy(update={"path": str(checkpoint), "factory": None})
+    run = config.run.model_copy(update={"resume": "auto"})
+    return config.model_copy(update={"model": model, "run": run})
+
+
+def change_config(config: Config, overrides: Sequence[str], *, without: Sequence[str] = ()) -> Config:
+    """The configuration with overrides applied, and the keys `without` back at their defaults before.
+
+    Raises: ConfigError as `load_config` does.
+    """
+    tree: Tree = json.loads(config.model_dump_json())
+    for dotted in without:
+        section, _, key = dotted.partition(".")
+        del tree[section][key]
+    problems = [problem for override in overrides for problem in _apply_override(tree, {}, override)]
+    return _resolved(_validated(tree, {}, problems, "with its changes"), Path.cwd())
+
+
+def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str) -> Config:
+    _read_words(Config, tree)
+    config, bad_fields = None, set[str]()
+    for _ in range(
+        2
+    ):  # the second time without what was refused, so that cross-field rules are looked at too
+        try:
+            config = Config.model_validate_json(json.dumps(tree))
+            break
+        except ValidationError as error:
+            for field, problem in _in_words(error, tree):
+                bad_fields.add(field)
+                problems.append(f"{field}{lines.get(field, '')}: {problem}")
+                _drop(tree, field)
+    if config is not None:
+        for fields, problem in cross_field_problems(config):
+            if not bad_fields.intersection(fields):
+                problems.append(f"{fields[0]}{lines.get(fields[0], '')}: {problem}")
+    if problems or config is None:
+        raise ConfigError(_summary(name, problems))
+    return config
+
+
+def _summary(name: str, problems: list[str]) -> str:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return f"The configuration {name} has {count}:\n" + "\n".join(f"  {problem}" for problem in problems)
+
+
+def _read_tree(file: Path) -> tuple[Tree, dict[str, str], list[str]]:
+    """The file as nested dictionaries, " (line N)" per dotted path, and problems of form."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            tree, node = read_yaml(stream.read(MAX_CHARACTERS + 1))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no file {file} (working directory {Path.cwd()}). Give the path of a YAML "
+            "configuration, for example examples/quickstart.yaml."
+        ) from None
+    except IsADirectoryError:
+        inside = file / "config.yaml"
+        meant = f" Its configuration is {inside}." if inside.is_file() else ""
+        raise ConfigError(f"{file} is a folder; expected the path of a YAML configuration.{meant}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        what = " ".join(str(error).split()).replace('in "<unicode string>", ', "")
+        tabs = " Indent with spaces, not with tabs." if "character '\\t'" in what else ""
+        raise ConfigError(
+            f"The configuration {file} cannot be read: {what}. Expected YAML in UTF-8.{tabs}"
+        ) from None
+    if tree is None:
+        return {}, {}, []
+    if not isinstance(tree, dict) or node is None:
+        raise ConfigError(
+            f"The configuration {file} is a {type(tree).__name__}, not a mapping of sections. Expected for "
+            "example `run:` with `steps: 100` below it."
+        )
+    lines: dict[str, str] = {}
+    problems = []
+    for dotted, line in _keys(node, ""):
+        if dotted in lines:
+            problems.append(f"{dotted} (line {line}): is given twice, first{lines[dotted]}. Keep one.")
+        lines.setdefault(dotted, f" (line {line})")
+    tree = {
+        str(key): {} if value is None else value for key, value in tree.items()
+    }  # `run:` with nothing below it
+    return tree, lines, problems
+
+
+def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            dotted = f"{prefix}{key.value}"
+            yield dotted, key.start_mark.line + 1
+            yield from _keys(value, f"{dotted}.")
+
+
+def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[str]:
+    dotted, separator, text = override.partition("=")
+    if not separator or not dotted:
+        return [f"{override!r} on the command line: expected key.path=value, for example run.steps=20."]
+    try:
+        value, _ = read_yaml(text)
+    except yaml.YAMLError as error:
+        return [f"{override!r} on the command line: its value is not YAML ({' '.join(str(error).split())})."]
+    if dotted[0] in "+~":
+        plain = override.lstrip("+~")
+        return [f"{override!r} on the command line: keys are known here, so none is added; write {plain}."]
+    *sections, key = dotted.split(".")
+    place = tree
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            return [f"{override!r} on the command line: {section} is a value in the file, not a section."]
+    place[key] = value
+    lines[dotted] = " (command line)"
+    return []
+
+
+def _in_words(error: ValidationError, tree: Tree) -> list[tuple[str, str]]:
+    """(dotted path, problem) of every refused field; the branches of a union become one sentence."""
+    messages: dict[str, list[str]] = {}
+    for entry in error.errors(include_url=False):
+        field, value = _field_of(entry["loc"], tree)
+        if entry["type"] == "extra_forbidden":
+            messages[field] = [_unknown_key(field, value)]
+        else:
+            message = entry["msg"].removeprefix("Input should be ")
+            message = "a mapping, such as {name: value}" if message == "an object" else message
+            messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
+    return [
+        (field, texts[0] if len(texts) == 1 else f"{texts[0]} {' or '.join(texts[1:])}.")
+        for field, texts in messages.items()
+    ]
+
+
+def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
+    """The part of a pydantic location that exists in the file (the rest names a branch of a union), and its
+    value.
+    """
+    value: Any = tree
+    names: list[str] = []
+    for part in location:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        names.append(str(part))
+    return ".".join(names), value
+
+
+def _drop(tree: Tree, field: str) -> None:
+    *sections, key = field.split(".")
+    place: Any = tree
+    for section in sections:
+        if not isinstance(place, dict) or section not in place:
+            return
+        place = place[section]
+    if isinstance(place, dict):
+        place.pop(key, None)
+    elif sections:  # an entry of a list: the whole list goes
+        _drop(tree, ".".join(sections))
+
+
+def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Dotted path of every section and field, in the order of the manual."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from valid_keys(field.annotation, f"{prefix}{name}.")
+
+
+def _unknown_key(field: str, value: Any) -> str:
+    known = list(valid_keys())
+    section, _, name = field.rpartition(".")
+    if isinstance(value, dict) and (translated := _translated(field, value, known)):
+        return f"there is no such section. {translated}"
+    if (ours := our_key(name)) is not None:
+        return " ".join(filter(None, [f"there is no such key. Did you mean `{ours}`?", REMARKS.get(ours)]))
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
+    elsewhere = [key for key in known if key.rpartition(".")[2] == name]
+    near = difflib.get_close_matches(name, siblings, n=1)
+    nearest = [siblings[near[0]]] if near else elsewhere or difflib.get_close_matches(field, known, n=1)
+    if nearest:
+        return f"there is no such key. Did you mean `{nearest[0]}`?"
+    return f"there is no such key. Keys here: {', '.join(siblings) or ', '.join(Config.model_fields)}."
+
+
+def _translated(section: str, value: Any, known: Sequence[str]) -> str:
+    """Our names for what another system's section holds; "" if it holds nothing that is known."""
+    top = [key for key in known if "." not in key]
+    if "." not in section and difflib.get_close_matches(section, top, n=1):
+        return ""  # a slip of the pen
+    by_name = {key.rpartition(".")[2]: key for key in reversed(known)}  # the first of equal names counts
+    found = {}
+    for leaf in leaves(value, section):
+        name = leaf.rpartition(".")[2]
+        if (ours := our_key(name) or by_name.get(name)) is not None:
+            found[leaf] = ours
+    shown = [f"`{leaf}` is `{ours}` here" for leaf, ours in list(found.items())[:MOST_SHOWN]]
+    return ", ".join(shown) + "." if shown else ""
+
+
+def _read_words(model: type[BaseModel], tree: Any) -> None:
+    """`yes`, `no`, `on` and `off` become booleans where one is expected; anywhere else they are words."""
+    for name, field in model.model_fields.items() if isinstance(tree, dict) else ():
+        kind, value = field.annotation, tree.get(name)
+        if isinstance(kind, type) and issubclass(kind, Section):
+            _read_words(kind, value)
+        elif isinstance(value, str) and bool in (kind, *get_args(kind)):
+            tree[name] = WORDS.get(value.lower(), value)
+        elif isinstance(value, dict) and any(bool in get_args(inner) for inner in get_args(kind)):
+            tree[name] = {k: WORDS.get(v.lower(), v) if isinstance(v, str) else v for k, v in value.items()}
+
+
+def _with_absolute_paths(config: Config, beside: Path) -> Config:
+    """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
+
+    What is found in neither place is left as it is, for `check` to name.
+    """
+    sections: dict[str, Section] = {}
+    for dotted in (*FILES, *BUILT_IN):
+        section_name, field = dotted.split(".")
+        section: Section = sections.get(section_name) or getattr(config, section_name)
+        value = cast("str | None", getattr(section, field))
+        if not value or (dotted == "model.path" and config.model.factory):
+            continue
+        found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
+        sections[section_name] = section.model_copy(update={field: found})
+    evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
+    data = {
+        name: one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)})
+        for name, one in evaluation.data.items()
+    }
+    sections["evaluation"] = evaluation.model_copy(update={"data": data})
+    return config.model_copy(update=sections)
+
+
+def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
+    """The place that a value names; an import path keeps the name behind the colon."""
+    file, separator, name = value.rpartition(":")
+    if not (separator and file.endswith(".py") and name.isidentifier()):
+        file, separator, name = value, "", ""
+    for folder in (Path.cwd(), beside):
+        found = folder / file
+        is_there = found.is_file() if separator else (
+            (is_data and found.exists()) or (is_model and (found / "config.json").exists())
+        )  # fmt: skip
+        if is_there:
+            return f"{found.resolve()}{separator}{name}"
+    return value

@@ -1,0 +1,224 @@
+"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
+manual."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from controller.config.cluster import ClusterSettings
+from controller.config.evaluation import EvaluationSettings
+from controller.config.limits import LimitSettings
+from controller.config.simulation import SimulationSettings
+from protocol.algorithms import SAMPLING
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    Section,
+    TrainerSettings,
+    WeightsSettings,
+)
+from strategies.presets import with_preset
+
+
+class RunSettings(Section):
+    """The run as a whole."""
+
+    name: str = "run"
+    """Names the run directory."""
+    dir: str = "runs"
+    """Folder that run directories are made in."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seeds the order of prompts, the sampling noise and the initial model."""
+    steps: int = Field(default=100, ge=1)
+    """Train steps to make."""
+    resume: str = Field(default="auto", min_length=1)
+    """What to do when the run directory holds a run. `auto`: go on with one that is not finished, with the
+    same settings, and set a finished one aside; `never`: set it aside and begin anew; the path of a run
+    directory, such as one that was set aside: go on with that one, where it is; or the path of a
+    checkpoint (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
+    durability: Literal["off", "process", "power"] = "process"
+    """What the run survives: `process`, the kill of any process; `power`, also the loss of the machine, at
+    the price of one disk sync per group of events and per published version; `off`, nothing: no run.db is
+    written, so there is no resume, replay or story."""
+    journal: Literal["full", "compact"] = "full"
+    """`compact` deletes events that two snapshots cover, so that run.db stays small in a run of weeks;
+    `replay` and `story` then begin there. `full` keeps about 100 bytes per event."""
+    private: bool = False
+    """Make everything in the run directory for this user only: folders 0700, files 0600. Off, that holds for
+    keys and for what shows prompts and responses (run.db, logs, what workers leave to their successors);
+    checkpoints, metrics and the configuration follow the umask."""
+
+
+class DataSettings(Section):
+    """Prompts."""
+
+    path: str = ""
+    """A JSONL file, a directory saved by `datasets.save_to_disk`, or an import path `module:function` or
+    `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt:
+    question}`. `prompt` is a string or a list of chat messages."""
+    shuffle: bool = True
+    """Shuffle every pass over the data by `run.seed`; an iterable is taken as it comes."""
+    epochs: int = Field(default=0, ge=0)
+    """Passes over the data; 0 repeats until `run.steps` are made."""
+
+
+class StalenessSettings(Section):
+    """How far rollout may run ahead of training, and how work is placed."""
+
+    max_staleness: int = Field(default=2, ge=0, le=64)
+    """Hard bound, in policy versions: no trajectory is trained whose oldest token is older than this. 0 is
+    synchronous; 1 to 3 gives nearly all of the speed (the paper's eta)."""
+    strategy: Literal["staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "greedy"] = (
+        "staleflow"
+    )
+    """Preset of the keys below; a key that is written out counts instead. The others are the rules of other
+    systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted."""
+    in_flight_batches: float | Literal["auto", "all"] = "auto"
+    """Groups in the system, in batches, counted until the version that they made is published. `auto` finds
+    the fewest that keep the speed, `all` takes whatever the bound admits (then the mean staleness is about
+    the bound)."""
+    admission: str = "window"
+    """Rule for how many groups may start: `window` (in_flight_batches), `one_batch`, `areal`, `roll_flash`,
+    `verl_async`, or an import path of a function like those of strategies/admission.py."""
+    ledger: Literal["deadlines", "arrival", "completion", "floor"] = "deadlines"
+    """Order and promise of batches: `deadlines` keeps the bound by reservation; `arrival` and `completion`
+    take what started, or ended, first, however old; `floor` drops what grew too old."""
+    routing: str = "marginal_gain"
+    """`marginal_gain`, `least_requests`, `group_affine`, `round_robin`, or an import path of a function like
+    those of strategies/routing.py."""
+    mu: float = Field(default=0.3, ge=0, le=1)
+    """Marginal-gain routing leaves a trajectory queued while its gain everywhere is under mu times that on an
+    idle instance. 0: it starts wherever there is room."""
+    adaptive_mu: bool = True
+    """Lower mu while it keeps groups back for long, while the trainer waits for groups rather than for
+    stragglers, and where many responses are about as long as the longest. `mu` is the most that it comes back
+    to."""
+    synchronization: str = "gain"
+    """When an instance pulls: `gain` (when new weights are worth the prefill), `greedy` (at once), `status`
+    (when it has thinned out), `every_few`, or an import path of a function like those of
+    strategies/synchronization.py."""
+    indicator: Literal["requests", "throughput", "kv"] = "kv"
+    """What `status` looks at: running trajectories, tokens/s, share of the KV cache."""
+    indicator_threshold: float = Field(default=0.6, ge=0)
+    """`status` pulls at or under this value of the indicator."""
+    guard: bool = False
+    """Pull a version only when the batch that updates it is ready, so that the trainer does not starve."""
+    sync_steps: int = Field(default=4, ge=1)
+    """`every_few` pulls versions that are multiples of this."""
+    partial_rollout: bool = True
+    """Interrupt what runs when an instance pulls, and go on with it under the new weights. Off: wait until it
+    ends."""
+    keep_kv: bool = False
+    """Swap weights under running trajectories, which keep the KV of the old ones: no prefill is repeated, at
+    the price of attention to keys that the new weights would not have made."""
+    migration: str = "gap"
+    """What moves between instances: `gap` (wide gaps in throughput, and the longest responses off devices
+    that are slower by themselves), `benefit` (that, and the longest responses to where they end sooner),
+    `none`, or an import path of a function like those of strategies/migration.py."""
+    phi_wait: int = Field(default=3, ge=0)
+    """An instance whose own queue is longer than this gives those that wait back."""
+    phi_throughput: float = Field(default=5.0, ge=1)
+    """Ratio of the throughputs of two instances above which trajectories move."""
+    length_prediction: bool = True
+    """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
+    urgency: float = Field(default=5.0, ge=0)
+    """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
+    decides whom new work slows down. Needs length prediction."""
+    cost_model: str = "online"
+    """Speed of instances: `online` (fitted from the reports of all that are alike), `published` (a 7B model
+    on one GPU), or a JSON file made by `launch.py profile`, whose content takes its place when the
+    configuration is read."""
+    decide_s: float = Field(default=0.1, gt=0)
+    """Seconds between two decisions to pull lazily or to migrate."""
+    pace: float = Field(default=0.0, ge=0, lt=1)
+    """A train step begins no sooner after the last than this share of the mean time between two, so that
+    instances are not crowded now and empty later. 0: as soon as a batch is ready."""
+    stragglers: Literal["wait", "retry", "truncate"] = "wait"
+    """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
+    anew under new weights; or end the responses where they are."""
+    straggler_groups: int = Field(default=4, ge=0)
+    """`retry` and `truncate` act when at most so many groups are missing."""
+    spare_responses: int = Field(default=0, ge=0)
+    """Responses started per prompt beyond `rollout.group_size`; the first to end are kept, which favours
+    short ones."""
+    spare_groups: int = Field(default=0, ge=0)
+    """Groups started per batch beyond `trainer.batch_groups`; a batch waits for no straggler then, and what
+    is too late is dropped."""
+    filter: str = "none"
+    """`none`; `zero_variance` drops groups whose rewards are all equal, each replaced by one fresh prompt; or
+    an import path of a function like those of strategies/filtering.py."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        return with_preset(values) if isinstance(values, dict) else values
+
+
+class ControllerSettings(Section):
+    """The controller process."""
+
+    bind: str = "auto"
+    """Where workers attach: `auto` is a Unix socket in the run directory; or `ipc://PATH`,
+    `tcp://127.0.0.1:PORT`; or with `keys`, `tcp://0.0.0.0:PORT` for other machines."""
+    keys: str = ""
+    """Folder of keys that `launch.py keygen` made. With it every connection is encrypted and every worker
+    shows a key that is in the folder; without it only this machine can attach."""
+    reattach_s: float = Field(default=300.0, ge=0)
+    """Seconds for which workers that were attached by hand look for a controller that is gone; enough for a
+    person to start it again. Rollout workers go on generating what they have meanwhile, and the next
+    controller waits `lease_s` for them before it gives that to others; a trainer begins anew from the newest
+    checkpoint. 0: they end at once."""
+    beat_s: float = Field(default=1.0, gt=0)
+    """Seconds between signs of life."""
+    lease_s: float = Field(default=10.0, gt=0)
+    """Seconds of silence after which a worker is lost and its work goes elsewhere; at least 3 beats."""
+    attach_timeout_s: float = Field(default=180.0, gt=0)
+    """Seconds that a local worker may take from start to Ready."""
+    replace_s: float = Field(default=45.0, gt=0)
+    """Seconds that the run waits for another worker when the last one of a role was closed because it broke
+    the protocol; then it ends, and can be taken up again."""
+    respawns: int = Field(default=5, ge=0)
+    """Times in a row, without progress, that a local worker is started again before the run ends."""
+
+
+class LoggingSettings(Section):
+    """What a person sees."""
+
+    console: Literal["auto", "rich", "plain", "quiet"] = "auto"
+    """`auto`: a live display on a terminal, plain lines elsewhere."""
+    level: Literal["debug", "info", "warning"] = "info"
+    """Detail of the log files."""
+
+
+class Config(Section):
+    """A whole run. `launch.py check` validates it and says what would happen."""
+
+    run: RunSettings = RunSettings()
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    reward: RewardSettings = RewardSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    weights: WeightsSettings = WeightsSettings()
+    staleness: StalenessSettings = StalenessSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    controller: ControllerSettings = ControllerSettings()
+    limits: LimitSettings = LimitSettings()
+    logging: LoggingSettings = LoggingSettings()
+    simulation: SimulationSettings = SimulationSettings()
+    cluster: ClusterSettings = ClusterSettings()
+
+    @model_validator(mode="after")
+    def _sample_as_the_algorithm_does(self) -> Self:
+        filter = SAMPLING.get(self.trainer.algorithm)
+        if filter is not None and "filter" not in self.staleness.model_fields_set:
+            self.__dict__["staleness"] = self.staleness.model_copy(update={"filter": filter})  # frozen
+        return self
+
+    @property
+    def local_instances(self) -> list[str]:
+        """Names of the rollout workers that the controller starts itself."""
+        return [f"rollout-{i}" for i in range(self.rollout.instances)]

@@ -1,0 +1,543 @@
+"""The one decision point of a run: `step(now, event) -> commands`, pure and deterministic.
+
+Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
+same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
+is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, train ahead,
+see which evaluation is due, pull (changes who may be routed to), migrate, dispatch, hand out text work, read
+ahead, retire, see whether it is over.
+"""
+
+import ipaddress
+
+from controller.config.models import Config
+from controller.core.commands import Command, Finish
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.placement.migration import Moves
+from controller.core.decisions.placement.reports import Coordination
+from controller.core.decisions.supply.scoring import Scoring
+from controller.core.decisions.supply.supervised import Examples
+from controller.core.decisions.training.training import Training
+from controller.core.decisions.versions.pulls import Pulls
+from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.decisions.workers.door import Door
+from controller.core.decisions.workers.limits import Limits, Silent
+from controller.core.decisions.workers.membership import Membership
+from controller.core.decisions.workers.reattachment import Returns
+from controller.core.decisions.workers.waiting_for import awaited, oldest_group, working_on
+from controller.core.events import (
+    Event,
+    HeldOutRead,
+    PeerFaulted,
+    PromptsRead,
+    Received,
+    Restarted,
+    Started,
+    StopRequested,
+    Tick,
+    WorkerExited,
+)
+from controller.core.state.accounts import without_rollout
+from controller.core.state.bottleneck import verdict
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.run_state import RunState
+from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
+from protocol import messages
+from protocol.messages import Abort, Attach, Close, Message, Role
+from protocol.settings import WorkerSettings
+
+OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
+
+
+class Core:
+    """A run as a state machine. Hosts: the shell (asyncio, sockets) and the simulation (virtual time)."""
+
+    def __init__(self, config: Config, *, run_dir: str = "", import_paths: tuple[str, ...] = ()) -> None:
+        self.state = RunState(config)
+        self.evaluation = Evaluation(self.state)
+        self.coordination = Coordination(self.state, self.evaluation)
+        self.dispatch = Dispatch(self.state)
+        self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation, self.dispatch)
+        self.fan_out = FanOut(self.state)
+        self.pulls = Pulls(self.state, self.dispatch, self.fan_out, evaluations=self.evaluation_dispatch)
+        self.limits = Limits(self.state)
+        self.moves = Moves(self.state, self.coordination, self.dispatch)
+        self.examples = Examples(self.state, self.dispatch)
+        self.scoring = Scoring(
+            self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
+        )
+        self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
+        self.returns = Returns(self.state, self.coordination, self.dispatch, self.evaluation)
+        self.door = Door(self.state, self.training.feed)
+        settings = self.settings = worker_settings(config, run_dir, import_paths)
+        """What every worker is told."""
+        self.membership = Membership(
+            self.state,
+            self.coordination,
+            self.dispatch,
+            self.scoring,
+            self.training,
+            self.returns,
+            settings.model_dump_json(),
+        )
+
+    def step(self, now: float, event: Event) -> list[Command]:
+        """What to do because of this event. `now`: seconds since the run began, never decreasing.
+
+        A run that is over goes on after `Restarted`, and else wants nothing more.
+        """
+        state = self.state
+        if state.finished and not isinstance(event, Restarted):
+            return []
+        assert now >= state.now, f"time went back from {state.now} to {now}"
+        cause = awaited(state, self.training, self.scoring, self.dispatch, self.evaluation)
+        busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
+        state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
+        self._forgive(now)
+        state.now = now
+        state.events += 1
+        self._absorb(event)
+        self.membership.expire()
+        self._enforce_limits()
+        self.scoring.take_completed()
+        if state.ending is None:
+            self.examples.fill()
+            if self.moves.gives_up_stragglers and self.training.can_begin():
+                self.moves.give_up_stragglers()
+            if self.training.consume():
+                self.scoring.give_up_useless()
+            self.training.run_ahead()
+            self.evaluation.schedule()
+            self.coordination.give_up_lost_evaluation()
+            self.pulls.serve_evaluation()
+            self.pulls.run()
+            self.moves.run()
+            self.evaluation_dispatch.run()
+            self.dispatch.run()
+            self.scoring.take_completed()
+            self.scoring.assign()
+            self.scoring.read_ahead()
+            self.training.retire()
+            self._notice_end_of_data()
+        if state.ending is not None:
+            self._wind_up()
+        wanted = state.take_commands()
+        self.limits.see(wanted)
+        return wanted
+
+    def next_deadline(self) -> float | None:
+        """When a Tick is due if nothing else happens before; None if nothing is awaited."""
+        if self.state.finished:
+            return None
+        if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
+            return self.state.now
+        moments = (
+            self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
+            self.limits.next(),
+        )  # fmt: skip
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def snapshot(self) -> ClusterSnapshot:
+        """The whole run now, frozen."""
+        state = self.state
+        groups: dict[str, int] = {}
+        for group in state.groups.values():
+            if not group.is_evaluation:
+                groups[group.state] = groups.get(group.state, 0) + 1
+        newest = state.versions.newest
+        return ClusterSnapshot(
+            now_s=state.now,
+            train_version=state.ledger.train_version,
+            steps=state.steps,
+            published_version=newest.policy_version if newest else -1,
+            due_counts=state.ledger.due_counts(),
+            buffers=state.ledger.buffers(),
+            groups=groups,
+            queued=len(state.queue),
+            waiting_for=self._waiting_for(),
+            evaluating=self.evaluation.in_words(),
+            oldest_group=oldest_group(state),
+            tokens=state.accounts.tokens(),
+            workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
+        )
+
+    def summary(self) -> dict[str, object]:
+        """Totals for summary.json."""
+        accounts, config = self.state.accounts, self.state.config
+        totals = accounts.summary(self.state.now)
+        cap = self.state.cap / self.state.ledger.batch_groups
+        totals["verdict"] = verdict(accounts.figures(cap=cap), config)
+        if config.trainer.is_supervised:
+            totals = without_rollout(totals)
+        return {
+            "is_success": self.state.ending_is_success and self.state.ending is not None,
+            "ending": self._how_it_ended(),
+            "reason": self.state.ending or "",
+            "steps_wanted": config.run.steps,
+            **totals,
+        }
+
+    def _how_it_ended(self) -> str:
+        """`done`, `stopped` (in good order, before its last step) or `failed`; "" while it goes on."""
+        state = self.state
+        if state.ending is None:
+            return ""
+        if not state.ending_is_success:
+            return "failed"
+        return "stopped" if state.is_stopped and state.steps < state.config.run.steps else "done"
+
+    def check(self) -> None:
+        """Every invariant that spans modules, as assertions; the ledger checks its own."""
+        state = self.state
+        state.ledger.check()
+        due = [state.ledger.deadline(id) for id in self.training.feed.ahead]
+        assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
+        self.evaluation.check()
+        tokens = state.accounts.tokens()
+        in_flight = sum(group.response_tokens for group in state.groups.values())
+        assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
+        spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
+        assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
+        running = {id: i.peer for i in state.registry.instances() for id in i.running}
+        for group in state.groups.values():
+            in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
+            assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
+            is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
+            assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
+            for member in group.members:
+                assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
+                versions = [segment.policy_version for segment in member.segments]
+                assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
+                assert member.response_tokens == sum(segment.count for segment in member.segments)
+        for instance in state.registry.instances():
+            resident = sum(
+                state.groups[id.group].members[id.member].resident_tokens for id in instance.running
+            )
+            evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
+            assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"
+            assert instance.resident_tokens == resident, (
+                f"{instance.name}: {instance.resident_tokens} != {resident}"
+            )
+        self.fan_out.check()
+        assert state.registry.busy_instances == sum(
+            i.ready and bool(i.running) for i in state.registry.instances()
+        )
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def _absorb(self, event: Event) -> None:
+        match event:
+            case Received(peer, message):
+                self._received(peer, message)
+            case Started():
+                self.membership.start()
+                self.limits.restart()
+            case Restarted():
+                self._restart(event)
+            case PeerFaulted():
+                self.membership.faulted(event)
+            case WorkerExited():
+                self.membership.exited(event)
+            case PromptsRead():
+                self.scoring.on_prompts(event)
+            case HeldOutRead():
+                self.scoring.on_held_out(event)
+            case StopRequested(reason):
+                self.evaluation.stop()
+                self.state.is_stopped |= self.state.ending is None
+                self.state.end(reason, is_success=True)
+            case Tick():
+                pass
+
+    def _restart(self, event: Restarted) -> None:
+        """Begin another epoch of the run, whatever ended the last one."""
+        state = self.state
+        state.epoch += 1
+        state.config = Config.model_validate_json(event.config)
+        state.versions.forget()
+        self.fan_out.forget()
+        self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
+        self.membership.settings = self.settings.model_dump_json()
+        state.ending, state.ending_is_success, state.finished = None, True, False
+        state.is_stopped = False
+        state.accounts.is_ending = False
+        state.is_trainer_given_up = False
+        self.membership.restart()
+        self.limits.restart()
+        self.scoring.restart()
+        self.evaluation.restart()
+        self.training.end_after_last_step()
+
+    def _received(self, peer: str, message: Message) -> None:
+        worker = self.state.registry.workers.get(peer)
+        if worker is None and isinstance(message, Attach):
+            self.membership.attach(peer, message)
+            return
+        if worker is None and isinstance(message, messages.DrainWorker):
+            self.membership.drain(peer, message.name)
+            return
+        if worker is None:
+            self.membership.stranger(peer, message)
+            return
+        worker.last_heard = self.state.now
+        reason = self.door.objection(worker, message)
+        if reason is not None:
+            self.membership.faulted(PeerFaulted(peer, reason))
+            return
+        worker.told.hear(message, self.state.now)
+        self._understood(worker, message)
+        self.limits.heard(worker, message)
+
+    def _understood(self, worker: Worker, message: Message) -> None:
+        match message:
+            case messages.Ready():
+                self.membership.ready(worker, message)
+            case messages.Detach(reason):
+                self.membership.detach(worker, reason)
+            case messages.Serving(endpoint):
+                self.fan_out.on_serving(worker, endpoint)
+            case messages.WorkerFailed():
+                self.membership.failed(worker, message)
+            case _ if isinstance(worker, Instance):
+                self._from_instance(worker, message)
+            case _ if isinstance(worker, TextWorker):
+                self._from_text_worker(worker, message)
+            case messages.TrainStepFinished():
+                if self.training.on_finished(worker, message):
+                    self.membership.useful(worker)
+            case messages.TrainedAhead(train_version):
+                self.training.feed.on_ahead(train_version)
+            case messages.PolicyPublished():
+                self.training.on_published(worker, message)
+            case messages.CheckpointSaved():
+                self.training.on_saved(message)
+
+    def _from_instance(self, instance: Instance, message: Message) -> None:
+        match message:
+            case messages.Generated():
+                self.membership.useful(instance)
+                self.coordination.on_generated(instance, message)
+            case messages.InstanceStatus():
+                self.coordination.on_status(instance, message)
+                self.moves.on_status(instance, message)
+            case messages.Pulled():
+                self.coordination.on_pulled(instance, message)
+                self.fan_out.on_answer(instance)
+            case messages.PullFailed():
+                is_awaited = self.training.is_awaited(message.policy_version)
+                fault = self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
+                self.fan_out.on_answer(instance)
+                if fault is not None:
+                    self.membership.faulted(fault)
+            case messages.Holding():
+                self.returns.on_holding(instance, message)
+            case messages.GenerationFailed():
+                self.coordination.on_failed(instance, message)
+
+    def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
+        match message:
+            case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                self.membership.filled(worker)
+                self.scoring.on_encoded(worker, message)
+            case messages.GroupScored():
+                self.membership.useful(worker)
+                self.scoring.on_scored(worker, message)
+            case messages.ScoreFailed():
+                self.scoring.on_score_failed(worker, message)
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    @property
+    def is_out_of_data(self) -> bool:
+        """Whether no batch will be complete any more, since all prompts were read."""
+        if not self.scoring.data_has_ended or self.training.is_busy or self.state.queue:
+            return False
+        if self.state.ledger.is_ready():  # it waits for a trainer, or for its time
+            return False
+        return self._is_all_occupied
+
+    @property
+    def _is_all_occupied(self) -> bool:
+        return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
+
+    def keeps_payload(self, peer: str, message: Message) -> bool:
+        """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
+        taken for what another worker says of the same thing."""
+        return self.door.keeps_payload(self.state.registry.workers.get(peer), message)
+
+    def groups_with_payload(self) -> list[int]:
+        """Groups whose payload may be asked for again."""
+        batches = self.training.feed.kept.values()
+        return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
+
+    def _notice_end_of_data(self) -> None:
+        state = self.state
+        if self.is_out_of_data:
+            count = len(state.ledger)
+            left = f"; {count} groups were left over, too few for a batch" if count else ""
+            state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
+
+    def _wind_up(self) -> None:
+        """Let the trainer finish and save and evaluations come to their end, then close everybody. A failed
+        run ends at once."""
+        state, trainer = self.state, self.state.registry.trainer()
+        state.accounts.is_ending = True
+        if trainer is None and not state.config.trainer.local and state.ending_is_success:
+            self._await_trainer()
+        is_evaluating = state.ending_is_success and self._go_on_evaluating()
+        self._call_back(but_evaluations=is_evaluating)
+        if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
+            if trainer is not None and self.training.may_save and self.training.is_unsaved:
+                self.training.save(trainer)
+            if not self.training.may_save if trainer is not None else self.membership.expects("trainer"):
+                return
+            if self.training.is_unsaved:
+                reason = "The trainer was lost before the last of them was saved; the same command goes on."
+                state.ending, state.ending_is_success = f"{state.ending} {reason}", False
+        if is_evaluating and self.evaluation.holds_up_the_end:
+            return
+        state.finished = True
+        for peer in state.registry.workers:
+            state.send(peer, Close("The run is over.", is_fault=False))
+        assert state.ending is not None
+        state.emit(Finish(state.ending_is_success, state.ending))
+
+    def _await_trainer(self) -> None:
+        """One from outside is gone and has something to save, or to publish: it is awaited, but not for
+        ever."""
+        newest, steps = self.state.versions.newest, self.state.steps
+        is_published = newest is not None and newest.policy_version >= steps
+        if not self.training.is_unsaved and (is_published or not self.evaluation.holds_up_the_end):
+            return
+        what = "saved" if self.training.is_unsaved else "evaluated"
+        self.state.warn_once(
+            f"end {self.state.epoch}",
+            f"{self.state.ending} Version {steps} is not {what}, and the trainer is gone: the run waits "
+            f"{self.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
+            "now; the same command goes on with it in any case.",
+        )
+        self.state.is_trainer_given_up = not self.limits.await_end()
+
+    def _go_on_evaluating(self) -> bool:
+        """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
+        if not self.evaluation.holds_up_the_end:
+            return False
+        newest = self.state.versions.newest
+        is_published = newest is not None and newest.policy_version >= self.state.steps
+        needed: tuple[Role, ...] = ("rollout", "reward") if is_published else ("rollout", "reward", "trainer")
+        missing = [role for role in needed if not self.membership.expects(role)]
+        if missing:
+            text = f"The last evaluation was left out: no {missing[0]} worker is left."
+            self.state.warn_once("no last evaluation", text)
+            return False
+        self.evaluation.schedule()
+        self.coordination.give_up_lost_evaluation()
+        self.pulls.serve_evaluation()
+        self.evaluation_dispatch.run()
+        self.scoring.take_completed()
+        self.scoring.assign()
+        return True
+
+    def _call_back(self, *, but_evaluations: bool) -> None:
+        """Instances stop; what they had waits, in case that the run is taken up again."""
+        for instance in self.state.registry.instances():
+            called = [
+                id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP
+            ]
+            if called:
+                attempts = tuple((*id, instance.running[id]) for id in called)
+                self.state.send(instance.peer, Abort(attempts))
+                self.coordination.take_back(instance, called)
+
+    # -- small things -----------------------------------------------------------------------------------
+
+    def _forgive(self, now: float) -> None:
+        """The controller was stopped or starved: nobody's silence in that time counts."""
+        overdue_s = now - (self.next_deadline() or now)
+        if overdue_s > OVERDUE_S:
+            self.state.registry.forgive(now, overdue_s)
+            self.membership.forgive(overdue_s)
+            self.state.asleep_s += now - self.state.now
+
+    def _enforce_limits(self) -> None:
+        """Nobody is waited for without end."""
+        for found in self.limits.overdue():
+            if isinstance(found, Silent):
+                self.coordination.on_silent(*found)
+            else:
+                self.state.accounts.counts["limits/closed"] += 1
+                self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)
+        if reason := self.limits.absent():
+            self.state.end(reason, is_success=False)
+
+    def _waiting_for(self) -> str:
+        """What the next train step waits for, in words."""
+        state = self.state
+        if state.ending is not None and not self.training.batch:
+            return "what is left to be saved and evaluated"
+        if state.registry.trainer() is None:
+            return "the trainer to be ready"
+        if self.training.feed.is_behind:
+            return f"the trainer to make versions up to {state.steps} again"
+        if self.training.batch:
+            return f"the trainer to finish version {state.steps + 1}"
+        has_instance = any(instance.is_routable for instance in state.registry.instances())
+        if not has_instance and not state.config.trainer.is_supervised:
+            return "a rollout worker that is ready and has weights"
+        if not any(True for _ in state.registry.text_workers()):
+            return "a reward worker"
+        blockers = state.ledger.blockers()
+        missing = state.ledger.batch_groups - state.ledger.occupied
+        if missing > 0 and self.scoring.reading and self._is_all_occupied:
+            return f"the next {self.scoring.reading} rows of the data"
+        if missing > 0:
+            return f"{missing} more groups"
+        if blockers:
+            return f"groups due now: {', '.join(map(str, blockers[:5]))}"
+        return "the trainer to be given the batch that is complete"
+
+    def _worker_snapshot(self, worker: Worker) -> WorkerSnapshot:
+        version, running, resident = -1, 0, 0
+        if isinstance(worker, Instance):
+            version, running, resident = worker.policy_version, len(worker.running), worker.resident_tokens
+        elif isinstance(worker, TextWorker):
+            running = worker.pending
+        silent_s = self.state.now - worker.last_heard
+        doing = working_on(self.state, self.training, worker) or self.limits.owed(worker)
+        due_s, then = self.limits.outlook(worker)
+        return WorkerSnapshot(
+            worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
+            serves_at=worker.endpoint, due_s=due_s, then=then,
+        )  # fmt: skip
+
+
+def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
+    """What every worker is told."""
+    return WorkerSettings(
+        run_dir=run_dir,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        model=config.model,
+        rollout=config.rollout,
+        reward=config.reward,
+        trainer=config.trainer,
+        evaluation_sampling=config.evaluation.sampling,
+        evaluation_function=config.evaluation.reward_function,
+        weights=config.weights,
+        import_paths=import_paths,
+        bind_host=_bind_host(config.controller.bind),
+        is_private=config.run.private,
+        reattach_s=config.controller.reattach_s,
+    )
+
+
+def _bind_host(bind: str) -> str:
+    """The address in `controller.bind` if it names one that other hosts reach; else ""."""
+    host = bind.removeprefix("tcp://").rpartition(":")[0].strip("[]") if bind.startswith("tcp://") else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else host

@@ -1,0 +1,1 @@
+"""What the core decides, in rooms by what is decided."""

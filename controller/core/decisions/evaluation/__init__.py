@@ -1,0 +1,1 @@
+"""Held-out prompts: when they run, and where."""

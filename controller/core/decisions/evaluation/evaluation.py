@@ -1,0 +1,264 @@
+"""Evaluations: when one is due, what its prompts came to, and the line that it writes.
+
+Invariants: a held-out prompt is a group whose id is at or above FIRST_EVALUATION_GROUP, which never enters
+the ledger and leaves the system when it is scored or has failed, so that an evaluation always comes to an
+end; one evaluation goes on at a time, and at most one waits; a version is evaluated at most once.
+"""
+
+from dataclasses import dataclass, field
+
+from controller.core.commands import DropPayload, ReadHeldOut, ReportEvaluation
+from controller.core.events import HeldOutRead
+from controller.core.state.evaluation_report import Answered, line
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
+from controller.core.state.policy_versions import Published
+from controller.core.state.run_state import RunState
+
+MAX_REASON_CHARS = 500  # of a failure that a line tells
+
+
+@dataclass(slots=True)
+class Round:
+    """One evaluation."""
+
+    policy_version: int
+    first_group: int
+    began_s: float
+    samples: int
+    is_exact: bool
+    sources: tuple[str, ...] | None = None  # of the prompts, in order; None until they are read
+    digest: str = ""  # of their rows
+    unplaced: int = 0  # prompts that are not encoded yet
+    answered: dict[int, Answered] = field(default_factory=dict)  # by the number of the prompt
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def open(self) -> int:
+        """Prompts that are neither answered nor failed."""
+        return len(self.sources or ()) - len(self.answered) - len(self.failed)
+
+
+class Evaluation:
+    """The evaluations of a run."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self.round: Round | None = None
+        self.reports: list[dict[str, object]] = []
+        """All lines of evaluations.jsonl."""
+        self.pending: int | None = None  # version that waits for the round to end
+        self._seen = -1  # newest version that was asked whether it is due
+        self._asked = -1  # newest version that was due
+        self._next_group = FIRST_EVALUATION_GROUP
+        self._is_stopped = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is evaluated at all."""
+        return self.state.config.evaluation.every_steps > 0
+
+    @property
+    def holds_up_the_end(self) -> bool:
+        """Whether a run that has made its steps goes on for the sake of an evaluation."""
+        if self._is_stopped or not self.is_on:
+            return False
+        return self.round is not None or self.pending is not None or self._is_final_due
+
+    @property
+    def unencoded(self) -> int:
+        """Held-out prompts that are still text."""
+        return self.round.unplaced if self.round else 0
+
+    @property
+    def is_placing(self) -> bool:
+        """Whether responses of the round have yet to be placed on an instance."""
+        if self.round is None:
+            return False
+        return self.round.sources is None or bool(self.round.unplaced or self.state.held_out_queue)
+
+    @property
+    def wanted(self) -> Published | None:
+        """The weights that the round has to be answered with: these very ones if it is exact, else these or
+        newer ones. None if nothing is to be placed."""
+        versions = self.state.versions
+        if self.round is None or not self.is_placing:
+            return None
+        return versions.get(self.round.policy_version) if self.round.is_exact else versions.newest
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an exact round waits for weights that will never be there again: the trainer that is there
+        began behind them, or has shown newer ones."""
+        versions, found = self.state.versions, self.round
+        if found is None or not found.is_exact or not self.is_placing:
+            return False
+        return versions.get(found.policy_version) is None and found.policy_version <= versions.passed
+
+    def held_versions(self) -> set[int]:
+        """Versions that must stay visible for an evaluation."""
+        held = set[int]()
+        if self.round is not None and self.round.is_exact:
+            held.add(self.round.policy_version)
+        if self.pending is not None and self.state.config.evaluation.exact:
+            held.add(self.pending)
+        return held
+
+    def in_words(self) -> str:
+        """What goes on, for people."""
+        if self.round is None:
+            return ""
+        if self.round.sources is None:
+            return f"version {self.round.policy_version}: reading prompts"
+        count = len(self.round.sources)
+        return f"version {self.round.policy_version}: {count - self.round.open} of {count} prompts"
+
+    # -- when -------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """See what is due, and begin it if nothing else goes on."""
+        newest = self.state.versions.newest
+        if newest is None:
+            return
+        for version in range(self._seen + 1, newest.policy_version + 1):
+            self._seen = version
+            if self._is_due(version):
+                self._ask(version)
+        if self.state.ending is not None and self._is_final_due and self._seen >= self.state.steps:
+            self._ask(self.state.steps)
+        if self.round is None and self.pending is not None:
+            self._begin(self.pending)
+
+    def _is_due(self, version: int) -> bool:
+        settings = self.state.config.evaluation
+        if not self.is_on:
+            return False
+        return settings.at_start if version == 0 else version % settings.every_steps == 0
+
+    @property
+    def _is_final_due(self) -> bool:
+        return self.is_on and self.state.config.evaluation.at_end and self._asked < self.state.steps
+
+    def _ask(self, version: int) -> None:
+        if self.pending is not None:
+            self.state.accounts.counts["evaluations/skipped"] += 1
+            self.state.warn_once(
+                "evaluation skipped",
+                f"The evaluation of version {self.pending} is skipped: that of version "
+                f"{self.round.policy_version if self.round else version} still went on when version "
+                f"{version} was due. Evaluate less often (evaluation.every_steps), fewer prompts or samples, "
+                "or raise evaluation.share. Others like it are only counted.",
+            )
+        self.pending = self._asked = version
+
+    def _begin(self, version: int) -> None:
+        settings = self.state.config.evaluation
+        self.pending = None
+        first = self._next_group
+        self.round = Round(version, first, self.state.now, settings.samples, settings.exact)
+        self.state.emit(ReadHeldOut(first))
+
+    def stop(self) -> None:
+        """The operator wants the run to end: evaluations do not hold it up."""
+        if self.holds_up_the_end or self.round is not None:
+            self.state.warn_once(
+                "evaluation stopped", "The run was stopped before its evaluation was complete."
+            )
+        self._is_stopped = True
+
+    def restart(self) -> None:
+        """The controller was started again: what it had asked of the host is asked once more."""
+        self._is_stopped = False
+        if self.round is not None and self.round.sources is None:
+            self.state.emit(ReadHeldOut(self.round.first_group))
+
+    # -- prompts ----------------------------------------------------------------------------------------
+
+    def on_read(self, event: HeldOutRead) -> list[int]:
+        """Rows are in the store: returns the groups that they are given, which are to be encoded."""
+        groups = list(range(event.first_group, event.first_group + len(event.sources)))
+        found = self.round
+        if found is None or found.sources is not None or found.first_group != event.first_group:
+            self.state.emit(DropPayload(tuple(groups)))
+            return []
+        self._next_group += len(groups)
+        found.sources, found.digest, found.unplaced = event.sources, event.digest, len(groups)
+        for group in groups:
+            self.state.groups[group] = Group(group)
+        self._finish_if_complete()
+        return groups
+
+    def on_encoded(self, group: Group) -> None:
+        """The prompt can be answered from now on: its responses wait for an instance."""
+        assert self.round is not None
+        self.round.unplaced -= 1
+        group.start(self.round.policy_version, size=self.round.samples)
+        for member in group.members:
+            self.state.requeue(member)
+
+    def number(self, group: int) -> int:
+        """The number of a group's prompt, which is the same in all evaluations of the same data."""
+        assert self.round is not None
+        return group - self.round.first_group
+
+    # -- results ----------------------------------------------------------------------------------------
+
+    def on_scored(self, group: Group) -> None:
+        """A prompt is done."""
+        assert self.round is not None
+        self.round.answered[self.number(group.id)] = Answered.of(group)
+        self.state.remove_group(group, "evaluated")
+        self._finish_if_complete()
+
+    def on_failed(self, group: Group, reason: str) -> None:
+        """A prompt cannot be answered or scored, and nothing of it runs any more: it is left out, by name."""
+        assert self.round is not None
+        self.round.unplaced -= group.state == "encoding"
+        self.round.failed[self.number(group.id)] = reason[:MAX_REASON_CHARS]
+        self.state.accounts.counts["evaluations/failed_prompts"] += 1
+        self.state.remove_group(group, "evaluated")
+        self._finish_if_complete()
+
+    def _finish_if_complete(self) -> None:
+        done = self.round
+        if done is None or done.open:
+            return
+        assert done.sources is not None
+        state, self.round = self.state, None
+        threshold = state.config.evaluation.threshold
+        found = line(done.answered, done.failed, done.sources, samples=done.samples, threshold=threshold)
+        report: dict[str, object] = {
+            "policy_version": done.policy_version,
+            "is_exact": done.is_exact,
+            "samples": done.samples,
+            "threshold": threshold,
+            "began_s": round(done.began_s, 3),
+            "time_s": round(state.now - done.began_s, 3),
+            **found,
+            "data_digest": done.digest,
+        }
+        state.accounts.evaluated_as(report)
+        self.reports.append(report)
+        state.emit(ReportEvaluation(report))
+        if done.failed:
+            first = report["failures"]
+            assert isinstance(first, list)
+            state.warn_once(
+                "evaluation failures",
+                f"{len(done.failed)} held-out prompts were left out of the evaluation of version "
+                f"{done.policy_version}, the first: {first[0]} Others like them are only counted.",
+            )
+
+    def check(self) -> None:
+        """Every open prompt of the round is a group, and there is no other; none of them is in the ledger."""
+        there = [group for group in self.state.groups.values() if group.is_evaluation]
+        assert len(there) == (self.round.open if self.round else 0), f"{len(there)} groups of {self.round}"
+        for group in there:
+            assert group.id not in self.state.ledger, f"held-out group {group.id} is in the ledger"
+            assert group.state in ("encoding", "generating", "scoring"), f"{group.id} is {group.state}"
+            for member in group.members:
+                is_queued = self.state.held_out_queue.holds(member)
+                assert is_queued == (member.state == "queued"), f"{member.id} is {member.state}"
+                assert not (self.round and self.round.is_exact) or all(
+                    segment.policy_version == self.round.policy_version for segment in member.segments
+                ), f"{member.id} is not of version {self.round.policy_version} alone"
+        assert self.unencoded == sum(group.state == "encoding" for group in there)

@@ -1,0 +1,115 @@
+"""Places held-out prompts on instances: a share of the slots at once, and weights that are right for them.
+
+Invariants: evaluation takes no slot beyond its share while training could use it, and is never starved: a
+slot that comes free goes to it first as long as it has less than its share; a response runs at or above the
+evaluated version, and with that version alone if the evaluation is exact; an instance that an exact
+evaluation runs on pulls nothing before it is done there; placements per step are bounded.
+"""
+
+import random
+from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
+
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.state.groups import Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from protocol.messages import Route
+
+ROUTES_PER_STEP = 128  # then other events have their turn
+
+
+class EvaluationDispatch:
+    """Routes held-out responses, after `Pulls` and before `Dispatch`."""
+
+    def __init__(self, state: RunState, evaluation: Evaluation, dispatch: Dispatch) -> None:
+        self.state = state
+        self.evaluation, self.dispatch = evaluation, dispatch
+        self.is_cut = False  # the last step ended at ROUTES_PER_STEP
+        self._looked: tuple[int, bool] | None = None  # what stood when all instances were looked at last
+
+    def run(self) -> None:
+        """Route what waits, to the instances with the fewest evaluations first."""
+        self.is_cut = False
+        queue = self.state.held_out_queue
+        if not queue:
+            return
+        free = [(one.evaluating, one.number) for one in self._candidates() if self.may_run(one)]
+        heapify(free)
+        for _ in range(ROUTES_PER_STEP):
+            if not free or not queue:
+                return
+            instance = self.state.registry.instance(free[0][1])
+            trajectory = queue.peek(instance.next_version)
+            if trajectory is None or not self._has_room(instance, trajectory):
+                heappop(free)
+                continue
+            self._place(trajectory, instance)
+            heapreplace(free, (instance.evaluating, instance.number))
+        self.is_cut = True
+        self._looked = None
+
+    def may_run(self, instance: Instance) -> bool:
+        """Whether the round may be answered with what the instance samples from."""
+        found = self.evaluation.round
+        if found is None or not instance.is_routable:
+            return False
+        if found.is_exact:
+            return instance.next_version == found.policy_version
+        return instance.next_version >= found.policy_version and self._may_stay(instance)
+
+    def holds(self, instance: Instance) -> bool:
+        """Whether an exact evaluation needs the instance to stay at its version."""
+        found = self.evaluation.round
+        if found is None or not found.is_exact or instance.next_version != found.policy_version:
+            return False
+        return bool(instance.evaluating) or self.evaluation.is_placing
+
+    def _candidates(self) -> Iterable[Instance]:
+        """Instances at which something may have become possible since the last step."""
+        registry, before = self.state.registry, self._looked
+        self._looked = (self.state.held_out_queue.pushed, self.state.ending is None)
+        if self._looked != before:
+            return registry.instances()
+        found = (registry.workers[peer] for peer in registry.changed)
+        return [instance for instance in found if isinstance(instance, Instance)]
+
+    def _may_stay(self, instance: Instance) -> bool:
+        """Without partial rollout, an instance that ought to pull first runs empty."""
+        return self.state.ending is not None or self.dispatch.is_routable(instance)
+
+    def _has_room(self, instance: Instance, trajectory: Trajectory) -> bool:
+        if len(instance.running) >= instance.capacity or instance.evaluating >= self._limit(instance):
+            return False
+        fits = instance.resident_tokens + trajectory.resident_tokens <= instance.kv_tokens * instance.kv_share
+        return fits or not instance.evaluating
+
+    def _limit(self, instance: Instance) -> int:
+        """Slots that evaluation may take there; all of them where training can start nothing."""
+        is_held = self.evaluation.round is not None and self.evaluation.round.is_exact
+        is_free = self.state.ending is not None or (
+            is_held
+            and not (
+                self.dispatch.is_routable(instance) and self.state.ledger.can_reserve(instance.next_version)
+            )
+        )
+        share = self.state.config.evaluation.share
+        return instance.capacity if is_free else max(1, int(share * instance.capacity))
+
+    def _place(self, trajectory: Trajectory, instance: Instance) -> None:
+        state = self.state
+        state.held_out_queue.remove(trajectory)
+        group = state.groups[trajectory.id.group]
+        trajectory.attempt += 1
+        trajectory.left = None
+        trajectory.expected_tokens = state.expected_tokens(group, trajectory)
+        state.registry.place(instance, trajectory)
+        state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
+        budget = state.config.rollout.max_response_tokens - trajectory.response_tokens
+        number = self.evaluation.number(group.id)  # the same noise for a prompt in every evaluation
+        name = f"{state.config.run.seed}/evaluation/{number}/{trajectory.id.member}"
+        seed = random.Random(name).getrandbits(52)
+        segments = tuple(trajectory.segments)
+        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments, is_evaluation=True)
+        state.send(instance.peer, message)

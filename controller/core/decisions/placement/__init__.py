@@ -1,0 +1,1 @@
+"""Where trajectories run, and what becomes of them."""

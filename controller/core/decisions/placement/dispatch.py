@@ -1,0 +1,379 @@
+"""Which trajectory starts where: admission, reservation, routing.
+
+Invariants: a group starts only with a reservation in the ledger; a trajectory runs only at or above the
+version of its newest token, and never below the version that its group was admitted under without the
+ledger's leave; a route to an instance that pulls stands behind the pull; begun work goes before fresh work,
+and what is due first is not overtaken by what would take its room, but holds nothing back that may run where
+it may not; an idle instance takes whatever may run at its version; routes per step are bounded; a decision
+looks at a few instances, however many there are.
+Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import nsmallest
+from typing import Any, NamedTuple
+
+from controller.core.state.candidates import Shortlist
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from protocol.ids import TrajectoryId
+from protocol.messages import Route
+from strategies.admission import window_rule
+from strategies.routing import Order, has_room
+from strategies.select import select
+from strategies.views import AdmissionView, InstanceView, WorkView
+
+ROUTES_PER_STEP = 128  # then other events have their turn
+SHORTLISTED = 4  # instances of each version that routing is shown
+LOOKED_AT = 32  # instances of each version, best first, that are asked for room
+SIBLINGS = 2  # and so many that hold a member of the same group
+
+
+class Head(NamedTuple):
+    """What may go next."""
+
+    trajectory: Trajectory
+    is_fresh: bool  # it opens a group
+    policy_version: int  # the newest that it may be placed under: beyond, other work is due first
+
+
+class Dispatch:
+    """Places trajectories on instances."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        staleness = state.config.staleness
+        self.route = select("routing", staleness.routing)
+        self._order: Order | None = getattr(self.route, "order", None)
+        self.admit = select("admission", staleness.admission)
+        if staleness.admission == "window":
+            self.admit = window_rule(staleness.in_flight_batches)
+        self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
+        self.is_cut = False  # the last step ended at ROUTES_PER_STEP
+        self._shortlist = Shortlist()
+        self._views: dict[int, InstanceView] = {}
+        self._gated_s, self._gated_since = 0.0, None
+        self._refused: dict[tuple[Any, ...], None] = {}  # what found no place, and until when that holds
+        self._settled: tuple[Any, ...] | None = None  # the situation in which nothing more could be routed
+
+    def run(self) -> None:
+        """Route what waits: begun work by deadline, then fresh groups as far as ledger and admission
+        allow."""
+        if not self.state.registry.changed and self._situation() == self._settled:
+            return  # nothing could be routed, and nothing has changed since
+        changed = self._refresh()
+        self.is_cut = False
+        self._count_gated()
+        self._settled = None
+        self._route(changed)
+        if not self.is_cut:
+            self._settled = self._situation()
+
+    def _route(self, changed: list[int]) -> None:
+        """`changed`: the instances whose load changed since the last look."""
+        for _ in range(ROUTES_PER_STEP):
+            if not self._route_one(changed):
+                return
+            changed = self._refresh()
+        self.is_cut = True
+
+    def _route_one(self, changed: list[int]) -> bool:
+        """Place the first of what may go next that finds an instance; whether any does."""
+        refused: dict[tuple[Any, ...], None] = {}
+        moment = self._moment()
+        self._gated_since = None
+        for head in self._heads():
+            trajectory = head.trajectory
+            key = (trajectory.id, trajectory.attempt, head.policy_version, moment)
+            only = changed if key in self._refused else None
+            chosen = None if only == [] else self._choose(head, only)
+            if chosen is not None:
+                self._refused = {}
+                if head.is_fresh:
+                    trajectory = self._start(self.waiting.popleft(), chosen.next_version)
+                self.state.queue.remove(trajectory)
+                self._place(trajectory, chosen)
+                return True
+            refused[key] = None
+            self._gated_since = self.state.now if head.is_fresh else None
+        self._refused = refused
+        return False
+
+    def take_gated_s(self) -> float:
+        """Seconds since the last call in which a fresh group that was admitted found no instance."""
+        self._count_gated()
+        gated, self._gated_s = self._gated_s, 0.0
+        return gated
+
+    def _count_gated(self) -> None:
+        if self._gated_since is not None:
+            self._gated_s += self.state.now - self._gated_since
+            self._gated_since = None
+
+    def admissible(self) -> int:
+        """Groups that may start now under the newest version."""
+        newest = self.state.versions.newest
+        if newest is None or not self.waiting:
+            return 0
+        room = min(len(self.waiting), self.admit(self.admission_view(), self._batches))
+        return max(0, min(room, self.state.ledger.headroom(newest.policy_version)))
+
+    def admission_view(self) -> AdmissionView:
+        """What admission sees."""
+        state, ledger = self.state, self.state.ledger
+        newest = state.versions.newest
+        return AdmissionView(
+            ledger.max_staleness,
+            ledger.batch_groups,
+            ledger.train_version,
+            newest.policy_version if newest else 0,
+            ledger.reserved,
+            ledger.occupied,
+            state.started,
+            state.pulled_version,
+            state.started - state.started_at_pull,
+            state.in_system_at_pull,
+            ledger.spare_groups,
+            state.cap,
+            state.strategy_settings.is_tail_bound,
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last
+        pull may wait for the next one for ever."""
+        ledger, newest = self.state.ledger, self.state.versions.newest
+        if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
+            return False
+        is_shut = bool(self.waiting) and self.admit(self.admission_view(), self._batches) <= 0
+        return is_shut and not ledger.is_ready()
+
+    def settled_views(self) -> list[InstanceView]:
+        """All instances that could take work now and are not pulling, as of the last dispatch."""
+        instance = self.state.registry.instance
+        return [view for number, view in self._views.items() if instance(number).pulling is None]
+
+    def view(self, instance: Instance) -> InstanceView:
+        """An instance as strategies see it."""
+        return InstanceView(
+            instance.number,
+            instance.next_version,
+            len(instance.running),
+            instance.resident_tokens,
+            instance.capacity,
+            int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens,
+            instance.expected_tokens,
+            instance.fit.coefficients if instance.fit else self.state.coefficients,
+            urgent=instance.urgent,
+            waiting=instance.status.waiting if instance.status else 0,
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    @property
+    def _batches(self) -> float | str:
+        return self.state.config.staleness.in_flight_batches
+
+    def _moment(self) -> tuple[int, int, int]:
+        """Changes whenever something may have become possible that no single instance's load tells."""
+        newest = self.state.versions.newest
+        ledger = self.state.ledger
+        return len(ledger), ledger.train_version, newest.policy_version if newest else -1
+
+    def _situation(self) -> tuple[Any, ...]:
+        """Whatever decides, instances apart, whether something more may be routed."""
+        state, ledger, newest = self.state, self.state.ledger, self.state.versions.newest
+        return (
+            state.queue.pushed,
+            len(state.queue),
+            len(self.waiting),
+            ledger.reserved,
+            ledger.occupied,
+            ledger.train_version,
+            newest.policy_version if newest else -1,
+            state.started,
+            state.pulled_version,
+            state.cap,
+            state.strategy_settings,
+        )
+
+    def _refresh(self) -> list[int]:
+        """Bring the views of changed instances up to date; returns their numbers."""
+        registry = self.state.registry
+        changed = []
+        for peer in registry.grown | registry.changed:
+            instance = registry.workers.get(peer)
+            if not isinstance(instance, Instance):
+                continue  # it got tokens and was lost
+            if peer in registry.changed:
+                changed.append(instance.number)
+            if self.is_routable(instance):
+                self._look_at(instance)
+            else:
+                self.forget(instance)
+        registry.changed.clear()
+        registry.grown.clear()
+        return changed
+
+    def _look_at(self, instance: Instance) -> None:
+        number, version = instance.number, instance.next_version
+        view = self._views[number] = self.view(instance)
+        liking = self._order(view, self.state.strategy_settings) if self._order else 0
+        self._shortlist.put(number, version, (view.running >= view.capacity, liking))
+
+    def forget(self, instance: Instance) -> None:
+        """The instance is gone, or takes nothing now."""
+        self._shortlist.drop(instance.number)
+        self._views.pop(instance.number, None)
+
+    def is_routable(self, instance: Instance) -> bool:
+        """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
+        newest = self.state.versions.newest
+        staleness = self.state.config.staleness
+        may_stay = staleness.partial_rollout or staleness.keep_kv
+        return instance.is_routable and (
+            may_stay or newest is None or instance.next_version == newest.policy_version
+        )
+
+    def _heads(self) -> Iterator[Head]:
+        """What may go next, for the instances of each policy version, newest first: the queued work that is
+        due first of what may run under it, and a fresh group where none may."""
+        due_first = None
+        for version in self._shortlist.versions():
+            reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
+            queued = self.state.queue.peek(version, reach)
+            if queued is None:
+                if self.waiting and self.admit(self.admission_view(), self._batches) > 0:
+                    group = self.state.groups[self.waiting[0]]
+                    opening = Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens)
+                    yield Head(opening, True, version)
+                return
+            if queued is not due_first:
+                yield Head(queued, False, version)
+            due_first = queued
+
+    def _choose(self, head: Head, only: list[int] | None) -> Instance | None:
+        """The instance for this; `only`: the only ones that can have become able to take it."""
+        trajectory = head.trajectory
+        group = self.state.groups[trajectory.id.group]
+        work = self._work(group, trajectory, head.is_fresh)
+        peers = dict.fromkeys([member.peer for member in group.members])  # a dict keeps their order
+        siblings = [self._number(peer) for peer in peers if peer is not None]
+        is_misfit = work.resident_tokens > self.state.registry.largest_kv
+        if only is None:
+            numbers = list(self._views) if is_misfit else self._candidates(head, work, siblings)
+        else:
+            numbers = only
+        may_run: dict[int, bool] = {}
+        shown = []
+        for number in numbers:
+            view = self._views.get(number)
+            if view is None or (version := view.policy_version) > head.policy_version:
+                continue
+            if version not in may_run:
+                may_run[version] = self._may_run(group, trajectory, head.is_fresh, version)
+            if may_run[version]:
+                view = self._alone(view, work) if is_misfit else view
+                shown.append(view._replace(has_sibling=True) if number in siblings else view)
+        if not shown:
+            return None
+        away = self._number(trajectory.left)
+        elsewhere = [view for view in shown if view.index != away] if away >= 0 else shown
+        settings = self.state.strategy_settings
+        index = self.route(work, elsewhere, settings) if elsewhere else None
+        if index is None and len(elsewhere) < len(shown):
+            index = self.route(work, shown, settings)
+        if index is None:
+            return None
+        assert any(view.index == index for view in shown), f"routing chose {index}, which may not run it"
+        return self.state.registry.instance(index)
+
+    def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
+        """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
+        is_largest = self.state.registry.instance(view.index).kv_tokens >= self.state.registry.largest_kv
+        return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
+
+    def _candidates(self, head: Head, work: WorkView, siblings: list[int]) -> list[int]:
+        """Of each version, those with room that routing likes best; where many have none, the freest."""
+        if self._order is None:
+            return sorted(self._views)
+
+        def suits(number: int) -> bool:
+            return has_room(work, self._views[number])
+
+        found: dict[int, None] = {}
+        for version in self._shortlist.versions():
+            if work.min_version <= version <= head.policy_version:
+                best = self._shortlist.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
+                if len(best) < SHORTLISTED and len(self._views) > LOOKED_AT:
+                    best += self._freest(version)
+                found |= dict.fromkeys(best)
+        return list(found | dict.fromkeys(siblings[:SIBLINGS]))
+
+    def _freest(self, policy_version: int) -> list[int]:
+        """Those of a version with the most KV free; looks at all, where almost none of many has room."""
+        there = [
+            v for v in self._views.values() if v.policy_version == policy_version and v.running < v.capacity
+        ]
+        freest = nsmallest(
+            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.index)
+        )
+        return [view.index for view in freest]
+
+    def _number(self, peer: str | None) -> int:
+        instance = self.state.registry.workers.get(peer) if peer is not None else None
+        return instance.number if isinstance(instance, Instance) else -1
+
+    def _work(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> WorkView:
+        if is_fresh:
+            expected, slack = self.state.strategy_settings.typical_tokens, self.state.ledger.max_staleness
+        else:
+            trajectory.expected_tokens = self.state.expected_tokens(group, trajectory)
+            expected = trajectory.prompt_tokens + trajectory.expected_tokens
+            slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
+        minimum = 0 if is_fresh else trajectory.newest_version
+        return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
+
+    def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
+        """Version rules: no token older than the one before it, and no start that the ledger has no
+        room for."""
+        if is_fresh:
+            return self.state.ledger.can_reserve(policy_version)
+        if trajectory.newest_version >= 0:
+            return policy_version >= trajectory.newest_version
+        return self.state.ledger.can_lower(group.id, policy_version)
+
+    def _start(self, group_id: int, policy_version: int) -> Trajectory:
+        """Reserve, and queue all members; returns the first of them."""
+        state, config = self.state, self.state.config
+        group = state.groups[group_id]
+        state.ledger.reserve(group.id, policy_version)
+        group.start(policy_version, size=config.rollout.group_size, spare=config.staleness.spare_responses)
+        state.started += 1
+        deadline = state.ledger.deadline(group.id)
+        for member in group.members:
+            state.queue.push(member, deadline)
+        first = group.members[0]
+        first.expected_tokens = state.expected_tokens(group, first)
+        return first
+
+    def _place(self, trajectory: Trajectory, instance: Instance) -> None:
+        state = self.state
+        group = state.groups[trajectory.id.group]
+        assert group.policy_version is not None
+        if trajectory.newest_version < 0 and instance.next_version < group.policy_version:
+            state.ledger.lower(group.id, instance.next_version)
+            group.policy_version = instance.next_version
+            for member in group.members:
+                if state.queue.holds(member):
+                    state.queue.push(member, state.ledger.deadline(group.id))
+        trajectory.attempt += 1
+        trajectory.left = None
+        state.registry.place(instance, trajectory)
+        state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
+        budget = state.config.rollout.max_response_tokens - trajectory.response_tokens
+        seed, segments = state.seed(group, trajectory), tuple(trajectory.segments)
+        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments)
+        state.send(instance.peer, message)

@@ -1,0 +1,146 @@
+"""What leaves its place before its time: migration, overflowing engine queues, stragglers at the bound.
+
+Invariants: a trajectory that is being moved is not moved again before it came back; it keeps its tokens, its
+deadline and its versions; a straggler is given up or cut short only while the trainer waits for it alone.
+Source: StaleFlow (arXiv 2601.12784): migration by phi_wait and phi_throughput; the proactive filter of its
+release.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.placement.reports import Coordination
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from protocol.ids import TrajectoryId
+from protocol.messages import InstanceStatus, Interrupt
+from strategies.select import select
+from strategies.views import RunningView
+
+FULL = 0.9  # share of the KV cache in use, above which what waits in an engine waits for KV
+
+
+class Moves:
+    """Interrupts single trajectories."""
+
+    def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
+        self.state = state
+        self.coordination, self.dispatch = coordination, dispatch
+        self.is_off = state.config.staleness.migration == "none"
+        self.migrate = select("migration", state.config.staleness.migration)
+        self._decided_at = 0.0
+        self._decided_after = 0
+
+    def run(self) -> None:
+        """Migrate, at most every `decide_s`; nothing moves while everything is about to."""
+        if self.is_off or self.state.queue or not self._is_due():
+            return
+        self._decided_at, self._decided_after = self.state.now, self.state.events
+        views = self.dispatch.settled_views()
+        running = _Running(self.state)
+        chosen = self.migrate(views, running, self.state.strategy_settings)
+        self._interrupt([running.trajectory(index) for index in chosen], "migrations")
+
+    def _is_due(self) -> bool:
+        """A decision looks at every instance, so that per event it costs the same however many there are."""
+        is_time = self.state.now >= self._decided_at + self.state.config.staleness.decide_s
+        return is_time and self.state.events >= self._decided_after + self.state.registry.ready_instances
+
+    def on_status(self, instance: Instance, message: InstanceStatus) -> None:
+        """Take back what waits in an engine's own queue beyond phi_wait: it could run elsewhere."""
+        if self.is_off or message.waiting <= self.state.config.staleness.phi_wait:
+            return
+        is_full = message.resident_tokens >= FULL * instance.kv_tokens
+        if (
+            instance.pulling is not None or not is_full
+        ):  # it waits for weights, or for its turn to be prefilled
+            return
+        back = []
+        for group, member, attempt in message.queued:
+            id = TrajectoryId(group, member)
+            if instance.running.get(id) == attempt and group < FIRST_EVALUATION_GROUP:
+                back.append(self.state.groups[group].members[member])
+        self._interrupt(back, "returned")
+
+    @property
+    def gives_up_stragglers(self) -> bool:
+        """Whether `staleness.stragglers` says to do anything but wait."""
+        return self.state.config.staleness.stragglers != "wait"
+
+    def give_up_stragglers(self) -> None:
+        """Do with the groups that alone hold the next batch back what `staleness.stragglers` says.
+
+        The caller consumes at once: what is begun anew under the weights that it had before would be due for
+        the same batch, and so hold it back again.
+        """
+        staleness, ledger = self.state.config.staleness, self.state.ledger
+        if ledger.is_ready():
+            return
+        blockers = [self.state.groups[id] for id in ledger.blockers()]
+        if not 0 < len(blockers) <= staleness.straggler_groups:
+            return
+        if any(group.state != "generating" or group.is_cut_short for group in blockers):
+            return
+        if staleness.stragglers == "retry" and ledger.is_ready_without({group.id for group in blockers}):
+            for group in blockers:
+                self.coordination.begin_anew(group)
+                self.dispatch.waiting.appendleft(group.id)
+                self.state.accounts.counts["stragglers/retried"] += 1
+        elif staleness.stragglers == "truncate" and len(blockers) + ledger.occupied >= ledger.batch_groups:
+            for group in blockers:
+                self.coordination.cut_short(group)
+                self.state.accounts.counts["stragglers/truncated"] += 1
+
+    def _interrupt(self, trajectories: Sequence[Trajectory], what: str) -> None:
+        attempts: dict[str, list[tuple[int, int, int]]] = {}
+        for trajectory in trajectories:
+            if trajectory.peer is not None and trajectory.left != trajectory.peer:
+                trajectory.left = trajectory.peer
+                attempts.setdefault(trajectory.peer, []).append((*trajectory.id, trajectory.attempt))
+                self.state.accounts.counts[what] += 1
+        for peer, listed in attempts.items():
+            self.state.send(peer, Interrupt(tuple(listed)))
+
+
+class _Running(Mapping[int, Sequence[RunningView]]):
+    """The trajectories of each instance, made into views only where a strategy looks."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._numbered: list[Trajectory] = []
+        self._views: dict[int, list[RunningView]] = {}
+
+    def trajectory(self, index: int) -> Trajectory:
+        """The one that a strategy named."""
+        return self._numbered[index]
+
+    @property
+    def shown(self) -> int:
+        """Trajectories that a strategy has looked at; their indices are below."""
+        return len(self._numbered)
+
+    def __getitem__(self, number: int) -> Sequence[RunningView]:
+        if number not in self._views:
+            running = self._state.registry.instance(number).running
+            self._views[number] = [self._view(id) for id in running if id.group < FIRST_EVALUATION_GROUP]
+        return self._views[number]
+
+    def __iter__(self) -> Iterator[int]:
+        return (instance.number for instance in self._state.registry.instances())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _view(self, id: TrajectoryId) -> RunningView:
+        group = self._state.groups[id.group]
+        member = group.members[id.member]
+        self._numbered.append(member)
+        return RunningView(
+            len(self._numbered) - 1,
+            member.resident_tokens,
+            max(1, member.expected_tokens - member.response_tokens),
+            member.newest_version,
+            self._state.ledger.deadline(group.id) - self._state.ledger.train_version,
+            member.reported,
+        )

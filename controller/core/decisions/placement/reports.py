@@ -1,0 +1,336 @@
+"""What rollout instances say, and what their trajectories come to.
+
+Invariants: what an instance returns is taken only from the attempt that runs there now; a group is complete
+with exactly as many finished trajectories as are trained, and its spare ones are dropped at once; an aborted
+group's words change nothing any more.
+Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pull, Abort.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from controller.core.commands import Warn
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.events import PeerFaulted
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from protocol.ids import PeerId, TrajectoryId
+from protocol.messages import (
+    Abort,
+    Ending,
+    Generated,
+    GenerationFailed,
+    InstanceStatus,
+    Interrupt,
+    Pulled,
+    PullFailed,
+    Ready,
+)
+from strategies.cost_model import step_latency
+from strategies.instance_kinds import Fleet
+
+MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
+MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
+URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
+UNBOUNDED = 1 << 30
+LOOKS = 16  # at a response, evenly over its longest: predictions move no faster
+LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
+
+
+class Coordination:
+    """Takes what instances report."""
+
+    def __init__(self, state: RunState, evaluation: Evaluation) -> None:
+        self.state = state
+        self.evaluation = evaluation
+        self.fleet = Fleet(state.coefficients)
+        self._failures: dict[int, int] = {}
+
+    # -- what instances say -----------------------------------------------------------------------------
+
+    def on_ready(self, instance: Instance, message: Ready) -> None:
+        """An engine is built; it pulls before it samples."""
+        self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
+        if self.state.config.staleness.cost_model == "online":
+            instance.fit = self.fleet.join(instance.number)
+
+    def on_status(self, instance: Instance, message: InstanceStatus) -> None:
+        """Keep the newest load report, and learn the speed of the instance from it."""
+        before = instance.status
+        if before is not None and message.sequence <= before.sequence:
+            return
+        instance.status = message
+        if before is None:
+            return
+        if instance.fit is not None:
+            self._learn(instance, before, message)
+        if message.preemptions > before.preemptions:
+            instance.kv_share = max(LEAST_KV_SHARE, instance.kv_share * KV_SHARE_DOWN)
+            self.state.accounts.counts["preemptions"] += message.preemptions - before.preemptions
+        else:
+            instance.kv_share = min(1.0, instance.kv_share + KV_SHARE_UP)
+        self.state.registry.changed[instance.peer] = None
+
+    def on_generated(self, instance: Instance, message: Generated) -> None:
+        """Take new tokens; groups that are complete by them are to be scored."""
+        pace_s = self._pace_s(instance)
+        taken, late, now = 0, 0, self.state.awake_s
+        for delta in message.deltas:
+            group = self.state.groups.get(delta.group)
+            member = None if group is None else group.take(delta, instance.peer)
+            if group is None or member is None:
+                late += delta.count
+                continue
+            taken += delta.count
+            if delta.count and not member.is_called_back:
+                member.since = now
+            if member.response_tokens >= member.look_again:
+                self._look_again(instance, group, member, pace_s)
+            if delta.ending:
+                self.state.registry.take(instance, member)
+                self._end(group, member, delta.ending)
+        self.state.registry.grow(instance, taken)
+        self.state.accounts.take(taken, is_expected=True)
+        self.state.accounts.take(late, is_expected=False)
+
+    def on_failed(self, instance: Instance, message: GenerationFailed) -> None:
+        """An engine gave one attempt up: try again, and set the prompt aside if it keeps failing."""
+        group = self.state.groups.get(message.group)
+        member = group.members[message.member] if group and message.member < len(group.members) else None
+        if group is None or member is None or instance.running.get(member.id) != message.attempt:
+            return
+        self.state.registry.take(instance, member)
+        self.state.accounts.counts["generation_failures"] += 1
+        self.state.warn_once("generation", f"Generation failed on {instance.name}: {message.reason}")
+        if not self._has_failed_too_often(group, message.reason):
+            self.state.requeue(member)
+
+    def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
+        """These got no token in their time: they go on elsewhere, and what this happens to again and again is
+        set aside."""
+        limit = f"limits.token_s allows {self.state.config.limits.token_s:g} s"
+        text = f"{members[0].id} got no token on {instance.name}; {limit}, so it goes on elsewhere."
+        self.state.warn_counted(f"silent {instance.name}", text)
+        for member in members:
+            group = self.state.groups.get(member.id.group)
+            if group is None or member.peer != instance.peer:
+                continue  # a sibling has had its group set aside
+            self.state.accounts.counts["limits/silent"] += 1
+            if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
+                member.left = instance.peer
+        left = [member for member in members if member.peer == instance.peer]
+        for peer, attempts in _by_peer(left).items():
+            self.state.send(peer, Interrupt(attempts))
+
+    def _has_failed_too_often(self, group: Group, reason: str) -> bool:
+        """Count a failure of a group's generation, and set its prompt aside if it was one too many."""
+        self._failures[group.id] = self._failures.get(group.id, 0) + 1
+        if self._failures[group.id] < MAX_GENERATION_FAILURES:
+            return False
+        del self._failures[group.id]
+        self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {reason}")
+        return True
+
+    def on_pulled(self, instance: Instance, message: Pulled) -> None:
+        """The instance samples from the version that it was told to load."""
+        if instance.pulling != message.policy_version:
+            return
+        instance.policy_version, instance.pulling, instance.pull_failures = message.policy_version, None, 0
+        instance.pull_s = message.pull_s
+        self.state.versions.pulled(message.policy_version)
+        instance.promised.clear()
+        self.state.registry.changed[instance.peer] = None
+        self.state.accounts.spend("pull", message.pull_s)
+        if message.refused:
+            self.state.accounts.counts["weights/chunks_refused"] += message.refused
+            text = (
+                f"{instance.name} pulled {message.refused} chunks of weights again: their checksum was wrong."
+            )
+            self.state.warn_once("chunks", f"{text} If it goes on, look at the network and the memory.")
+
+    def on_pull_failed(
+        self, instance: Instance, message: PullFailed, *, is_awaited: bool
+    ) -> PeerFaulted | None:
+        """The instance stays at its version and tries again with the newest one: at once, or when a version
+        that went with its trainer `is_awaited` and is there again. Returns who is at fault if it has failed
+        too often."""
+        if instance.pulling != message.policy_version:
+            return None
+        instance.pulling = None
+        self._take_back_promised(instance)
+        if is_awaited:
+            self.state.versions.lose(message.policy_version)
+        else:
+            instance.pull_failures += 1
+        self.state.registry.changed[instance.peer] = None
+        self.state.accounts.counts["pull_failures"] += 1
+        self.state.warn_once(
+            "pull", f"{instance.name} could not pull version {message.policy_version}: {message.reason}"
+        )
+        if message.policy_version in self.evaluation.held_versions() and not self._is_newest(message):
+            self._give_up_evaluation(f"could not be pulled: {message.reason}")
+        return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
+
+    def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
+        """Who is to blame for pulls that fail: the instance, or the trainer where no instance could pull what
+        it has published."""
+        version, trainer = message.policy_version, self.state.registry.trainer()
+        others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
+        is_nobodys = bool(others) and all(other.pull_failures for other in others)
+        if trainer is None or not is_nobodys or self.state.versions.was_pulled(version):
+            reason = f"{MAX_PULL_FAILURES} pulls in a row failed, the last because: {message.reason}"
+            return PeerFaulted(instance.peer, reason)
+        for one in (instance, *others):
+            one.pull_failures = 0
+        reason = f"No instance could pull version {version}, which it has published: {message.reason}"
+        return PeerFaulted(trainer.peer, reason)
+
+    def _is_newest(self, message: PullFailed) -> bool:
+        newest = self.state.versions.newest
+        return newest is not None and newest.policy_version == message.policy_version
+
+    def give_up_lost_evaluation(self) -> None:
+        """End an evaluation whose version was lost with its trainer, and is not made again."""
+        found = self.evaluation.round
+        if found is None or not self.evaluation.is_lost:
+            return
+        if all(instance.next_version != found.policy_version for instance in self.state.registry.instances()):
+            self._give_up_evaluation("was lost with its trainer, which went on from a newer one.")
+
+    def _give_up_evaluation(self, reason: str) -> None:
+        """Its version cannot be had any more, so what is left of it can never be answered exactly."""
+        assert self.evaluation.round is not None
+        text = f"version {self.evaluation.round.policy_version} {reason}"
+        for group in [group for group in self.state.groups.values() if group.is_evaluation]:
+            if group.state == "generating":
+                self.give_up(group, text)
+
+    def _take_back_promised(self, instance: Instance) -> None:
+        """What was routed for the version that did not come goes elsewhere."""
+        members = [self.state.groups[id.group].members[id.member] for id in instance.promised]
+        self._abort_running(members)
+        for member in members:
+            self.state.requeue(member)
+
+    def on_lost(self, instance: Instance) -> None:
+        """Its trajectories go on elsewhere, from the last token that it reported."""
+        self.fleet.leave(instance.number)
+        self.take_back(instance, list(instance.running))
+
+    def take_back(self, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
+        """These trajectories, whose instance is gone or has forgotten them, wait for another one."""
+        lost = [self.state.groups[id.group].members[id.member] for id in ids]
+        for member in lost:
+            self.state.registry.take(instance, member)
+        for member in lost:
+            if member.state == "queued":  # else its group was complete without it
+                self._end(self.state.groups[member.id.group], member, "interrupt")
+
+    # -- what the core wants ----------------------------------------------------------------------------
+
+    def abort(self, group: Group, end: str) -> None:
+        """Give a group up for good, wherever its members are; a fresh prompt takes its place by itself."""
+        self._abort_running(group.members)
+        self.state.remove_group(group, end)
+
+    def give_up(self, group: Group, reason: str) -> None:
+        """A prompt keeps failing: set it aside by name; if it is no held-out one, a fresh one takes its
+        place."""
+        if group.is_evaluation:
+            self._abort_running(group.members)
+            self.evaluation.on_failed(group, reason)
+        else:
+            self.state.accounts.counts["prompts/set_aside"] += 1
+            self.state.emit(Warn(f"Prompt {group.id} is set aside, and replaced by a fresh one: {reason}"))
+            self.abort(group, "aborted")
+
+    def begin_anew(self, group: Group) -> None:
+        """Give up what was generated for a prompt, and let it wait for a new start."""
+        self._abort_running(group.members)
+        self.state.withdraw(group)
+
+    def cut_short(self, group: Group) -> None:
+        """End the responses of a group where they are: what runs comes back and counts as too long."""
+        group.is_cut_short = True
+        for member in group.members:
+            if member.state == "queued":
+                self.state.queue.remove(member)
+                self._end(group, member, "interrupt")
+        for peer, attempts in _by_peer(group.members).items():
+            self.state.send(peer, Interrupt(attempts))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _learn(self, instance: Instance, before: InstanceStatus, after: InstanceStatus) -> None:
+        """Bring the cost model of the instance and of those like it up to date."""
+        registry, fleet = self.state.registry, self.fleet
+        known = instance.fit.coefficients if instance.fit else None
+        instance.fit = fleet.observe(instance.number, before, after)
+        if instance.fit.coefficients is not known:
+            for number in fleet.like(instance.number):
+                registry.changed[registry.instance(number).peer] = None
+
+    def _look_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
+        """Predict anew how long a response becomes, and whether that is soon enough."""
+        had = member.response_tokens
+        at_end = self.state.expected_tokens(group, member)
+        is_urgent = (at_end - had) * pace_s > self._steps_left(group)
+        self.state.registry.expect(instance, member, expected=at_end, is_urgent=is_urgent)
+        most = self.state.config.rollout.max_response_tokens
+        member.look_again = min(max(at_end, had + 1), had + max(1, most // LOOKS))
+
+    def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
+        """What the end of an attempt means for its trajectory and its group."""
+        is_whole = member.response_tokens >= self.state.config.rollout.max_response_tokens
+        is_cut = is_whole or (group.is_cut_short and member.response_tokens)
+        if ending == "interrupt" and not is_cut:
+            self.state.requeue(member)
+            return
+        if ending != "interrupt" and not group.is_evaluation:
+            self.state.lengths.observe(member.response_tokens, ending == "length")
+        group.finish(member, "stop" if ending == "stop" else "length")
+        if group.is_complete and group.state == "generating":
+            self._drop_spare(group)
+            self.state.completed.append(group)
+
+    def _steps_left(self, group: Group) -> int:
+        """Train steps that may begin until the group is due."""
+        if group.state != "generating" or group.is_evaluation:
+            return UNBOUNDED
+        return self.state.ledger.deadline(group.id) - self.state.ledger.train_version + 1
+
+    def _pace_s(self, instance: Instance) -> float:
+        """Seconds per step of the instance, over URGENT times the mean time between two train steps."""
+        if self.state.period_s is None:
+            return 0.0
+        c = instance.fit.coefficients if instance.fit else self.state.coefficients
+        step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
+        return step_s / (URGENT * self.state.period_s)
+
+    def _drop_spare(self, group: Group) -> None:
+        spare = [member for member in group.members if member.state in ("queued", "running")]
+        self._abort_running(spare)
+        for member in spare:
+            self.state.queue.remove(member)  # held-out groups have none
+            self.state.accounts.drop(member.response_tokens)
+            member.state = "dropped"
+        if not (group.is_cut_short or group.is_evaluation):
+            self.state.lengths.observe_group(group.finished_lengths)
+
+    def _abort_running(self, members: Iterable[Trajectory]) -> None:
+        running = [member for member in members if member.peer is not None]
+        for peer, attempts in _by_peer(running).items():
+            self.state.send(peer, Abort(attempts))
+        for member in running:
+            assert member.peer is not None
+            instance = self.state.registry.workers[member.peer]
+            assert isinstance(instance, Instance)
+            self.state.registry.take(instance, member)
+
+
+def _by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int, int], ...]]:
+    attempts: dict[PeerId, list[tuple[int, int, int]]] = {}
+    for member in members:
+        if member.peer is not None:
+            attempts.setdefault(member.peer, []).append((*member.id, member.attempt))
+    return {peer: tuple(listed) for peer, listed in attempts.items()}

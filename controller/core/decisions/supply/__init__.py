@@ -1,0 +1,1 @@
+"""Where groups come from, and how they are scored."""

@@ -1,0 +1,307 @@
+"""The text side of the core: prompts to tokens, complete groups to rewards and advantages.
+
+Invariants: prompts are numbered in the order in which they are read, and start in that order; a group is with
+at most one reward worker at a time; a group occupies its place in the ledger only with one finite reward per
+member; a reward function that never works ends the run, one that rarely fails costs a retry; a group that
+may be what kills reward workers is scored by one that has nothing else to score, so that no other is blamed.
+"""
+
+from collections import deque
+from collections.abc import Collection
+
+from controller.core.commands import DropPayload, ReadPrompts, Warn
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.placement.reports import Coordination
+from controller.core.decisions.supply.supervised import Examples
+from controller.core.events import HeldOutRead, PromptsRead
+from controller.core.state.groups import Group
+from controller.core.state.registry import TextWorker
+from controller.core.state.run_state import RunState
+from protocol.messages import (
+    Encode,
+    ExamplesEncoded,
+    GroupScored,
+    PromptsEncoded,
+    Score,
+    ScoreFailed,
+    ScoreItem,
+)
+from strategies.advantages import advantages
+from strategies.select import select
+
+ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
+FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
+MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
+
+
+class Scoring:
+    """Feeds reward workers and takes what they say."""
+
+    def __init__(
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, examples: Examples,
+        *, evaluation: Evaluation,
+    ) -> None:  # fmt: skip
+        self.state = state
+        self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
+        self.evaluation = evaluation
+        self.keep = select("filter", state.config.staleness.filter)
+        self.data_has_ended = False
+        self._reading = 0  # prompts asked for and not read yet
+        self._read_until = self._next_release = (
+            0  # groups below were read; were given to dispatch, or refused
+        )
+        self._to_encode: list[int] = []
+        self._to_score: deque[int] = deque()
+        self._refused_in_a_row = self._filtered_in_a_row = 0
+        self._failures_in_a_row = 0
+        self._first_failure = ""
+
+    # -- prompts ----------------------------------------------------------------------------------------
+
+    def read_ahead(self) -> None:
+        """Keep enough encoded prompts waiting that a batch never waits for the data."""
+        if self.data_has_ended or self._reading:
+            return
+        wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
+        there = len(self._to_encode) + len(self.dispatch.waiting) - self.evaluation.unencoded
+        if there <= wanted // 2:
+            there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
+        if there <= wanted // 2:
+            self._reading = wanted - there
+            self.state.emit(ReadPrompts(self._reading))
+
+    @property
+    def to_score(self) -> Collection[int]:
+        """Groups that wait for a reward worker."""
+        return self._to_score
+
+    @property
+    def reading(self) -> int:
+        """Prompts asked for and not read yet."""
+        return self._reading
+
+    @property
+    def read_until(self) -> int:
+        """Prompts read so far: the number of the next one."""
+        return self._read_until
+
+    def restart(self) -> None:
+        """The controller was started again: what it had asked of the data is asked once more."""
+        self._failures_in_a_row = self._refused_in_a_row = self._filtered_in_a_row = 0
+        if self._reading:
+            self.state.emit(ReadPrompts(self._reading))
+
+    def on_prompts(self, event: PromptsRead) -> None:
+        """Rows are in the store: give them a group each."""
+        self._reading = 0
+        self._read_until = event.first_group + event.count
+        self.data_has_ended = event.is_end
+        for group in range(event.first_group, event.first_group + event.count):
+            self.state.groups[group] = Group(group)
+            self._to_encode.append(group)
+
+    def on_held_out(self, event: HeldOutRead) -> None:
+        """Rows of held-out prompts are in the store."""
+        self._to_encode += self.evaluation.on_read(event)
+
+    def on_encoded(self, worker: TextWorker, message: PromptsEncoded | ExamplesEncoded) -> None:
+        """Prompts are ready to start, or cannot be used."""
+        for group_id, tokens, *response in message.encoded:
+            if group_id in worker.encoding:
+                group = self.state.groups[group_id]
+                group.prompt_tokens = tokens
+                if group.is_evaluation:
+                    self.evaluation.on_encoded(group)
+                    continue
+                group.state = "waiting"
+                self.state.prompt_tokens = tokens
+                self._refused_in_a_row = 0
+                self.examples.add(group_id, response)
+        for group_id, reason in message.refused:
+            if group_id in worker.encoding:
+                self._refuse(group_id, reason, worker.name)
+        worker.encoding.difference_update(g for g, *_ in (*message.encoded, *message.refused))
+        self._release_in_order()
+
+    def _refuse(self, group_id: int, reason: str, worker: str) -> None:
+        if (group := self.state.groups[group_id]).is_evaluation:
+            self.evaluation.on_failed(group, reason)
+            return
+        del self.state.groups[group_id]
+        self.state.emit(DropPayload((group_id,)))
+        self.state.accounts.counts["prompts/refused"] += 1
+        self.state.warn_once(
+            "refused", f"Prompt {group_id} was left out: {reason} Others like it are only counted."
+        )
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
+            text = f"{self._refused_in_a_row} prompts in a row were refused, the last by {worker}: {reason}"
+            self.state.end(text, is_success=False)
+
+    def _release_in_order(self) -> None:
+        """Let encoded groups start in the order of prompts, whichever worker was faster."""
+        while self._next_release < self._read_until:
+            group = self.state.groups.get(self._next_release)
+            if group is not None and group.state == "encoding":
+                return
+            if group is not None:
+                self.dispatch.waiting.append(group.id)
+            self._next_release += 1
+
+    # -- rewards ----------------------------------------------------------------------------------------
+
+    def take_completed(self) -> None:
+        """Groups whose responses are finished are to be scored."""
+        for group in self.state.completed:
+            group.state = "scoring"
+            self._to_score.append(group.id)
+        self.state.completed.clear()
+
+    def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
+        """Rewards become advantages, and the group may be trained, unless it carries no signal."""
+        group = self._answered(worker, message.group, message.attempt)
+        if group is None:
+            return
+        group.rewards = message.rewards
+        if group.is_evaluation:
+            self.evaluation.on_scored(group)
+            return
+        self._failures_in_a_row = 0
+        if not self.keep(group.rewards):
+            self.coordination.abort(group, "filtered")
+            self._count_filtered(group)
+            return
+        self._filtered_in_a_row = 0
+        group.advantages = advantages(
+            group.rewards,
+            [member.response_tokens for member in group.kept],
+            settings=self.state.config.trainer,
+            max_tokens=self.state.config.rollout.max_response_tokens,
+        )
+        group.state = "occupied"
+        group.contribute()  # now, and not when many are consumed at once
+        self.state.ledger.occupy(group.id)
+        self.give_up_useless()
+
+    def _count_filtered(self, group: Group) -> None:
+        """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
+        self._filtered_in_a_row += 1
+        count, batch = self._filtered_in_a_row, self.state.config.trainer.batch_groups
+        most, rule = self.state.config.limits.filtered_batches, self.state.config.staleness.filter
+        shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
+        what = (
+            f"{count} groups in a row were dropped by staleness.filter `{rule}`, the last with the rewards "
+            f"{shown}: nothing is left to train on. Rewards that are all alike mean prompts that are too "
+            "easy or too hard, or a reward that does not see the response"
+        )
+        if most and count >= most * batch:
+            self.state.end(
+                f"{what}. limits.filtered_batches allows {most} batches of {batch}.", is_success=False
+            )
+        elif count % batch == 0 and count // batch in FILTERED_WARNINGS:
+            end = f"; the run ends after {most * batch} of them (limits.filtered_batches)" if most else ""
+            self.state.emit(Warn(f"{what}{end}."))
+
+    def give_up_useless(self) -> None:
+        """Abort what no batch can use any more."""
+        for id in self.state.ledger.useless():
+            self.state.accounts.counts["groups/useless"] += 1
+            self.coordination.abort(self.state.groups[id], "aborted")
+
+    def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:
+        """Score the group again, or set its prompt aside; a function that never works ends the run."""
+        group = self._answered(worker, message.group, message.attempt)
+        if group is None:
+            return
+        if group.is_evaluation:
+            self._retry_or_give_up(group, message)
+            return
+        text = f"The reward failed on prompt {group.id}, at {worker.name}: {message.reason}"
+        text += f"\nThe row was: {message.row}"
+        self.state.accounts.counts["reward_failures"] += 1
+        self.state.warn_once("reward", text)
+        self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= self.state.config.reward.max_consecutive_failures:
+            count = f"{self._failures_in_a_row} calls of the reward failed in a row"
+            self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
+            return
+        self._retry_or_give_up(group, message)
+
+    def _retry_or_give_up(self, group: Group, message: ScoreFailed) -> None:
+        group.score_failures += 1
+        if group.score_failures > self.state.config.reward.retries:
+            tries = f"It was tried {group.score_failures} times. The row was: {message.row}"
+            self.coordination.give_up(group, f"the reward failed: {message.reason}\n{tries}")
+        else:
+            self._to_score.append(group.id)
+
+    def _answered(self, worker: TextWorker, group_id: int, attempt: int) -> Group | None:
+        """The group that this answer is for; None if it was meanwhile asked for elsewhere or given up."""
+        group = self.state.groups.get(group_id)
+        if group is None or group_id not in worker.scoring or group.score_attempt != attempt:
+            return None
+        worker.scoring.discard(group_id)
+        return group
+
+    # -- reward workers ---------------------------------------------------------------------------------
+
+    def on_died(self, worker: TextWorker) -> None:
+        """It ended or went silent without a word: one of the groups that it was scoring may be why."""
+        groups = [group for id in worker.scoring if (group := self.state.groups.get(id)) is not None]
+        for group in groups:
+            group.scorers_lost_alone += self._is_suspect(group)
+            group.scorers_lost += 1
+            if group.scorers_lost_alone > self.state.config.reward.retries:
+                worker.scoring.clear()
+                count = f"{group.scorers_lost} reward workers died while they scored it"
+                text = f"{count}, {group.scorers_lost_alone} of them with nothing else to score."
+                self.coordination.give_up(group, text)
+
+    def on_lost(self, worker: TextWorker) -> None:
+        """What it was working on is asked for again elsewhere."""
+        self._to_encode = sorted({*self._to_encode, *(g for g in worker.encoding if g in self.state.groups)})
+        self._to_score = deque(
+            sorted({*self._to_score, *(g for g in worker.scoring if g in self.state.groups)})
+        )
+        worker.encoding, worker.scoring = set(), set()
+
+    def assign(self) -> None:
+        """Hand out what is to be encoded and scored, to the worker with the least on its hands."""
+        while self._to_encode and (worker := self._least_loaded()) is not None:
+            chunk, self._to_encode = self._to_encode[:ENCODE_AT_ONCE], self._to_encode[ENCODE_AT_ONCE:]
+            worker.encoding.update(chunk)
+            self.state.send(worker.peer, Encode(tuple(chunk)))
+        while self._to_score:
+            group = self.state.groups.get(self._to_score[0])
+            if group is not None:
+                worker = self._worker_for(group)
+                if worker is None:
+                    return
+                group.score_attempt += 1
+                worker.scoring.add(group.id)
+                items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
+                score = Score(group.id, group.score_attempt, items, group.is_evaluation)
+                self.state.send(worker.peer, score)
+            self._to_score.popleft()  # None: it became useless while it waited
+
+    def _worker_for(self, group: Group) -> TextWorker | None:
+        """The worker with the least on its hands, of those with room; a suspect goes to one that scores
+        nothing, and nothing joins it there."""
+        workers = self.state.registry.text_workers()
+        if self._is_suspect(group):
+            return next((worker for worker in workers if not worker.scoring), None)
+        free = (worker for worker in workers if worker.has_room and not self._is_with_suspect(worker))
+        return min(free, key=lambda worker: worker.load, default=None)
+
+    def _is_suspect(self, group: Group) -> bool:
+        """Whether so many workers died over the group that it may be what kills them."""
+        return group.scorers_lost >= max(self.state.config.reward.retries, 1)
+
+    def _is_with_suspect(self, worker: TextWorker) -> bool:
+        group = self.state.groups.get(min(worker.scoring, default=-1))
+        return group is not None and self._is_suspect(group)
+
+    def _least_loaded(self) -> TextWorker | None:
+        return min(self.state.registry.text_workers(), key=lambda worker: worker.load, default=None)

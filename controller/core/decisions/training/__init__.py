@@ -1,0 +1,1 @@
+"""What the trainer is fed with, and when."""

@@ -1,0 +1,93 @@
+"""Whether engine and trainer still mean the same policy, as far as the logprobs of what was sampled tell.
+
+Invariant: one warning of each kind when it begins, and the next only after a batch that was as it should be.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+GAP = "logprob_gap_p99"
+MEMORY = 50  # batches that the running median looks back on
+ENOUGH = 10  # batches before it counts
+MANY_TIMES = 5.0  # a gap grows with staleness and learning rate, hardly ever so much at once
+ROUNDING = 0.02  # nats; below this a gap is what bfloat16 and another order of additions make
+TEMPERATURE = 0.03  # share; an engine in bfloat16 is 0.002 off (python -m benchmarks.engine_mismatch)
+CUT = 0.01  # probability; 0.0007 at most in the 140 steps of a quickstart at staleness 0 to 2
+ERRORS = 4.0  # standard errors on top of these: by chance once in 30,000 batches
+FRESH_TOKENS = 100  # that tell a temperature
+
+
+class Drift:
+    """Watches what the trainer reports of the logprobs of each batch (workers/trainer/losses/metrics.py)."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self._gaps: deque[float] = deque(maxlen=MEMORY)
+        self._warned: dict[str, None] = {}  # kinds that were said and are not over
+
+    def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """A warning, if something begins with this batch; a line for each kind. Metrics without a figure say
+        nothing about it."""
+        new = []
+        for kind, text in self._judge(metrics):
+            if text and kind not in self._warned:
+                new.append(f"Step {step}: {text}")
+                self._warned[kind] = None
+            elif not text:
+                self._warned.pop(kind, None)
+        return "\n".join(new) or None
+
+    def _judge(self, metrics: Mapping[str, float]) -> Iterator[tuple[str, str | None]]:
+        """(kind, what is wrong or None) of what these metrics tell."""
+        if (gap := metrics.get(GAP)) is not None:
+            yield "gap", self._gap(gap, metrics.get("mismatch_kl", 0.0))
+        cut = _cut(metrics) if "engine/cut" in metrics else None
+        if "engine/cut" in metrics:
+            yield "cut", cut
+        # a cut looks a little like another temperature
+        if metrics.get("engine/fresh_tokens", 0.0) >= FRESH_TOKENS and not cut:
+            yield "temperature", _temperature(metrics)
+
+    def _gap(self, gap: float, kl: float) -> str | None:
+        usual = median(self._gaps) if len(self._gaps) >= ENOUGH else gap
+        self._gaps.append(gap)
+        is_sudden = gap > max(ROUNDING, MANY_TIMES * usual)
+        if not (gap > self.threshold or is_sudden):
+            return None
+        expected = f"{self.threshold:g} (trainer.logprob_gap_warning) at most"
+        if is_sudden:
+            expected = f"about {usual:.3g}, the median of the last {len(self._gaps) - 1} steps"
+        return (
+            f"one token in a hundred has logprobs that differ by more than {gap:.3g} between the engine that "
+            f"sampled it and the trainer (mismatch_kl {kl:.3g}); expected {expected}. Training goes on, with "
+            "truncated importance weights. Look at staleness/max, trainer.lr and grad_norm first (old tokens "
+            "under large steps differ), then at model.dtype and rollout.sampling: an engine in another "
+            "precision, or with logprobs of another distribution than the one sampled from, differs at any "
+            "staleness."
+        )
+
+
+def _temperature(metrics: Mapping[str, float]) -> str | None:
+    share, error = metrics["engine/temperature"], metrics["engine/temperature_error"]
+    if abs(share - 1) <= TEMPERATURE + ERRORS * error:
+        return None
+    return (
+        f"the engine's logprobs are those of {share:.2f} (± {error:.2f}) times the trainer's temperature, on "
+        f"{metrics['engine/fresh_tokens']:.0f} tokens that the very weights of this step sampled; expected "
+        f"1 ± {TEMPERATURE:g}. Training goes on, with importance weights for a policy that is not the "
+        "trainer's. Look at what the engine does to logits beside rollout.sampling.temperature (its own "
+        "temperature, penalties, generation_config.json), and whether its logprobs are taken after it."
+    )
+
+
+def _cut(metrics: Mapping[str, float]) -> str | None:
+    cut, error = metrics["engine/cut"], metrics["engine/cut_error"]
+    if cut <= CUT + ERRORS * error:
+        return None
+    return (
+        f"responses are drawn from {1 - cut:.1%} of the trainer's distribution, as if the rest were cut off "
+        f"(± {error:.1%}); expected {1 - CUT:.0%} at least. Importance weights are too small by as much. "
+        "Look at rollout.sampling.top_p and top_k, which the trainer does not apply, and at what else the "
+        "engine leaves out (min_p, masks, banned tokens)."
+    )

@@ -1,0 +1,333 @@
+"""The training side of the core: when a batch goes to the trainer, and what follows from a step.
+
+Invariants: the trainer has at most one batch; a batch is consumed in the order of versions, once, however
+often it is trained on because a trainer was lost; no trajectory in it is older than the bound, which is
+asserted here where it counts; versions become visible in order; each step is reported once.
+"""
+
+from collections import Counter, deque
+from itertools import chain
+from statistics import fmean
+
+from controller.core.commands import ReportStep, Warn
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.training.logprob_drift import Drift
+from controller.core.decisions.training.trainer_batches import Batch, Feed
+from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.state.accounts import batch_metrics, without_rollout
+from controller.core.state.groups import Contribution, Group
+from controller.core.state.ledger import Ledger
+from controller.core.state.policy_versions import Published
+from controller.core.state.registry import Worker
+from controller.core.state.run_state import RunState
+from protocol.messages import (
+    CheckpointSaved,
+    PolicyPublished,
+    Ready,
+    Retire,
+    SaveCheckpoint,
+    TrainStepFinished,
+)
+from strategies.admission import STARVED, next_cap, next_mu
+from strategies.cost_model import throughput
+
+PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between two
+
+
+class Training:
+    """Feeds the trainer."""
+
+    def __init__(
+        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluation: Evaluation
+    ) -> None:
+        self.state = state
+        self.dispatch, self.fan_out, self.evaluation = dispatch, fan_out, evaluation
+        self.feed = Feed(state)
+        self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
+        self.checkpoint_of: int | None = None  # version that is being written
+        self._idle_since: float | None = None
+        self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
+        self._ready_at: float | None = None  # since when no straggler holds that batch back
+        self._consumed_at: float | None = None
+        self._periods: deque[float] = deque(maxlen=state.config.staleness.max_staleness + 1)
+        self._late = self._starved = (
+            0.0  # shares of a step that the trainer waits for stragglers, and for groups
+        )
+        self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
+        self._metrics: dict[str, object] = {}
+        self.drift = Drift(state.config.trainer.logprob_gap_warning)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to do for the trainer that its next batch must wait for."""
+        return bool(self.batch) or self.feed.is_behind
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a trainer is there and doing it."""
+        return self.feed.is_working
+
+    def can_begin(self) -> bool:
+        """Whether a batch would go to the trainer now if it were ready."""
+        return self._is_free() and not self._holds()
+
+    def consume(self) -> bool:
+        """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
+        trainer = self.state.registry.trainer()
+        if trainer is None or not self._is_free():
+            return False
+        if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
+            self._enough_at = self.state.now
+        if not self.state.ledger.is_ready():
+            return False
+        self._ready_at = self.state.now if self._ready_at is None else self._ready_at
+        if self._holds():
+            return False
+        ready = self.state.ledger.ready_batch()
+        assert ready is not None
+        train_version = self.state.ledger.train_version
+        rest = sorted(set(ready).difference(self.feed.ahead))
+        assert len(rest) + len(self.feed.ahead) == len(ready), f"{self.feed.ahead} are not all in {ready}"
+        groups = [self.state.groups[id] for id in (*self.feed.ahead, *rest)]
+        contributions = [group.contribute() for group in groups]
+        self._check_bound(groups, contributions, train_version=train_version)
+        self._adapt_cap()
+        self.state.ledger.consume(ready)
+        for group in groups:
+            group.state, group.contribution = "training", None
+        self.batch = tuple(group.id for group in groups)
+        self._metrics = batch_metrics(contributions, train_version)
+        self._metrics["trajectories"] = sum(group.size for group in groups)
+        if self._idle_since is not None:
+            self.state.accounts.spend("wait", self.state.now - self._idle_since)
+        items = tuple(chain.from_iterable(contribution.items for contribution in contributions))
+        self.feed.add(Batch(train_version, self.batch, items), trainer.peer)
+        return True
+
+    def run_ahead(self) -> None:
+        """Let a trainer that waits begin on groups that are certain to be in its batch; at least one is left,
+        with which it takes the step."""
+        trainer, feed = self.state.registry.trainer(), self.feed
+        if not self.state.config.trainer.streaming or trainer is None or self.is_busy or feed.is_ahead:
+            return
+        ledger = self.state.ledger
+        assert isinstance(ledger, Ledger), "config_rules refuses the others"
+        room = ledger.batch_groups - 1 - len(feed.ahead)
+        certain = [id for id in ledger.settle() if id not in feed.ahead][:room] if room else []
+        if certain:
+            feed.send_ahead([self.state.groups[id] for id in certain], trainer.peer)
+
+    def _is_free(self) -> bool:
+        is_there = self.state.registry.trainer() is not None
+        return is_there and not self.is_busy and self.state.ending is None
+
+    def _holds(self) -> bool:
+        """Whether a batch that is ready had better wait, so that steps come at an even pace.
+
+        Where the longest responses decide how fast a run goes, steps that rush make them late for a step
+        that then has to wait: the same mean, but instances crowded in the rush and empty in the wait. While a
+        group is still generated that started before all others of the window, a step comes no sooner after
+        the last than `pace` times the mean of the last window.
+        """
+        self.held_until = None
+        pace, window = self.state.config.staleness.pace, self.state.config.staleness.max_staleness + 1
+        if pace <= 0 or self._consumed_at is None or len(self._periods) < window:
+            return False
+        if not self.state.strategy_settings.is_tail_bound:
+            return False
+        until = self._consumed_at + pace * fmean(self._periods)
+        if self.state.now >= until or not self.state.ledger.reserved:
+            return False
+        self.held_until = until
+        return True
+
+    def _adapt_cap(self) -> None:
+        """Learn from the wait for this batch how many groups ought to be in the system."""
+        state, now = self.state, self.state.now
+        if self._consumed_at is not None and self._idle_since is not None:
+            period = max(now - self._consumed_at, 1e-9)
+            enough_at = now if self._enough_at is None else self._enough_at
+            starved = max(0.0, enough_at - max(self._idle_since, self._consumed_at)) / period
+            mean = state.period_s
+            ready_at = now if self._ready_at is None else self._ready_at
+            late = max(0.0, ready_at - max(enough_at, self._idle_since, self._consumed_at)) / period
+            self._late += PERIOD_MEMORY * (late - self._late)
+            self._starved += PERIOD_MEMORY * (starved - self._starved)
+            starved, late = self._starved, self._late
+            settings = state.strategy_settings
+            if max(starved, late) > STARVED:  # else it is as it was
+                settings = settings._replace(is_tail_bound=late > starved)
+            if state.config.staleness.adaptive_mu:
+                most = state.config.staleness.mu
+                gated = self.dispatch.take_gated_s() / period
+                long_share = state.lengths.long_share()
+                mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated,
+                             long_share=long_share)  # fmt: skip
+                settings = settings._replace(mu=mu)
+            state.strategy_settings = settings
+            self._periods.append(period)
+            state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
+            view = self.dispatch.admission_view()
+            state.cap = next_cap(view, starved=starved, late=late, elasticity=self._elasticity())
+        self._consumed_at = now
+        is_enough = state.ledger.occupied >= 2 * state.ledger.batch_groups
+        self._enough_at = now if is_enough else None
+        self._ready_at = None
+
+    def _elasticity(self) -> float:
+        """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""
+        now = more = 0.0
+        for instance in self.state.registry.instances():
+            view = self.dispatch.view(instance)
+            if view.running:
+                now += throughput(view.coefficients, view.running, view.resident_tokens)
+                more += (
+                    throughput(
+                        view.coefficients, view.running + 1, view.resident_tokens * (1 + 1 / view.running)
+                    )
+                    * view.running
+                )
+                more -= throughput(view.coefficients, view.running, view.resident_tokens) * view.running
+        return more / now if now else 1.0
+
+    def on_ready(self, trainer: Worker, message: Ready) -> None:
+        """A trainer is there; it gets what it has missed, then waits for batches."""
+        self._idle_since = self.state.now
+        self.state.versions.passed = message.policy_version - 1
+        self.feed.attach(trainer.peer, message.policy_version)
+        self._save_if_due(trainer)
+
+    def on_lost(self) -> None:
+        """The trainer is gone: its successor goes on from a checkpoint, with the batches kept since."""
+        self.feed.lose()
+        self.checkpoint_of = self.held_until = None
+
+    def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
+        """A version was made: account its batch and write its line; returns whether the run is a step
+        further."""
+        if not self.feed.finish(message.policy_version):
+            return False
+        self._idle_since = self.state.now
+        is_new = message.policy_version > self.state.steps
+        if is_new:
+            self._account(message)
+        else:
+            self.state.accounts.counts["trainer/steps_again"] += 1
+            self.feed.go_on(trainer.peer)
+        self.end_after_last_step()
+        if self.state.ending is None:
+            self._save_if_due(trainer)
+        return is_new
+
+    def end_after_last_step(self) -> None:
+        """End the run if it has made its steps."""
+        if self.state.steps >= self.state.config.run.steps:
+            self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
+
+    def _account(self, message: TrainStepFinished) -> None:
+        for id in self.batch:
+            self.state.accounts.close(self.state.groups.pop(id), "trained")
+        self.batch = ()
+        self.state.steps += 1
+        self.state.accounts.spend("train", message.train_s)
+        metrics = dict(message.metrics)
+        errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
+        more: dict[str, object] = {
+            "staleness/cap": round(self.state.cap / self.state.ledger.batch_groups, 4),
+            "cost_model/error": fmean(errors) if errors else None,
+        }
+        line = self.state.accounts.step_line(
+            self.state.now, step=self.state.steps, batch=self._metrics, trainer=metrics, more=more
+        )
+        if skipped := metrics.get("skipped_steps"):
+            self.state.warn_once(
+                "skipped",
+                f"{skipped:g} optimizer steps of version {self.state.steps} were skipped, because their "
+                "loss or gradient was not finite. The trainer's log names them; later ones are only counted.",
+            )
+        is_supervised = self.state.config.trainer.is_supervised
+        self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
+        if warning := self.drift.observe(self.state.steps, metrics):
+            self.state.emit(Warn(warning))
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether something is being trained, or was and no checkpoint holds it."""
+        return bool(self.batch) or self.feed.saved_version < self.state.steps > 0
+
+    @property
+    def may_save(self) -> bool:
+        """Whether the trainer holds the newest version, and nothing but what it is asked for comes between.
+
+        It takes what belongs to a checkpoint before anything that it is asked for later, and writes it while
+        it goes on; one at a time.
+        """
+        return not self.is_busy and self.checkpoint_of is None
+
+    def _save_if_due(self, trainer: Worker) -> None:
+        if self.feed.is_save_due and self.may_save:
+            self.save(trainer)
+
+    def save(self, trainer: Worker) -> None:
+        """Ask for a checkpoint of the newest version."""
+        self.checkpoint_of = self.state.steps
+        self.state.send(trainer.peer, SaveCheckpoint(self.state.steps))
+
+    def on_saved(self, message: CheckpointSaved) -> None:
+        """A checkpoint is complete: the batches that it covers are not needed any more."""
+        if self.checkpoint_of == message.policy_version:
+            self.checkpoint_of = None
+            self.feed.cover(message.policy_version)
+
+    def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
+        """A version became visible, or was written once more by a trainer that began anew."""
+        versions = self.state.versions
+        if not trainer.ready and message.policy_version > self.state.ledger.train_version:
+            # it has found what an older run of this name has left: nobody must pull that
+            self.state.send(trainer.peer, Retire(message.policy_version))
+            return
+        if trainer.ready:
+            versions.passed = max(versions.passed, message.policy_version)
+        published = Published(message.policy_version, message.location, message.digest, trainer.host)
+        before = versions.get(message.policy_version)
+        if versions.publish(published):
+            self.state.accounts.spend("publish", message.publish_s)
+        elif before is None and message.policy_version in self.evaluation.held_versions():
+            versions.show_again(published)
+        elif not versions.renew(published):
+            self.feed.retire(trainer.peer, message.policy_version)
+        elif published != before:  # who has the old one cannot hand it on in its place
+            self.fan_out.retire(message.policy_version)
+
+    def is_awaited(self, policy_version: int) -> bool:
+        """Whether the newest version, which is this one, will be published once more: its trainer is lost, or
+        its successor has not made it again yet."""
+        newest = self.state.versions.newest
+        is_newest = newest is not None and newest.policy_version == policy_version
+        return is_newest and (self.state.registry.trainer() is None or self.feed.is_behind)
+
+    def retire(self) -> None:
+        """Free versions that nobody needs any more."""
+        trainer = self.state.registry.trainer()
+        if trainer is not None and self.state.versions.count > 1:
+            needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
+            for version in self.state.versions.retire(needed):
+                self.feed.retire(trainer.peer, version)
+                self.fan_out.retire(version)
+
+    def _check_bound(
+        self, groups: list[Group], contributions: list[Contribution], *, train_version: int
+    ) -> None:
+        """Count the ages of what is trained; a strict ledger that lets one through has a bug."""
+        ages: Counter[int] = Counter()
+        for group, contribution in zip(groups, contributions, strict=True):
+            for version, count in contribution.first_versions.items():
+                ages[train_version - version] += count
+            if without := len(contribution.items) - sum(contribution.first_versions.values()):
+                ages[train_version - group.oldest_token_version()] += without  # they have no token at all
+        self.state.accounts.consume(ages)
+        if self.state.ledger.is_strict:
+            assert max(ages) <= self.state.config.staleness.max_staleness, (
+                f"a trajectory is {max(ages)} versions old"
+            )

@@ -1,0 +1,1 @@
+"""Which instance gets which policy version, when, and from where."""

@@ -1,0 +1,154 @@
+"""When instances move to newer weights: interrupt what runs, then pull.
+
+Invariants: a pull is told only to an instance that is ready and not pulling; what it runs is interrupted
+first, unless the weights are swapped under it on purpose; other instances go on; a version is told only while
+it is visible; an instance that can do nothing at its version pulls, whatever the strategy says.
+Source: StaleFlow (arXiv 2601.12784), synchronization.
+"""
+
+from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.state.dispatch_queue import UNSTARTED
+from controller.core.state.policy_versions import Published
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from protocol.messages import Interrupt, Pull
+from strategies.cost_model import prefill_s
+from strategies.select import select
+from strategies.views import SyncView
+
+
+class Pulls:
+    """Keeps instances as new as it pays."""
+
+    def __init__(
+        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluations: EvaluationDispatch
+    ) -> None:
+        self.state = state
+        self.dispatch, self.fan_out, self.evaluations = dispatch, fan_out, evaluations
+        self.choose = select("synchronization", state.config.staleness.synchronization)
+        self._seen = -1  # newest version at the last decision
+        self._decided_at = 0.0
+        self._decided_after = 0
+
+    def run(self) -> None:
+        """Bring the chosen instances to the newest version."""
+        newest = self.state.versions.newest
+        if newest is not None and self.state.versions.is_lost(newest.policy_version):
+            self._seen = -1  # decide when it is there again
+            return
+        if newest is None or not self._is_due(newest.policy_version):
+            return
+        self._seen, self._decided_at = newest.policy_version, self.state.now
+        self._decided_after = self.state.events
+        behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
+        behind = self.fan_out.reachable(behind, newest)
+        if not behind:
+            return
+        useful = self._useful({instance.policy_version for instance in behind})
+        views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
+        numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
+        self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
+
+    def serve_evaluation(self) -> None:
+        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way."""
+        wanted = self.evaluations.evaluation.wanted
+        if wanted is None or self.state.versions.is_lost(wanted.policy_version):
+            return
+        if any(map(self.evaluations.may_run, self.state.registry.instances())):
+            return
+        staleness = self.state.config.staleness
+        may_run_on = staleness.partial_rollout or staleness.keep_kv
+        free = [
+            instance
+            for instance in self.state.registry.instances()
+            if instance.ready and instance.pulling is None and (may_run_on or not instance.running)
+        ]
+        free = self.fan_out.reachable(free, wanted)
+        if free:
+            is_newer = {i.number: i.policy_version > wanted.policy_version for i in free}
+            chosen = min(free, key=lambda i: (is_newer[i.number], len(i.running), i.number))
+            self._pull([chosen], wanted)
+
+    def _must_pull(self, instance: Instance) -> bool:
+        """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
+        is idle and neither fresh nor begun work may run there."""
+        if instance.policy_version < 0:
+            return True
+        if len(instance.running) > instance.evaluating:
+            return False
+        staleness = self.state.config.staleness
+        if not (staleness.partial_rollout or staleness.keep_kv):
+            return True  # it takes no work before it has pulled
+        version, queue, ledger = instance.policy_version, self.state.queue, self.state.ledger
+        if queue.peek(version, ledger.reach(version)) is not None:
+            return False
+        return bool(queue) or not ledger.can_reserve(version) or self.dispatch.is_closed
+
+    def _useful(self, versions: set[int]) -> dict[int, int]:
+        """How many queued trajectories may run under each of these versions. One that has no token yet may
+        not everywhere: its group would be due sooner, and others may need that place."""
+        tally, reach = self.state.queue.tally(), {v: self.state.ledger.reach(v) for v in sorted(versions)}
+        return {
+            version: sum(
+                count
+                for (level, deadline), count in tally.items()
+                if (deadline <= most if level == UNSTARTED else level <= version)
+            )
+            for version, most in reach.items()
+        }
+
+    def _is_due(self, newest: int) -> bool:
+        if newest != self._seen:
+            return True
+        is_time = self.state.now >= self._decided_at + self.state.config.staleness.decide_s
+        if is_time and self.state.events >= self._decided_after + self.state.registry.ready_instances:
+            return True
+        workers = self.state.registry.workers
+        return any(self._is_dry(workers[peer], newest) for peer in self.state.registry.changed)
+
+    def _is_dry(self, instance: object, newest: int) -> bool:
+        assert isinstance(instance, Instance)
+        return len(instance.running) == instance.evaluating and self._could_pull(instance, newest)
+
+    def _could_pull(self, instance: Instance, newest: int) -> bool:
+        staleness = self.state.config.staleness
+        may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
+        is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
+        return is_behind and may_run_on and not self.evaluations.holds(instance)
+
+    def _view(self, instance: Instance, useful: int) -> SyncView:
+        view = self.dispatch.view(instance)
+        restart_s = 0.0
+        if view.running and not self.state.config.staleness.keep_kv:
+            restart_s = view.running * prefill_s(view.coefficients, view.resident_tokens / view.running)
+        return SyncView(
+            view.index,
+            view.policy_version,
+            view.running,
+            view.resident_tokens,
+            view.capacity,
+            view.coefficients,
+            instance.pull_s,
+            restart_s,
+            view.waiting,
+            view.kv_tokens,
+            useful,
+        )
+
+    def _pull(self, instances: list[Instance], version: Published) -> None:
+        state = self.state
+        for instance, sources in self.fan_out.sources(instances, version):
+            is_back = version.policy_version < instance.policy_version
+            if instance.running and (is_back or not state.config.staleness.keep_kv):
+                attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+                state.send(instance.peer, Interrupt(attempts))
+                state.accounts.counts["interrupts"] += len(attempts)
+            instance.pulling = version.policy_version
+            state.registry.changed[instance.peer] = None
+            state.accounts.counts["pulls"] += 1
+            if version.policy_version > state.pulled_version:
+                state.pulled_version = version.policy_version
+                state.started_at_pull, state.in_system_at_pull = state.started, len(state.ledger)
+            state.send(instance.peer, Pull(version.policy_version, version.location, version.digest, sources))

@@ -1,0 +1,1 @@
+"""Who is attached, believed, waited for and closed."""

@@ -1,0 +1,328 @@
+"""What is wrong with what a worker says: nothing of it is believed that contradicts what it was told.
+
+Invariants: nothing is changed here; an honest worker is never refused, however late its words come: what it
+says of orders that were called off meanwhile passes, and changes nothing; what passes has numbers with which
+nothing overflows, and names nothing that the worker was not given. Lies that agree with everything the worker
+was told (tokens that nobody sampled, a reward that nobody computed) cannot be told from the truth here.
+"""
+
+from math import isfinite
+
+from controller.core.decisions.training.trainer_batches import Feed
+from controller.core.state.groups import Trajectory
+from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.run_state import RunState
+from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
+from protocol import messages
+from protocol.ids import TrajectoryId
+from protocol.messages import MAX_REWARD, Delta, Generated, InstanceStatus, Message, Role
+
+MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
+MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
+MAX_CHUNKS = 1 << 32  # of one version
+MAX_SURVIVORS = 1000  # versions that a trainer may find on its host
+CLOCKS = 2.0  # a worker's clock, and what it measures with it, may differ from ours by this factor
+LATE_S = 60.0  # and by the time that its words may have been on their way
+COUNTERS = (
+    "decode_steps", "decode_tokens", "decode_s", "prefill_tokens", "prefill_s", "decode_context",
+    "preemptions",
+)  # fmt: skip
+
+COMMON: tuple[type[Message], ...] = (
+    messages.Beat, messages.Ready, messages.Detach, messages.WorkerFailed,
+)  # fmt: skip
+MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
+    "rollout": (
+        *COMMON,
+        Generated,
+        messages.GenerationFailed,
+        InstanceStatus,
+        messages.Pulled,
+        messages.PullFailed,
+        messages.Serving,
+        messages.Holding,
+    ),
+    "reward": (
+        *COMMON,
+        messages.PromptsEncoded,
+        messages.ExamplesEncoded,
+        messages.GroupScored,
+        messages.ScoreFailed,
+    ),
+    "trainer": (
+        *COMMON,
+        messages.TrainStepFinished,
+        messages.TrainedAhead,
+        messages.PolicyPublished,
+        messages.CheckpointSaved,
+        messages.Serving,
+    ),
+}
+
+
+class Door:
+    """Looks at every word of an attached worker before anybody acts on it."""
+
+    def __init__(self, state: RunState, feed: Feed) -> None:
+        self.state = state
+        self.feed = feed
+
+    def objection(self, worker: Worker, message: Message) -> str | None:
+        """Why an honest worker would not say this; None if it might."""
+        if not isinstance(message, MAY_SAY[worker.role]):
+            return f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
+        if isinstance(message, messages.Ready):
+            return self._ready(worker, message)
+        if isinstance(message, messages.Serving):
+            return None if worker.told.may_serve else "It said where it serves; nobody has asked."
+        told = worker.told
+        if isinstance(told, ToldInstance):
+            assert isinstance(worker, Instance)
+            return self._of_instance(worker, told, message)
+        if isinstance(told, ToldTextWorker):
+            return self._of_text_worker(told, message)
+        assert isinstance(told, ToldTrainer)
+        return self._of_trainer(worker, told, message)
+
+    def keeps_payload(self, worker: Worker | None, message: Message) -> bool:
+        """Whether the buffers of a message are kept: those of what this worker was given, and of no more
+        tokens than that may have. It holds for a message whatever came in the same turn before it."""
+        if isinstance(worker, TextWorker):
+            return self.objection(worker, message) is None
+        if worker is None or not isinstance(worker.told, ToldInstance) or not isinstance(message, Generated):
+            return False
+        most = self.state.config.rollout.max_response_tokens
+        told = worker.told
+        return all(told.knows(delta[:3]) and delta.start + delta.count <= most for delta in message.deltas)
+
+    # -- all roles --------------------------------------------------------------------------------------
+
+    def _ready(self, worker: Worker, message: messages.Ready) -> str | None:
+        if worker.ready:
+            return "It said Ready twice."
+        capacity, kv_tokens = message.capacity, message.kv_tokens
+        if isinstance(worker, Instance):
+            if not (1 <= capacity <= MAX_CAPACITY and 1 <= kv_tokens <= MAX_TOKENS):
+                return (
+                    f"It has room for {capacity} trajectories and {kv_tokens} tokens; expected 1 to "
+                    f"{MAX_CAPACITY} and 1 to {MAX_TOKENS}."
+                )
+            return None
+        most = MAX_CAPACITY if isinstance(worker, TextWorker) else 0  # groups that it can score at once
+        if capacity > most or kv_tokens:
+            return f"A {worker.role} worker has room for {capacity} trajectories and {kv_tokens} tokens."
+        oldest, steps = min(self.feed.kept, default=self.state.steps), self.state.steps
+        may_go_on = oldest <= message.policy_version <= steps
+        if worker.role == "trainer" and not may_go_on and not self.state.config.trainer.local:
+            # of a local one every successor would begin there too: the run ends, in `Feed.attach`
+            return (
+                f"It begins at version {message.policy_version}; the run has made {steps} and keeps the "
+                f"batches from version {oldest} on, so expected {oldest} to {steps}."
+            )
+        return None
+
+    def _took(self, what: str, seconds: float, since: float) -> str | None:
+        """A time can be no longer than what has passed here."""
+        passed_s = self.state.now - since
+        if seconds <= CLOCKS * passed_s + LATE_S:
+            return None
+        return f"It says that {what} took {seconds:g} s; it was asked {passed_s:.1f} s ago."
+
+    # -- rollout workers --------------------------------------------------------------------------------
+
+    def _of_instance(self, instance: Instance, told: ToldInstance, message: Message) -> str | None:
+        match message:
+            case Generated():
+                return self._generated(instance, told, message)
+            case messages.GenerationFailed(group, member, attempt):
+                if not told.knows((group, member, attempt)):
+                    return _not_given((group, member, attempt))
+            case InstanceStatus():
+                return self._status(instance, told, message)
+            case messages.Pulled():
+                return self._pulled(told, message)
+            case messages.PullFailed(policy_version):
+                if told.pulling is None or told.pulling.policy_version != policy_version:
+                    return f"It could not pull version {policy_version}, which it was not told to pull."
+            case messages.Holding():
+                if told.has_held or instance.ready:
+                    return "It said what it holds from before, after it was given something else."
+            case _:
+                pass
+        return None
+
+    def _generated(self, instance: Instance, told: ToldInstance, message: Generated) -> str | None:
+        told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
+        has_handed_back = False
+        for delta in message.deltas:
+            key = delta[:3]
+            given = told.given.get(key)
+            known = given or told.called_off.get(key)
+            if known is None:
+                return _not_given(key)
+            reported, has_ended = told_of.get(key, (known.reported, False))
+            if not delta.count and not delta.ending:
+                return f"It told nothing of {_words(key)}."
+            if has_ended or delta.start != reported:
+                return f"It told of tokens from {delta.start} on of {_words(key)}; expected from {reported}."
+            told_of[key] = reported + delta.count, bool(delta.ending)
+            if given is None:
+                reason = self._too_many(delta, reported + delta.count)
+            else:
+                is_kept = given.is_kept and delta.policy_version <= self.state.ledger.train_version
+                reason = self._of_live(instance, delta, reported, is_kept=is_kept)
+                has_handed_back |= delta.ending == "interrupt" and not given.is_called_back
+            if reason is not None:
+                return reason
+        if has_handed_back and told.hand_backs:
+            return "It hands back what it is given, again and again; nobody has called it back."
+        return None
+
+    def _of_live(self, instance: Instance, delta: Delta, reported: int, *, is_kept: bool) -> str | None:
+        """A delta of an attempt that the instance is to make, `reported` tokens into it; of one that it has
+        `kept` from before it may tell what it did long ago."""
+        version = delta.policy_version
+        if version not in (instance.policy_version, instance.pulling) and not is_kept:
+            return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (
+                f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
+            )
+        member = self._running(instance, delta)
+        before = member.response_tokens - member.reported if member is not None else 0
+        tokens = before + reported + delta.count
+        if not tokens and delta.ending in ("stop", "length"):
+            return f"It ended {_words(delta[:3])} without a token."
+        return self._too_many(delta, tokens)
+
+    def _too_many(self, delta: Delta, tokens: int) -> str | None:
+        most = self.state.config.rollout.max_response_tokens
+        if tokens <= most:
+            return None
+        return f"It told of {tokens} tokens of response {delta.group}.{delta.member}; at most {most} may be."
+
+    def _running(self, instance: Instance, delta: Delta) -> Trajectory | None:
+        id = TrajectoryId(delta.group, delta.member)
+        if instance.running.get(id) != delta.attempt:
+            return None
+        return self.state.groups[id.group].members[id.member]
+
+    def _status(self, instance: Instance, told: ToldInstance, message: InstanceStatus) -> str | None:
+        if not instance.ready:
+            return "It reports its load before it is ready."
+        pulling = told.pulling.policy_version if told.pulling is not None else None
+        if message.policy_version not in (told.version, pulling):
+            return f"It reports version {message.policy_version}, and samples from {told.version}."
+        most = max(message.resident_tokens, message.running, message.waiting)
+        if most > MAX_TOKENS or max(message.running, message.waiting) > MAX_CAPACITY:
+            return f"It reports a load of {most}; no engine has so much."
+        for key in message.queued:
+            if not told.knows(key):
+                return f"{_not_given(key)[:-1]}, as waiting."
+        before = instance.status
+        if before is None:
+            return None
+        if message.sequence <= before.sequence:
+            return f"It sent report {message.sequence} after report {before.sequence}."
+        for name in COUNTERS:
+            was, now = getattr(before, name), getattr(message, name)
+            if now < was:
+                return f"Its {name} went back from {was} to {now}."
+        spent_s = max(message.decode_s - before.decode_s, message.prefill_s - before.prefill_s)
+        return self._took("what it did since its last report", spent_s, told.status_at)
+
+    def _pulled(self, told: ToldInstance, message: messages.Pulled) -> str | None:
+        pulling = told.pulling
+        if pulling is None or pulling.policy_version != message.policy_version:
+            return f"It pulled version {message.policy_version}, which it was not told to pull."
+        if pulling.digest != message.digest:
+            return (
+                f"Version {message.policy_version} has the checksum {message.digest} there; it was published "
+                f"with {pulling.digest}."
+            )
+        if message.refused > MAX_CHUNKS:
+            return f"It refused {message.refused} chunks; no version has so many."
+        return self._took("a pull", message.pull_s, pulling.since)
+
+    # -- reward workers ---------------------------------------------------------------------------------
+
+    def _of_text_worker(self, told: ToldTextWorker, message: Message) -> str | None:
+        match message:
+            case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                return self._encoded(told, message)
+            case messages.GroupScored(group, attempt, rewards):
+                count = told.scores.get((group, attempt))
+                if count != len(rewards):
+                    asked = "which it was not given" if count is None else f"which has {count} members"
+                    return f"It gave {len(rewards)} rewards for group {group}, attempt {attempt}, {asked}."
+                for reward in rewards:
+                    if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
+                        return f"It gave group {group} a reward of {reward:g}; at most {MAX_REWARD:g} counts."
+            case messages.ScoreFailed(group, attempt):
+                if (group, attempt) not in told.scores:
+                    return f"It failed to score group {group}, attempt {attempt}, which it was not given."
+            case _:
+                pass
+        return None
+
+    def _encoded(
+        self, told: ToldTextWorker, message: messages.PromptsEncoded | messages.ExamplesEncoded
+    ) -> str | None:
+        config = self.state.config
+        if isinstance(message, messages.ExamplesEncoded) != config.trainer.is_supervised:
+            algorithm = config.trainer.algorithm
+            return f"It sent {type(message).__name__} in a run with trainer.algorithm {algorithm}."
+        if (groups := encoded_groups(message)) not in told.encodes:
+            return f"It encoded {_listed(groups)}; it was not asked for just these."
+        longest = config.rollout.max_prompt_tokens, config.rollout.max_response_tokens
+        for group, *counts in message.encoded:
+            for count, most, what in zip(counts, longest, ("prompt", "response"), strict=False):
+                if not 1 <= count <= most:
+                    return f"It encoded the {what} of group {group} as {count} tokens; expected 1 to {most}."
+        return None
+
+    # -- trainers ---------------------------------------------------------------------------------------
+
+    def _of_trainer(self, trainer: Worker, told: ToldTrainer, message: Message) -> str | None:
+        match message:
+            case messages.TrainStepFinished(policy_version, train_s, metrics):
+                since = told.making.get(policy_version)
+                if since is None:
+                    return f"It made version {policy_version}, which it was not told to make."
+                if bad := [name for name, value in metrics if not isfinite(value)]:
+                    return f"Its metric {bad[0]} is not finite."
+                return self._took("a train step", train_s, since)
+            case messages.TrainedAhead(train_version):
+                if train_version not in told.ahead:
+                    return f"It trained ahead of the batch of version {train_version}; nobody has asked."
+            case messages.CheckpointSaved(policy_version):
+                if policy_version not in told.saving:
+                    return f"It saved version {policy_version}, which it was not told to save."
+            case messages.PolicyPublished():
+                return self._published(trainer, told, message)
+            case _:
+                pass
+        return None
+
+    def _published(self, trainer: Worker, told: ToldTrainer, message: messages.PolicyPublished) -> str | None:
+        version = message.policy_version
+        if not message.location:
+            return f"It published version {version} nowhere."
+        if self.state.config.trainer.is_supervised and trainer.ready:
+            return f"It published version {version}; in a supervised run nobody reads it."
+        if trainer.ready and version not in told.may_publish:
+            return f"It published version {version}, which it was not told to make, or has published before."
+        if not trainer.ready and told.announcements >= MAX_SURVIVORS:
+            return f"It has found more than {MAX_SURVIVORS} versions on its host."
+        return self._took("publishing", message.publish_s, told.since)
+
+
+def _words(key: Key) -> str:
+    return f"{key[0]}.{key[1]}, attempt {key[2]}"
+
+
+def _not_given(key: Key) -> str:
+    return f"It spoke of {_words(key)}, which it was not given, or has ended before."
+
+
+def _listed(groups: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, groups[:5]))
+    return f"groups {shown}{' ...' if len(groups) > 5 else ''}" if groups else "no groups"

@@ -1,0 +1,383 @@
+"""How long anybody is waited for: every wait on a peer has an end here, on the core's own clock.
+
+Invariants: it sees what is said and heard, and asks nobody; a worker is waited for only from the moment that
+it can do what it was asked, and only while the controller itself runs; nothing walks all trajectories: those
+of one instance are looked at once per limit, at most; what is overdue is told once.
+
+| said | answered by | kind |
+|---|---|---|
+| Pull | Pulled, PullFailed | pull |
+| Route | a token | token |
+| Interrupt | the attempt's end | answer |
+| Serve, Drain, Encode | Serving, leaving, PromptsEncoded or ExamplesEncoded | answer |
+| Score | GroupScored, ScoreFailed | score |
+| Train, TrainAhead, SaveCheckpoint | TrainStepFinished, TrainedAhead, CheckpointSaved | step |
+| (a step is done; a first trainer is ready) | PolicyPublished | step |
+| Welcome, to one from outside | Ready | ready |
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from controller.core.commands import Command, Forget, Send
+from controller.core.state.asks import Alarms, Ask, Duty, Line
+from controller.core.state.groups import Trajectory
+from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.run_state import RunState
+from protocol import messages
+from protocol.ids import PeerId
+from protocol.messages import Message, Role
+
+CALL_START_S = 300.0  # that a process of the reward function may take to start again, before the next call
+MAX_FAILED = 64  # generations of one instance in a row: it is of no use to anybody
+ORDERS = "orders"
+NO_ANSWERS = (messages.Beat, messages.InstanceStatus)
+
+
+class Silent(NamedTuple):
+    """Trajectories that got no token in their time."""
+
+    instance: Instance
+    members: list[Trajectory]
+
+
+class Overdue(NamedTuple):
+    """A worker that is to be closed."""
+
+    worker: Worker
+    reason: str
+
+
+class Limits:
+    """Knows who owes what since when."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self._duties: dict[PeerId, Duty] = {}
+        self._alarms = Alarms()
+        self._absent: dict[Role, float] = {}  # roles of which nobody is ready, and since when
+        self._ending_since: float | None = None
+
+    # -- clocks -----------------------------------------------------------------------------------------
+
+    def next(self) -> float | None:
+        """When something is overdue unless it comes before; in the time of the run."""
+        found = self._alarms.next()
+        if self._absent:  # rare, and this is asked several times per event
+            moments = [found, self._absent_until(), self._end_at()]
+            found = min((moment for moment in moments if moment is not None), default=None)
+        return None if found is None else found + self.state.asleep_s
+
+    def _is_past(self, moment: float) -> bool:
+        """Computed as `next` does, so that who is called then finds it past."""
+        return moment + self.state.asleep_s <= self.state.now
+
+    def limit_s(self, kind: str) -> float:
+        """Seconds that a kind of wait may take."""
+        limits = self.state.config.limits
+        if kind == "score":  # the first in line waits for a call to end, and then for its own
+            return 2 * (self.state.config.reward.timeout_s + CALL_START_S) + limits.answer_s
+        return getattr(limits, f"{kind}_s")
+
+    # -- what is said and heard -------------------------------------------------------------------------
+
+    def see(self, commands: Sequence[Command]) -> None:
+        """Take note of what was just asked, and who is gone."""
+        for command in commands:
+            if isinstance(command, Send):
+                self._said(command.peer, command.message)
+            elif isinstance(command, Forget):
+                self._duties.pop(command.peer, None)
+                self.see_roles()
+
+    def restart(self) -> None:
+        """Nobody of before is there."""
+        self._duties.clear()
+        self._alarms = Alarms()
+        self._absent.clear()
+        self._ending_since = None
+        self.see_roles()
+
+    def see_roles(self) -> None:
+        """Who came or went may have been the last of a role."""
+        registry, is_supervised = self.state.registry, self.state.config.trainer.is_supervised
+        there: dict[Role, bool] = {
+            "trainer": registry.trainer() is not None,
+            "reward": next(registry.text_workers(), None) is not None,
+            "rollout": registry.ready_instances > 0 or is_supervised,
+        }
+        for role, is_there in there.items():
+            if is_there:
+                self._absent.pop(role, None)
+            else:
+                self._absent.setdefault(role, self.state.awake_s)
+
+    def _said(self, peer: PeerId, message: Message) -> None:
+        worker = self.state.registry.workers.get(peer)
+        if worker is None:
+            return
+        match message:
+            case messages.Route(group, member, _):
+                self._watch(worker, [(group, member)], "token")
+            case messages.Keep(attempts):
+                self._watch(worker, [attempt[:2] for attempt in attempts], "token")
+            case messages.Interrupt(attempts):
+                self._watch(worker, [attempt[:2] for attempt in attempts], "answer")
+            case messages.Pull(version):
+                self._ask(worker, ORDERS, ("pull", version), Ask(f"pull version {version}", "pull"))
+            case messages.Serve():
+                self._ask(worker, ORDERS, ("serve",), Ask("say where it hands on weights", "answer"))
+            case messages.Drain():
+                self._ask(worker, ORDERS, ("drain",), Ask("hand back what it has and leave", "answer"))
+            case messages.Encode(groups):
+                self._ask(worker, "encoding", groups, Ask(f"encode prompt {groups[0]}", "answer"))
+            case messages.Score(group, attempt):
+                self._ask(worker, "scoring", (group, attempt), Ask(f"score group {group}", "score"))
+            case messages.Train(version):
+                self._ask(worker, ORDERS, ("train", version), Ask(f"train version {version + 1}", "step"))
+            case messages.TrainAhead(version):
+                ask = Ask(f"train groups of version {version + 1} ahead", "step")
+                self._ask(worker, ORDERS, ("ahead", version), ask)
+            case messages.SaveCheckpoint(version):
+                self._ask(worker, "saving", (version,), Ask(f"save version {version}", "step"))
+            case messages.Welcome() if worker.name not in self.state.registry.local:
+                self._ask(worker, ORDERS, ("ready",), Ask("load what its role needs", "ready"))
+
+    def heard(self, worker: Worker, message: Message) -> None:
+        """Take note of an answer, once the core has taken it in."""
+        if isinstance(message, NO_ANSWERS):
+            return
+        duty = self._duties.get(worker.peer)
+        if isinstance(message, messages.Ready):
+            self.see_roles()
+            self._await_first_version(worker, message)
+        if duty is None:
+            return
+        match message:
+            case messages.Generated(deltas):
+                if duty.is_silent and any(delta.count for delta in deltas):
+                    duty.is_silent = False
+                if duty.failures and any(delta.ending in ("stop", "length") for delta in deltas):
+                    duty.failures = 0
+            case messages.GenerationFailed():
+                duty.failures += 1
+                if duty.failures >= MAX_FAILED:
+                    self._alarms.set(duty, self.state.awake_s)
+            case messages.GroupScored(group, attempt) | messages.ScoreFailed(group, attempt):
+                self._answer(duty, "scoring", (group, attempt))
+            case messages.PromptsEncoded() | messages.ExamplesEncoded():
+                assert isinstance(worker, TextWorker)
+                for groups in list(duty.line("encoding").asks):
+                    if worker.encoding.isdisjoint(groups):
+                        self._answer(duty, "encoding", groups)
+            case messages.Pulled(version) | messages.PullFailed(version):
+                self._answer(duty, ORDERS, ("pull", version))
+            case messages.TrainStepFinished(version):
+                self._answer(duty, ORDERS, ("train", version - 1))
+                self._await_version(worker, version)
+            case _:
+                self._answer_to(duty, message)
+
+    def _answer_to(self, duty: Duty, message: Message) -> None:
+        match message:
+            case messages.Ready():
+                self._answer(duty, ORDERS, ("ready",))
+            case messages.Serving():
+                self._answer(duty, ORDERS, ("serve",))
+            case messages.TrainedAhead(version):
+                self._answer(duty, ORDERS, ("ahead", version))
+            case messages.PolicyPublished(version):
+                self._answer(duty, "publishing", (version,))
+            case messages.CheckpointSaved(version):
+                self._answer(duty, "saving", (version,))
+
+    def _await_first_version(self, worker: Worker, message: messages.Ready) -> None:
+        if worker.role == "trainer" and self.state.versions.newest is None:
+            self._await_version(worker, message.policy_version)
+
+    def _await_version(self, worker: Worker, version: int) -> None:
+        """What was made is to be published, unless it is, or nobody reads it."""
+        newest = self.state.versions.newest
+        is_there = newest is not None and newest.policy_version >= version
+        if not is_there and not self.state.config.trainer.is_supervised:
+            self._ask(worker, "publishing", (version,), Ask(f"publish version {version}", "step"))
+
+    def _ask(self, worker: Worker, line: str, key: tuple[object, ...], ask: Ask) -> None:
+        duty, now = self._duty(worker), self.state.awake_s
+        found = duty.line(line)
+        found.add(key, ask, now)
+        if found.first is ask:
+            self._alarms.set(duty, now + self.limit_s(ask.limit))
+
+    def _answer(self, duty: Duty, line: str, key: tuple[object, ...]) -> None:
+        found = duty.line(line)
+        found.answer(key, self.state.awake_s)
+        if found.first is not None:
+            self._alarms.set(duty, found.since + self.limit_s(found.first.limit))
+        elif line == ORDERS:
+            duty.free_since = self.state.awake_s
+
+    def _watch(self, worker: Worker, ids: Sequence[tuple[int, ...]], kind: str) -> None:
+        """These trajectories are to give a token, or to come back."""
+        duty, now = self._duty(worker), self.state.awake_s
+        for group, number in ids:
+            if (found := self.state.groups.get(group)) is not None:
+                member = found.members[number]
+                if not (member.is_called_back and kind == "answer"):
+                    member.since, member.is_called_back = now, kind == "answer"
+        at = now + self.limit_s(kind)
+        if duty.look_at is None or at < duty.look_at:
+            duty.look_at = at
+            self._alarms.set(duty, at)
+
+    def _duty(self, worker: Worker) -> Duty:
+        return self._duties.setdefault(worker.peer, Duty(worker.peer))
+
+    # -- what is overdue --------------------------------------------------------------------------------
+
+    def overdue(self) -> list[Overdue | Silent]:
+        """Who has let the time for something pass, and what got no token in its time."""
+        found: list[Overdue | Silent] = []
+        for duty in self._alarms.due(self._is_past):
+            worker = self.state.registry.workers.get(duty.peer)
+            if worker is not None and self._duties.get(duty.peer) is duty:
+                found += self._of(worker, duty)
+        return found
+
+    def _of(self, worker: Worker, duty: Duty) -> list[Overdue | Silent]:
+        now = self.state.awake_s
+        for line in duty.open():
+            assert line.first is not None
+            if self._is_past(line.since + self.limit_s(line.first.limit)):
+                return [Overdue(worker, self._in_words(line, now))]
+        if duty.failures >= MAX_FAILED:
+            return [
+                Overdue(
+                    worker, f"{duty.failures} generations in a row failed there, and none came to its end."
+                )
+            ]
+        found: list[Overdue | Silent] = []
+        if isinstance(worker, Instance) and duty.look_at is not None and self._is_past(duty.look_at):
+            found = self._look(worker, duty)
+        self._set_again(duty)
+        return found
+
+    def _set_again(self, duty: Duty) -> None:
+        ends = [line.since + self.limit_s(line.first.limit) for line in duty.open() if line.first]
+        ends += [duty.look_at] if duty.look_at is not None else []
+        if ends:
+            self._alarms.set(duty, min(ends))
+
+    def _look(self, instance: Instance, duty: Duty) -> list[Overdue | Silent]:
+        """See which of its trajectories had a token since they ought to; say when to look again."""
+        now, answer_s, token_s = self.state.awake_s, self.limit_s("answer"), self.limit_s("token")
+        if duty.line(ORDERS).asks:  # whatever else it owes comes after these
+            duty.look_at = now + min(answer_s, token_s)
+            return []
+        duty.look_at, silent = None, list[Trajectory]()
+        for group, number in instance.running:
+            member = self.state.groups[group].members[number]
+            until = max(member.since, duty.free_since) + (answer_s if member.is_called_back else token_s)
+            if not self._is_past(until):
+                duty.look_at = until if duty.look_at is None else min(until, duty.look_at)
+            elif member.is_called_back:
+                what = f"hand back {member.id}"
+                return [Overdue(instance, self._words(what, now - member.since, "answer"))]
+            else:
+                silent.append(member)
+        if not silent:
+            return []
+        if duty.is_silent:
+            what = f"generate {silent[0].id}, and after another one that came to nothing"
+            return [Overdue(instance, self._words(what, now - silent[0].since, "token"))]
+        duty.is_silent = True
+        return [Silent(instance, silent)]
+
+    def _in_words(self, line: Line, now: float) -> str:
+        assert line.first is not None
+        return self._words(line.first.what, now - line.since, line.first.limit)
+
+    def _words(self, what: str, for_s: float, kind: str) -> str:
+        return f"asked {for_s:.0f} s ago to {what}, it has not done so; {self._key(kind)}."
+
+    def _key(self, kind: str) -> str:
+        """The limit of a kind, and where it is set."""
+        if kind == "score":
+            allowed = "twice reward.timeout_s and a start, and limits.answer_s"
+            return f"{self.limit_s(kind):g} s are allowed ({allowed})"
+        return f"limits.{kind}_s allows {self.limit_s(kind):g} s"
+
+    # -- for people -------------------------------------------------------------------------------------
+
+    def owed(self, worker: Worker) -> str:
+        """The first thing that it was asked for and has not done; "" if there is none."""
+        duty = self._duties.get(worker.peer)
+        line = None if duty is None else next(duty.open(), None)
+        return "" if line is None or line.first is None else f"asked to {line.first.what}"
+
+    def outlook(self, worker: Worker) -> tuple[float | None, str]:
+        """Seconds until something is done about what the worker works on, and what that is; (None, "") if it
+        owes nothing."""
+        local = self.state.registry.local.get(worker.name)
+        if worker.is_absent and worker.deadline is not None:
+            return worker.deadline - self.state.now, "its work moves if it is not back"
+        if not worker.ready and local is not None and local.deadline is not None:
+            then = "it is given up if it is not ready (controller.attach_timeout_s)"
+            return local.deadline - self.state.now, then
+        duty = self._duties.get(worker.peer)
+        if duty is None:
+            return None, ""
+        now, found = self.state.awake_s, []
+        for line in duty.open():
+            assert line.first is not None
+            end = line.since + self.limit_s(line.first.limit)
+            found.append((end - now, f"it is closed if it has not done so, {self._key(line.first.limit)}"))
+        if isinstance(worker, Instance) and not duty.line(ORDERS).asks:
+            found += self._outlook_of_first(worker, duty)
+        return min(found, default=(None, ""))
+
+    def _outlook_of_first(self, instance: Instance, duty: Duty) -> list[tuple[float, str]]:
+        id = next(iter(instance.running), None)
+        if id is None:
+            return []
+        member = self.state.groups[id.group].members[id.member]
+        kind = "answer" if member.is_called_back else "token"
+        left_s = max(member.since, duty.free_since) + self.limit_s(kind) - self.state.awake_s
+        what = (
+            "it is closed if that is not back"
+            if member.is_called_back
+            else "without a token it goes on elsewhere"
+        )
+        return [(left_s, f"{what}, {self._key(kind)}")]
+
+    # -- roles ------------------------------------------------------------------------------------------
+
+    def absent(self) -> str:
+        """Why the run cannot go on: nobody of a role has been ready for too long; "" if it can."""
+        until = self._absent_until()
+        if until is None or not self._is_past(until):
+            return ""
+        role = min(self._absent, key=lambda role: self._absent[role])
+        return (
+            f"No {role} worker has been ready for {self.limit_s('absent'):g} s, as long as limits.absent_s "
+            "allows. The same command goes on with the run."
+        )
+
+    def _absent_until(self) -> float | None:
+        if self.state.ending is not None or not self._absent:
+            return None
+        return min(self._absent.values()) + self.limit_s("absent")
+
+    def await_end(self) -> bool:
+        """The run is to end, and a trainer from outside that is gone has something to do first: whether there
+        is time for that left."""
+        if self._ending_since is None:
+            self._ending_since = self.state.awake_s
+        until = self._end_at()
+        return until is None or not self._is_past(until)
+
+    def _end_at(self) -> float | None:
+        gone_since = self._absent.get("trainer")
+        if self._ending_since is None or gone_since is None or self.state.finished:
+            return None
+        return max(self._ending_since, gone_since) + self.limit_s("end")

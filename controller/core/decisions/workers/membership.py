@@ -1,0 +1,367 @@
+"""Workers come and go: attach, ready, detach, lose, and start local ones again.
+
+Invariants: a peer that is not attached changes nothing; a role says only what its role may say; a silent
+worker is lost after its lease, and what it had goes elsewhere; the time in which the controller itself did
+not run is held against nobody; a local worker that cannot start ends the run only when nobody else can do its
+work; while the run ends the trainer is still started again as long as there is something to save, and the
+others as long as an evaluation goes on.
+"""
+
+from controller.core.commands import Forget, Progress, Spawn
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.placement.reports import Coordination
+from controller.core.decisions.supply.scoring import Scoring
+from controller.core.decisions.training.training import Training
+from controller.core.decisions.workers.reattachment import Returns
+from controller.core.events import PeerFaulted, WorkerExited
+from controller.core.state.registry import Instance, LocalWorker, TextWorker, Worker
+from controller.core.state.run_state import RunState
+from protocol.ids import PeerId
+from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
+from protocol.settings import load_settings
+
+RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
+MAX_RESPAWN_DELAY_S = 10.0
+
+
+class Membership:
+    """Who takes part in the run."""
+
+    def __init__(
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, scoring: Scoring,
+        training: Training, returns: Returns, settings: str,
+    ) -> None:  # fmt: skip
+        self.state = state
+        self.coordination, self.dispatch = coordination, dispatch
+        self.scoring, self.training, self.returns = scoring, training, returns
+        self.evaluation = training.evaluation
+        self.settings = settings
+        self.steps_before = 0
+        """Train steps that were made before this controller process began."""
+        self.first_given_up: dict[Role, tuple[str, str]] = {}
+        """By role: the first worker that is not started again, and why."""
+        self._vacant: dict[Role, tuple[float, str]] = {}
+        """Roles whose last worker was closed for a fault and that nobody has done the work of since: until
+        when somebody else has to be there, and who was closed why."""
+        self._abandoned: dict[Role, None] = {}  # roles that nobody has come for
+
+    def start(self) -> None:
+        """Ask for the local workers of the configuration."""
+        config = self.state.config
+        names: list[tuple[str, Role]] = [("trainer", "trainer")] if config.trainer.local else []
+        names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
+        if not config.trainer.is_supervised:
+            names += [(name, "rollout") for name in config.local_instances]
+        for name, role in names:
+            self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
+            self._spawn(name, 0.0)
+        if not config.trainer.local:
+            text = "trainer.local is off: the run waits until a trainer attaches (docs/clusters.md)."
+            self.state.warn_once("no trainer", text)
+        if config.rollout.instances == 0 and not config.trainer.is_supervised:
+            text = "rollout.instances is 0: the run waits until a worker attaches (launch.py attach RUN)."
+            self.state.warn_once("no rollout", text)
+
+    def restart(self) -> None:
+        """The controller was started again: of the processes of its former life, some may come back."""
+        for worker in list(self.state.registry.workers.values()):
+            if self.returns.may_come(worker):
+                self.returns.expect(worker)
+            else:
+                self._remove(worker.peer)
+        for local in self.state.registry.local.values():
+            local.deadline = None
+        self.state.registry.local.clear()
+        self.first_given_up.clear()
+        self.steps_before = self.state.steps
+        self._vacant, self._abandoned = {}, {}
+        self.start()
+
+    def attach(self, peer: PeerId, message: Attach) -> None:
+        """A new process says who it is."""
+        registry = self.state.registry
+        if peer in registry.workers:
+            return
+        former = next((w for w in registry.workers.values() if w.role == message.role == "trainer"), None)
+        if former is not None and former.name == message.name and not self.state.config.trainer.local:
+            self.state.warn_once(f"again {peer}", f"{former.name} has begun anew; its former self is let go.")
+            # were it only forgotten and still there, it would attach again, and the two without end
+            text = "Another process has attached under its name, and has taken its place."
+            self.state.send(former.peer, Close(text, is_fault=False))
+            self._lose(former.peer)
+        elif former is not None:
+            reason = "A trainer is attached already; one run has one. Use trainer.ranks for more processes."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
+        if message.role == "rollout" and self.state.config.trainer.is_supervised:
+            reason = "This run trains on given responses (trainer.algorithm: sft), so nothing is generated."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
+        worker = registry.attach(peer, message, self.state.now)
+        self._watch(worker)
+        there = (other for other in registry.workers.values() if not other.is_absent)
+        if sum(other.name == worker.name for other in there) > 1:
+            worker.name = f"{worker.name}#{registry.attached_ever}"
+        controller = self.state.config.controller
+        settings = self.settings
+        if message.role == "trainer":
+            its = load_settings(settings).model_copy(update={"newest_version": self.state.steps})
+            settings = its.model_dump_json()
+        self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
+
+    def ready(self, worker: Worker, message: Ready) -> None:
+        """The worker can be given work. Said again, it changes nothing."""
+        if worker.ready:
+            return
+        if isinstance(worker, Instance):
+            self.returns.on_ready(worker)
+        self.state.registry.make_ready(worker)
+        self._watch(worker)  # its lease is shorter from now on
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            local.deadline = None
+        if isinstance(worker, Instance):
+            self.coordination.on_ready(worker, message)
+        elif isinstance(worker, TextWorker):
+            worker.capacity = message.capacity
+        elif worker.role == "trainer":
+            self.training.on_ready(worker, message)
+        if self.state.steps == self.steps_before:
+            self._report_progress(worker.name)
+
+    def expects(self, role: Role) -> bool:
+        """Whether a worker of this role is, or will be, there."""
+        if role == "trainer" and not self.state.config.trainer.local and role not in self._abandoned:
+            return not self.state.is_trainer_given_up  # whoever has started it starts it again
+        return self._is_staffed(role)
+
+    def _is_staffed(self, role: Role) -> bool:
+        registry = self.state.registry
+        return any(w.role == role for w in (*registry.workers.values(), *registry.local.values()))
+
+    @property
+    def vacant_until(self) -> float | None:
+        """When the first role is given up that a worker was closed in; None if there is none."""
+        return min((deadline for deadline, _ in self._vacant.values()), default=None)
+
+    def forgive(self, gap_s: float) -> None:
+        """The controller itself did not run: nobody could come in that time."""
+        self._vacant = {role: (deadline + gap_s, why) for role, (deadline, why) in self._vacant.items()}
+
+    def filled(self, worker: Worker) -> None:
+        """Somebody does the work of this role."""
+        self._vacant.pop(worker.role, None)
+
+    def useful(self, worker: Worker) -> None:
+        """The worker did its work: failures before this do not count any more."""
+        self.filled(worker)
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            local.failures = 0
+
+    def stranger(self, peer: PeerId, message: Message) -> None:
+        """Words of a peer that is not attached (any more): counted, and it is told to go."""
+        if isinstance(message, Generated):
+            self.state.accounts.take(sum(delta.count for delta in message.deltas), is_expected=False)
+        self.state.accounts.counts["messages/late"] += 1
+        reason = "This worker is not attached (any more); it was silent beyond its lease, or the run is over."
+        self.state.send(peer, Close(reason, is_fault=False))
+
+    def faulted(self, event: PeerFaulted, *, has_died: bool = False) -> None:
+        """A peer broke the protocol: it is closed, and what it had goes elsewhere. `has_died`: it may be what
+        it scored that made it so."""
+        worker = self.state.registry.workers.get(event.peer)
+        name = worker.name if worker else "a peer that never attached"
+        self.state.accounts.counts["peers/faulted"] += 1
+        who = _without_claims(worker.name) if worker else ""
+        self._blame(worker, f"{name} was closed: {event.reason}", is_told=True)
+        self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
+        local = self.state.registry.local.get(worker.name) if worker else None
+        if local is not None:
+            local.last_reason = f"{name} was closed: {event.reason}"
+        self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
+        self._lose(event.peer, has_died=has_died)
+        if worker is not None and not self._is_staffed(worker.role):
+            deadline = self.state.now + self.state.config.controller.replace_s
+            self._vacant.setdefault(worker.role, (deadline, f"{name} was closed: {event.reason}"))
+
+    def failed(self, worker: Worker, message: WorkerFailed) -> None:
+        """The worker says that it cannot do its job."""
+        local = self.state.registry.local.get(worker.name)
+        if local is not None:
+            self._blame(worker, message.reason)
+        else:
+            self._tell(worker, "failed", f"{worker.name} gave up: {message.reason}")
+        never_ready = not worker.ready
+        self._lose(worker.peer)
+        if local is not None and never_ready:
+            local.failures = self.state.config.controller.respawns + 1
+
+    def detach(self, worker: Worker, reason: str) -> None:
+        """The worker leaves in good order."""
+        self._tell(worker, "detached", f"{worker.name} left the run: {reason}")
+        self._lose(worker.peer)
+
+    def drain(self, operator: PeerId, name: str) -> None:
+        """An operator wants a worker to leave; a local one is not started again."""
+        worker = self.state.registry.named(name)
+        if worker is None or worker.role == "trainer":
+            names = [w.name for w in self.state.registry.workers.values() if w.role != "trainer"]
+            answer = Close(f"{name!r} cannot be drained; these workers can: {', '.join(names)}.", True)
+        else:
+            self.state.registry.local.pop(name, None)
+            self.state.send(worker.peer, Drain())
+            answer = Close(f"{name} was told to hand back what it has, and to leave.", False)
+        self.state.send(operator, answer)
+        self.state.emit(Forget(operator, ""))
+
+    def exited(self, event: WorkerExited) -> None:
+        """A local process ended: start it again, unless it cannot work."""
+        local = self.state.registry.local.get(event.name)
+        worker = self.state.registry.named(event.name)
+        if worker is not None:
+            self._lose(worker.peer, has_died=True)
+        is_over = self.state.ending is not None and not (
+            self.state.ending_is_success and self.evaluation.holds_up_the_end
+        )
+        if local is None or (is_over and event.role != "trainer"):
+            return
+        how = (
+            f"was killed by signal {-event.exit_code}"
+            if event.exit_code < 0
+            else f"ended with code {event.exit_code}"
+        )
+        words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
+        why = f"{event.name} {how}; it is started again."
+        if local.is_told:
+            why = f"{event.name} is started again."
+        elif local.last_reason:
+            why = f"{event.name}: {local.last_reason.splitlines()[0]} It is started again."
+        local.failures += 1
+        local.deadline = None
+        if local.failures <= self.state.config.controller.respawns:
+            self.state.accounts.counts["workers/respawned"] += 1
+            self.state.warn_once(f"exit {event.name} {local.failures}", why)
+            again = local.failures - 1
+            delay_s = min(RESPAWN_DELAY_S * 2 ** min(again, 10), MAX_RESPAWN_DELAY_S) if again else 0.0
+            self._spawn(event.name, delay_s)
+        else:
+            self._give_up(local, words)
+
+    def expire(self) -> None:
+        """Lose whoever was silent for longer than the lease, or did not get ready in time; give up roles that
+        nobody has come for."""
+        while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
+            late = self.state.registry.leases.first()
+            if isinstance(late, Worker):
+                self._expire_worker(late)
+            else:
+                self._expire_start(late)
+        for role, (deadline, why) in list(self._vacant.items()):
+            if deadline <= self.state.now:
+                self._expire_role(role, why)
+
+    def _expire_role(self, role: Role, why: str) -> None:
+        replace_s = self.state.config.controller.replace_s
+        if self._is_staffed(role):  # it has not done anything yet, and may go as the one before
+            self._vacant[role] = (self.state.now + replace_s, why)
+            return
+        del self._vacant[role]
+        self._abandoned[role] = None
+        text = f"No {role} worker is left, and none has come within {replace_s:g} s (controller.replace_s)."
+        self.state.end(f"{text} {why}", is_success=False)
+
+    def _expire_worker(self, worker: Worker) -> None:
+        silent_s, lease_s = self.state.now - worker.last_heard, self._lease_s(worker)
+        text = f"{worker.name} was silent for {silent_s:.1f} s (lease {lease_s:g} s): its work moves."
+        if worker.is_absent:
+            text = f"{worker.name} did not come back within {lease_s:g} s of the restart: its work moves."
+        self._blame(worker, text, is_told=True)
+        self._tell(worker, "lease", text)
+        self.state.accounts.counts["workers/lost"] += 1
+        self._lose(worker.peer, has_died=True)
+
+    def _expire_start(self, local: LocalWorker) -> None:
+        local.deadline = None
+        limit_s = self.state.config.controller.attach_timeout_s
+        local.last_reason = (
+            f"{local.name} was not ready {limit_s:g} s after its start; see its log, or raise "
+            "controller.attach_timeout_s."
+        )
+        worker = self.state.registry.named(local.name)
+        self.state.emit(Forget(worker.peer if worker else "", local.name))
+
+    def _watch(self, worker: Worker) -> None:
+        worker.lease_s = self._lease_s(worker)
+        self.state.registry.leases.watch(worker)
+
+    def _tell(self, worker: Worker, what: str, text: str) -> None:
+        """Say how a worker went; of those that never did anything only now and then, as noise may make any
+        number of them."""
+        if worker.ready:
+            self.state.warn_once(f"{what} {worker.peer}", text)
+        else:
+            self.state.warn_counted(f"{what} {_without_claims(worker.name)}", text)
+
+    def _report_progress(self, name: str) -> None:
+        ready = sum(worker.ready for worker in self.state.registry.workers.values())
+        expected = max(len(self.state.registry.local), ready)
+        self.state.emit(Progress(ready / expected, f"workers: {name} is ready ({ready} of {expected})"))
+
+    def _lease_s(self, worker: Worker) -> float:
+        """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with
+        Ready."""
+        controller = self.state.config.controller
+        return controller.lease_s if worker.ready or worker.is_absent else controller.attach_timeout_s
+
+    def _spawn(self, name: str, delay_s: float) -> None:
+        local = self.state.registry.local[name]
+        local.last_reason, local.is_told = "", False
+        local.deadline = self.state.now + delay_s + self.state.config.controller.attach_timeout_s
+        self.state.registry.leases.watch(local)
+        self.state.emit(Spawn(name, local.role, delay_s))
+
+    def _blame(self, worker: Worker | None, reason: str, *, is_told: bool = False) -> None:
+        """Keep why a worker of our own is about to be closed: its exit will be a kill, and say nothing."""
+        local = self.state.registry.local.get(worker.name) if worker is not None else None
+        if local is not None and not local.last_reason:  # the first is the cause of the others
+            local.last_reason, local.is_told = reason, is_told
+
+    def _give_up(self, local: LocalWorker, words: str) -> None:
+        """The worker is not started again; the run ends if its role is now empty."""
+        del self.state.registry.local[local.name]
+        name, first = self.first_given_up.setdefault(local.role, (local.name, words))
+        if self.expects(local.role):
+            self.state.warn_once(f"gave up {local.name}", f"{local.name} is not started again: {words}")
+            return
+        is_alike = first.replace(name, local.name) == words
+        also = "" if is_alike else f"\nThe first to go was {name}: {first}"
+        self.state.end(f"No {local.role} worker is left. {words}{also}", is_success=False)
+
+    def _lose(self, peer: PeerId, *, has_died: bool = False) -> None:
+        worker = self.state.registry.workers.get(peer)
+        if has_died and isinstance(worker, TextWorker):
+            self.scoring.on_died(worker)
+        worker = self._remove(peer)
+        if worker is None or worker.role != "trainer" or not self.state.config.trainer.local:
+            return
+        if worker.name not in self.state.registry.local:
+            self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
+
+    def _remove(self, peer: PeerId) -> Worker | None:
+        """Take a peer out; what it had goes elsewhere."""
+        worker = self.state.registry.remove(peer)
+        if isinstance(worker, Instance):
+            self.dispatch.forget(worker)
+            self.coordination.on_lost(worker)
+        elif isinstance(worker, TextWorker):
+            self.scoring.on_lost(worker)
+        elif worker is not None:
+            self.training.on_lost()
+        self.state.emit(Forget(peer, worker.name if worker and not worker.is_absent else ""))
+        return worker
+
+
+def _without_claims(name: str) -> str:
+    """The name that a worker's key has; without keys, what it calls itself less its number."""
+    return name.partition("#")[0].partition("/")[0]

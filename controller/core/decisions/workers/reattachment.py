@@ -1,0 +1,110 @@
+"""Rollout workers whose controller died: what they have in hand stays theirs until they, or their successors,
+are there.
+
+Invariants: an absent instance is given nothing, and what it had is not routed elsewhere before its lease
+ends; who comes back goes on with the same attempts, from the token that the journal has, under weights that
+their versions allow; what it does not have, or may not go on with, waits for another instance. A local
+worker ended with its controller, and its successor, a process without weights, hands over and goes on with
+nothing.
+"""
+
+from controller.core.commands import Forget
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.placement.reports import Coordination
+from controller.core.state.groups import Trajectory
+from controller.core.state.registry import Instance, Worker
+from controller.core.state.run_state import RunState
+from controller.core.state.told import ToldInstance
+from protocol.messages import Holding, Interrupt, Keep
+
+
+class Returns:
+    """Keeps places free for those that may come back."""
+
+    def __init__(
+        self, state: RunState, coordination: Coordination, dispatch: Dispatch, evaluation: Evaluation
+    ) -> None:
+        self.state = state
+        self.coordination, self.dispatch, self.evaluation = coordination, dispatch, evaluation
+
+    def may_come(self, worker: Worker) -> bool:
+        """Whether somebody may still tell what a process has that the controller of before had attached: that
+        process, or the successor of a local one."""
+        if not isinstance(worker, Instance) or not worker.running:
+            return False
+        config = self.state.config
+        if worker.name in self.state.registry.local:
+            return worker.name in config.local_instances
+        return config.controller.reattach_s > 0
+
+    def expect(self, worker: Worker) -> None:
+        """Leave it what it has for as long as a worker may be silent."""
+        assert isinstance(worker, Instance)
+        self.dispatch.forget(worker)
+        self.state.registry.make_absent(worker, self.state.now, self.state.config.controller.lease_s)
+
+    def on_holding(self, instance: Instance, message: Holding) -> None:
+        """A worker says who it was and what it has: let it go on with what is still wanted of that."""
+        if instance.ready:  # too late: it may have been given something else
+            return
+        held = {(group, member, attempt): start for group, member, attempt, start in message.attempts}
+        kept: list[Trajectory] = []
+        for peer in message.formers:
+            former = self.state.registry.workers.get(peer)
+            if isinstance(former, Instance) and former.is_absent:
+                kept += self._take_over(former, instance, message.policy_version, held)
+        attempts = tuple((*member.id, member.attempt, member.reported) for member in kept)
+        self.state.send(instance.peer, Keep(attempts))
+        groups = self.state.groups
+        cut = [m for m in kept if groups[m.id.group].is_cut_short]  # the word of that may have been lost
+        if cut:
+            self.state.send(instance.peer, Interrupt(tuple((*m.id, m.attempt) for m in cut)))
+        self.state.accounts.counts["trajectories/kept"] += len(kept)
+
+    def on_ready(self, instance: Instance) -> None:
+        """A local worker is a new process: what its forerunner had and it has not told of by now is lost."""
+        registry = self.state.registry
+        if instance.name not in registry.local:
+            return
+        instance.policy_version = -1
+        self.coordination.take_back(instance, list(instance.running))
+        for former in list(registry.instances()):
+            if former.is_absent and former.name == instance.name:
+                self._let_go(former)
+
+    def _take_over(
+        self, former: Instance, instance: Instance, version: int, held: dict[tuple[int, int, int], int]
+    ) -> list[Trajectory]:
+        """Make what runs on the absent one run on its successor; the rest waits for anybody."""
+        registry = self.state.registry
+        kept = []
+        pulling = former.told.pulling if isinstance(former.told, ToldInstance) else None
+        may_have = (former.policy_version, pulling.policy_version if pulling is not None else -1)
+        if version <= self.state.ledger.train_version and version in may_have:
+            instance.policy_version = version
+            for id, attempt in list(former.running.items()):
+                member = self.state.groups[id.group].members[id.member]
+                start = held.get((*id, attempt))
+                if start is not None and start <= member.reported and self._may_go_on(member, version):
+                    registry.hand_over(former, instance, member)
+                    kept.append(member)
+        self._let_go(former)
+        return kept
+
+    def _let_go(self, former: Instance) -> None:
+        self.state.registry.remove(former.peer)
+        self.coordination.on_lost(former)
+        self.state.emit(Forget(former.peer, ""))
+
+    def _may_go_on(self, member: Trajectory, version: int) -> bool:
+        """Whether its next tokens may be of this version: of one that a pull was to replace they may not
+        be."""
+        group = self.state.groups[member.id.group]
+        assert group.policy_version is not None, f"group {group.id} runs and has not started"
+        if version < max(member.newest_version, group.policy_version):
+            return False
+        if not group.is_evaluation:
+            return True
+        found = self.evaluation.round
+        return found is not None and (not found.is_exact or version == found.policy_version)

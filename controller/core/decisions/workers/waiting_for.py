@@ -1,0 +1,123 @@
+"""What is being waited for now: by the next train step, by each worker's oldest unanswered command, by the
+oldest group.
+
+Invariant: pure, and nothing is changed; the words of a wait change when it comes nearer to its end, so that
+whoever looks again can tell a slow thing from a stuck one.
+"""
+
+from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.decisions.supply.scoring import Scoring
+from controller.core.decisions.training.training import Training
+from controller.core.state.bottleneck import Cause
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
+from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.run_state import RunState
+from controller.core.state.snapshot import GroupSnapshot
+
+BEGUN = ("generating", "scoring", "occupied", "training")
+
+
+def awaited(
+    state: RunState, training: Training, scoring: Scoring, dispatch: Dispatch, evaluation: Evaluation
+) -> Cause:
+    """What the next train step waits for now. Each event asks: of the instances it looks only for the first
+    that generates."""
+    if training.is_working:
+        return "training"
+    is_supervised = state.config.trainer.is_supervised
+    registry = state.registry
+    is_there = registry.trainer() is not None and any(True for _ in registry.text_workers())
+    if not is_there or (not is_supervised and not (registry.ready_instances and state.versions.newest)):
+        return "start-up"
+    if training.held_until is not None:
+        return "pace"
+    if is_supervised:
+        return "data"
+    unscored = _unscored(state, scoring, evaluation)
+    return _why_incomplete(state, unscored, is_more_there=bool(dispatch.waiting))
+
+
+def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> Cause:
+    """Why the groups of the next batch are not there. `unscored`: those that only wait for rewards;
+    `is_more_there`: encoded prompts that have not started."""
+    ledger = state.ledger
+    missing = ledger.batch_groups - ledger.occupied
+    if missing > 0 and unscored >= missing:
+        return "scoring"
+    if missing <= 0 and unscored > ledger.reserved - unscored:  # it waits for some that are due now
+        return "scoring"
+    is_more_wanted = is_more_there and not state.queue
+    if any(instance.running and instance.pulling is None for instance in state.registry.instances()):
+        is_mostly_idle = 2 * state.registry.busy_instances < state.registry.ready_instances
+        return "cap" if is_mostly_idle and is_more_wanted else "rollout"
+    newest = state.versions.newest
+    is_unpublished = newest is not None and newest.policy_version < state.steps
+    if is_unpublished or any(instance.pulling is not None for instance in state.registry.instances()):
+        return "weights"
+    if unscored:
+        return "scoring"
+    if not is_more_there and not state.queue:
+        return "data"
+    return "cap" if is_more_wanted else "rollout"
+
+
+def _unscored(state: RunState, scoring: Scoring, evaluation: Evaluation) -> int:
+    """Groups whose responses are complete and whose rewards are not there."""
+    workers = state.registry.text_workers()
+    if evaluation.round is None:
+        return len(scoring.to_score) + sum(len(worker.scoring) for worker in workers)
+    ids = [*scoring.to_score, *(id for worker in workers for id in worker.scoring)]
+    return sum(id < FIRST_EVALUATION_GROUP for id in ids)
+
+
+def working_on(state: RunState, training: Training, worker: Worker) -> str:
+    """The oldest thing that a worker was asked for and has not answered; "" if there is none."""
+    if worker.is_absent:
+        return "coming back, or not"
+    if not worker.ready:
+        return "getting ready"
+    if isinstance(worker, Instance):
+        return _of_instance(state, worker)
+    if isinstance(worker, TextWorker):
+        if worker.scoring:
+            return f"scoring group {min(worker.scoring)}"
+        return f"encoding prompt {min(worker.encoding)}" if worker.encoding else ""
+    making = training.feed.making
+    if making is not None:
+        return f"training version {making}"
+    return "" if training.checkpoint_of is None else f"saving version {training.checkpoint_of}"
+
+
+def oldest_group(state: RunState) -> GroupSnapshot | None:
+    """The first prompt that was begun and has not left; None if there is none."""
+    group = next((group for group in state.groups.values() if group.state in BEGUN), None)
+    if group is None:
+        return None
+    version = -1 if group.policy_version is None else group.policy_version
+    return GroupSnapshot(group.id, group.state, version, group.response_tokens, _wants(state, group))
+
+
+def _of_instance(state: RunState, instance: Instance) -> str:
+    if instance.pulling is not None:
+        return f"pulling version {instance.pulling}"
+    id = next(iter(instance.running), None)
+    if id is None:
+        return ""
+    member = state.groups[id.group].members[id.member]
+    return f"generating {id}, attempt {member.attempt}, {member.response_tokens} tokens so far"
+
+
+def _wants(state: RunState, group: Group) -> str:
+    match group.state:
+        case "generating":
+            queued = sum(member.state == "queued" for member in group.members)
+            peers = {member.peer: None for member in group.members if member.peer is not None}
+            names = ", ".join(state.registry.workers[peer].name for peer in peers) or "none"
+            return f"responses that run on {names}" + (f", and {queued} that are queued" if queued else "")
+        case "scoring":
+            at = [worker.name for worker in state.registry.text_workers() if group.id in worker.scoring]
+            return f"its rewards from {at[0]}" if at else "a reward worker"
+        case "occupied":
+            return "its batch"
+    return "the trainer"

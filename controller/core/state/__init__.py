@@ -1,0 +1,1 @@
+"""What the core knows: the state of a run, which decisions read and change."""

@@ -1,0 +1,238 @@
+"""Accounts of the run: where tokens and time went, and the line that each train step adds to metrics.jsonl.
+
+Invariants: generated = trained + aborted + filtered + lost + evaluated + in_flight, at every event; idle
+shares are of the time since the last line; staleness is train_version minus the version of a trajectory's
+oldest token, never an estimate.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import fsum, sqrt
+from statistics import fmean
+
+from controller.core.state.bottleneck import Cause, Figures
+from controller.core.state.evaluation_report import headline, is_better
+from controller.core.state.groups import Contribution, Group
+from controller.core.state.snapshot import TokenLedger
+
+ROLLOUT_ONLY = (
+    "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
+    "tokens/reprefilled", "time_s/pull", "time_s/publish",
+)  # fmt: skip
+
+
+def quantile(sorted_values: Sequence[int], q: float) -> int:
+    """The value at share q of a sorted list (nearest rank)."""
+    return sorted_values[min(len(sorted_values) - 1, int(q * len(sorted_values)))]
+
+
+def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> dict[str, object]:
+    """What can be said of a batch from ids, lengths, versions and rewards alone.
+
+    Variances of groups are merged as in Chan, Golub, LeVeque 1979.
+    """
+    lengths = sorted(chain.from_iterable(c.lengths for c in contributions))
+    count = len(lengths)
+    mean = fsum(c.reward_sum for c in contributions) / count
+    squares = fsum(
+        c.reward_squares + len(c.lengths) * (c.reward_sum / len(c.lengths) - mean) ** 2 for c in contributions
+    )
+    ages: dict[int, int] = {}
+    for contribution in contributions:
+        for version, responses in contribution.first_versions.items():
+            ages[train_version - version] = ages.get(train_version - version, 0) + responses
+    return {
+        "reward/mean": mean,
+        "reward/std": sqrt(squares / count),
+        "response_length/mean": sum(lengths) / count,
+        "response_length/p50": quantile(lengths, 0.5),
+        "response_length/p99": quantile(lengths, 0.99),
+        "response_length/max": lengths[-1],
+        "response_length/cut": sum(c.cut for c in contributions) / count,
+        "staleness/mean": sum(age * n for age, n in ages.items()) / sum(ages.values()) if ages else 0.0,
+        "staleness/max": max(ages, default=0),
+        "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
+        "partial/share": sum(c.partial for c in contributions) / count,
+    }
+
+
+def without_rollout(line: dict[str, object]) -> dict[str, object]:
+    """A line or a summary without what means nothing where responses come out of the data."""
+    return {key: value for key, value in line.items() if not key.startswith(ROLLOUT_ONLY)}
+
+
+class BusyTime:
+    """Seconds that something was busy, out of seconds that it existed."""
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.total_s = 0.0
+
+    def add(self, elapsed_s: float, busy: int, total: int) -> None:
+        """Account an interval in which `busy` of `total` units worked."""
+        self.busy_s += elapsed_s * busy
+        self.total_s += elapsed_s * total
+
+    @property
+    def idle(self) -> float:
+        """Share of the time that was idle; 0 before anything was accounted."""
+        return 1.0 - self.busy_s / self.total_s if self.total_s > 0 else 0.0
+
+
+class Accounts:
+    """Running totals, fed by the core."""
+
+    def __init__(self, max_staleness: int) -> None:
+        self.max_staleness = max_staleness
+        self.generated = self.trained = self.aborted = self.filtered = self.lost = self.evaluated = 0
+        self.in_flight = 0
+        self.evaluations: dict[str, dict[str, object]] = {}  # "first", "best", "last": headlines of lines
+        self.counts: Counter[str] = Counter()  # rare things: respawns, reward failures, prompts refused ...
+        self.violations = (
+            0  # trained trajectories older than the bound; not 0 only where the rules promise none
+        )
+        self.ages: dict[int, int] = {}  # trained trajectories by staleness
+        self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
+        self.is_ending = False
+        self.reward_by_step: list[float] = []
+        self.spent_s: Counter[str] = (
+            Counter()
+        )  # seconds by what they went to: controller.core.state.bottleneck.Cause
+        self._trainer, self._rollout = BusyTime(), BusyTime()
+        self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
+        self._first_step_s: float | None = None
+        self._last_line_s = 0.0
+        self._last_tokens = 0
+        self._seconds: Counter[str] = Counter()
+        self._now = 0.0
+
+    def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
+        """Account the time since the last call, in the state that held during it: what the run waited for,
+        instances ready, and those of them that had work. Starting up is not idling."""
+        elapsed, self._now = now - self._now, now
+        self.spent_s[cause] += elapsed
+        if elapsed > 0 and cause != "start-up":
+            is_training = cause == "training"
+            self._rollout.add(elapsed, busy, ready)
+            self._rollout_total.add(elapsed, busy, ready)
+            self._trainer.add(elapsed, is_training, 1)
+            self._trainer_total.add(elapsed, is_training, 1)
+
+    def spend(self, what: str, seconds: float) -> None:
+        """Add to a `time_s/*` entry of the next line."""
+        self._seconds[what] += seconds
+
+    def take(self, tokens: int, *, is_expected: bool) -> None:
+        """Tokens came in: of a live attempt, or too late (which is nobody's loss once the run ends)."""
+        self.generated += tokens
+        if is_expected:
+            self.in_flight += tokens
+        elif self.is_ending:
+            self.aborted += tokens
+        else:
+            self.lost += tokens
+
+    def close(self, group: Group, end: str) -> None:
+        """A group leaves the system: its tokens were "trained", "aborted", "filtered" or "evaluated"."""
+        tokens = group.response_tokens
+        self.in_flight -= tokens
+        setattr(self, end, getattr(self, end) + tokens)
+
+    def drop(self, tokens: int) -> None:
+        """A spare response was not needed."""
+        self.in_flight -= tokens
+        self.aborted += tokens
+
+    def consume(self, ages: Mapping[int, int]) -> None:
+        """A batch with so many trajectories of each age, in versions, goes to the trainer."""
+        for age, count in ages.items():
+            self.ages[age] = self.ages.get(age, 0) + count
+            self.violations += count if age > self.max_staleness else 0
+
+    def evaluated_as(self, line: dict[str, object]) -> None:
+        """An evaluation is complete, with this line."""
+        found = headline(line)
+        self.counts["evaluations/complete"] += 1
+        self.evaluations.setdefault("first", found)
+        if is_better(found, self.evaluations.setdefault("best", found)):
+            self.evaluations["best"] = found
+        self.evaluations["last"] = found
+
+    def tokens(self) -> TokenLedger:
+        """The token ledger now."""
+        return TokenLedger(**{name: getattr(self, name) for name in TokenLedger.__slots__})
+
+    def step_line(
+        self,
+        now: float,
+        *,
+        step: int,
+        batch: dict[str, object],
+        trainer: dict[str, float],
+        more: dict[str, object],
+    ) -> dict[str, object]:
+        """The line of metrics.jsonl for a finished train step. What the controller says itself counts: a
+        metric of the `trainer` under such a name is kept as trainer/NAME."""
+        elapsed = max(now - self._last_line_s, 1e-9)
+        trajectories = batch.pop("trajectories")
+        assert isinstance(trajectories, int)
+        self.reward_by_step.append(float(batch["reward/mean"]))  # type: ignore[arg-type]
+        line: dict[str, object] = {
+            "step": step,
+            "policy_version": step,
+            "time_s": round(now, 3),
+            **batch,
+        }
+        own: dict[str, object] = {
+            f"tokens/{name}": getattr(self, name)
+            for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
+        }
+        own["tokens/in_flight"] = self.in_flight
+        own["tokens/reprefilled"] = self.reprefilled
+        tokens = self.generated if self._rollout_total.total_s else self.trained
+        own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
+        own["throughput/trajectories_per_s"] = trajectories / elapsed
+        own["idle/trainer"], own["idle/rollout"] = self._trainer.idle, self._rollout.idle
+        own |= {f"time_s/{name}": self._seconds[name] for name in ("wait", "train", "publish", "pull")}
+        own |= more
+        for name, value in trainer.items():
+            while name in line or name in own:
+                name = f"trainer/{name}"
+            line[name] = value
+        line |= own
+        self._first_step_s = now if self._first_step_s is None else self._first_step_s
+        self._last_line_s, self._last_tokens = now, tokens
+        self._trainer, self._rollout = BusyTime(), BusyTime()
+        self._seconds.clear()
+        return line
+
+    def figures(self, *, cap: float) -> Figures:
+        """What `bottleneck` names the bound by; `cap`: batches that may be in the system."""
+        rollout = self._rollout_total
+        return Figures(len(self.reward_by_step), self.spent_s, rollout.idle if rollout.total_s else None, cap)
+
+    def summary(self, now: float) -> dict[str, object]:
+        """Totals for summary.json."""
+        rewards = self.reward_by_step
+        span = min(10, max(1, len(rewards) // 2))
+        ledger = self.tokens()
+        return {
+            "time_s": round(now, 3),
+            "steps": len(rewards),
+            "first_step_s": self._first_step_s,
+            "reward/first_steps": fmean(rewards[:span]) if rewards else None,
+            "reward/last_steps": fmean(rewards[-span:]) if rewards else None,
+            "staleness/violations": self.violations,
+            "staleness/max_allowed": self.max_staleness,
+            "staleness/mean": sum(a * n for a, n in self.ages.items()) / max(1, sum(self.ages.values())),
+            "staleness/max": max(self.ages, default=0),
+            "staleness/hist": {str(age): count for age, count in sorted(self.ages.items())},
+            "tokens/reprefilled": self.reprefilled,
+            **{f"tokens/{name}": getattr(ledger, name) for name in TokenLedger.__slots__},
+            "idle/trainer": self._trainer_total.idle,
+            "idle/rollout": self._rollout_total.idle,
+            **{f"evaluation/{which}": line for which, line in self.evaluations.items()},
+            "spent_s": {cause: round(seconds, 3) for cause, seconds in sorted(self.spent_s.items())},
+            "counts": dict(sorted(self.counts.items())),
+        }

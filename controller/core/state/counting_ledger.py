@@ -1,0 +1,128 @@
+"""The books of systems that promise no strict bound, with the verbs of the strict ledger, to compare them.
+
+Invariants: a batch is `batch_groups` occupied groups, consumed in order of train_version; there is no
+reservation, so any number may start (admission alone limits it); `floor` keeps the bound by dropping what
+grew too old, `arrival` and `completion` do not keep it at all.
+Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (`completion`), ROLL Flash
+(`floor`), as DryRun-RL, the simulator of StaleFlow's authors, has them.
+"""
+
+from typing import Literal
+
+from controller.core.state.ledger import Books, buffer_state
+from controller.core.state.snapshot import BufferSnapshot
+
+Order = Literal["arrival", "completion", "floor"]
+UNLIMITED = 1 << 30
+
+
+class LooseLedger(Books):
+    """Groups in the system, bound to the version that they started under. Units: groups, policy versions."""
+
+    def __init__(self, order: Order, *, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> None:
+        super().__init__()
+        self.order: Order = order
+        self.is_strict = order == "floor"
+        self.max_staleness = max_staleness
+        self.batch_groups = batch_groups
+        self.spare_groups = spare_groups
+        self.train_version = 0
+        self._places: dict[int, int] = {}  # group -> order of its start
+        self._started = 0
+
+    def deadline(self, group: int) -> int:
+        """When the group would be due if the bound held; an order for queues, no promise."""
+        version = self._reserved[group] if group in self._reserved else self._occupied[group]
+        return version + self.max_staleness
+
+    def can_reserve(self, policy_version: int) -> bool:
+        """Whether it is not too old from the start; else admission alone limits what starts."""
+        return self.headroom(policy_version) > 0
+
+    def headroom(self, policy_version: int) -> int:
+        """No limit, but for what would be dropped at once."""
+        is_too_old = self.order == "floor" and policy_version < self.train_version - self.max_staleness
+        return 0 if is_too_old else UNLIMITED
+
+    def reserve(self, group: int, policy_version: int) -> None:
+        """The group starts now."""
+        self._enter(group, policy_version)
+        self._places[group] = self._started
+        self._started += 1
+
+    def can_lower(self, group: int, policy_version: int) -> bool:
+        """As `can_reserve`."""
+        return self.can_reserve(policy_version)
+
+    def reach(self, policy_version: int) -> int:
+        """As `can_lower`: of any group, or of none."""
+        return UNLIMITED if self.can_reserve(policy_version) else -1
+
+    def lower(self, group: int, policy_version: int) -> None:
+        """A sibling starts under an older version: the group is as old as its oldest member."""
+        self._reserved[group] = min(self._reserved[group], policy_version)
+
+    def occupy(self, group: int) -> None:
+        """The group is complete and scored. Raises: KeyError if it is not reserved."""
+        self._occupied[group] = self._reserved.pop(group)
+
+    def abort(self, group: int) -> None:
+        """The group will never be trained. Raises: KeyError if it is not here."""
+        (self._reserved if group in self._reserved else self._occupied).pop(group)
+        del self._places[group]
+
+    def is_ready(self) -> bool:
+        """Whether there are enough groups for a batch; nobody waits for a straggler."""
+        return len(self._occupied) >= self.batch_groups
+
+    def is_ready_without(self, given_up: set[int]) -> bool:
+        """As `is_ready`: reserved groups hold nothing back."""
+        return self.is_ready()
+
+    def ready_batch(self) -> list[int] | None:
+        """The groups to train now, in the order that this ledger stands for."""
+        if not self.is_ready():
+            return None
+        if self.order == "completion":
+            return list(self._occupied)[: self.batch_groups]
+        by_start = (lambda g: (self._occupied[g], self._places[g])) if self.order == "floor" else self._place
+        return sorted(self._occupied, key=by_start)[: self.batch_groups]
+
+    def consume(self, groups: list[int]) -> None:
+        """The batch goes to the trainer."""
+        for group in groups:
+            del self._occupied[group]
+            del self._places[group]
+        self.train_version += 1
+
+    def useless(self) -> list[int]:
+        """Groups that have grown too old for the next batch, where that is the rule."""
+        if self.order != "floor":
+            return []
+        oldest = self.train_version - self.max_staleness
+        return [g for g, version in {**self._reserved, **self._occupied}.items() if version < oldest]
+
+    def due_counts(self) -> dict[int, int]:
+        """Unconsumed groups by the deadline that they would have."""
+        counts: dict[int, int] = {}
+        for version in (*self._reserved.values(), *self._occupied.values()):
+            counts[version + self.max_staleness] = counts.get(version + self.max_staleness, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def buffers(self) -> tuple[BufferSnapshot, ...]:
+        """The next batch alone: nothing is bound to a later one."""
+        state = buffer_state(self.is_ready(), free=-1)
+        taken = min(self.batch_groups, self.occupied)
+        return (BufferSnapshot(self.train_version, state, taken, self.reserved, -1),)
+
+    def blockers(self) -> list[int]:
+        """None: nobody waits for a straggler."""
+        return []
+
+    def check(self) -> None:
+        """A group is here at most once."""
+        assert not self._reserved.keys() & self._occupied.keys()
+        assert self._places.keys() == self._reserved.keys() | self._occupied.keys()
+
+    def _place(self, group: int) -> int:
+        return self._places[group]

@@ -1,0 +1,306 @@
+"""Workers that the controller knows: who is attached, who is expected, who has fallen silent.
+
+Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
+between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
+every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
+changes only by `place`, `take`, `grow`, `expect` and `hand_over`;
+nothing here costs more than the logarithm of the number of workers per event.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.core.state.groups import Trajectory
+from controller.core.state.told import Told, told_as
+from protocol.ids import PeerId, TrajectoryId
+from protocol.messages import Attach, InstanceStatus, Role
+from strategies.fitting import OnlineFit
+
+AHEAD = 2  # times what a reward worker scores at once: the next groups are there when the first are done
+MIN_IN_HAND = 4  # for quick functions, where a group takes less time than its way to the worker
+
+
+@dataclass(slots=True)
+class Worker:
+    """One attached process."""
+
+    peer: PeerId
+    name: str
+    role: Role
+    last_heard: float
+    ready: bool = False
+    lease_s: float | None = None  # that it may be silent for; None when it is attached no more
+    host: str = ""
+    endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
+    is_asked: bool = False  # to do so
+    is_absent: bool = False  # it was attached to the controller before this one, and may come back
+    told: Told = field(default_factory=lambda: Told(0.0))
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is lost unless it is heard."""
+        return None if self.lease_s is None else self.last_heard + self.lease_s
+
+
+@dataclass(slots=True)
+class Instance(Worker):
+    """A rollout worker."""
+
+    capacity: int = 0
+    kv_tokens: int = 0
+    policy_version: int = -1  # that it samples from; -1 before its first pull
+    pulling: int | None = None  # version that it was told to load
+    pull_failures: int = 0  # in a row
+    pull_s: float = 0.0  # that the last pull took
+    number: int = 0  # order of attaching: what strategies call it by
+    resident_tokens: int = 0
+    expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
+    urgent: int = 0  # trajectories that need much of the time that is left until their group is due
+    running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
+    promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
+    evaluating: int = 0  # of those that run, those that answer held-out prompts
+    status: InstanceStatus | None = None
+    fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
+    kv_share: float = 1.0  # of kv_tokens that it is given; preemptions lower it
+
+    @property
+    def is_routable(self) -> bool:
+        """Whether it can take a trajectory at all now."""
+        return self.ready and self.next_version >= 0
+
+    @property
+    def next_version(self) -> int:
+        """Version that the next trajectory sent to it is sampled from: messages keep their order, so a route
+        behind a pull runs under what was pulled."""
+        return self.policy_version if self.pulling is None else self.pulling
+
+
+@dataclass(slots=True)
+class TextWorker(Worker):
+    """A reward worker: the text side of the run (prompts to tokens, responses to rewards)."""
+
+    capacity: int = 0  # groups that it scores at once; 0: it has not said
+    encoding: set[int] = field(default_factory=set)  # groups asked for and not answered
+    scoring: set[int] = field(default_factory=set)
+
+    @property
+    def pending(self) -> int:
+        """Groups that it works on."""
+        return len(self.encoding) + len(self.scoring)
+
+    @property
+    def load(self) -> float:
+        """What it works on, by what it can do at once."""
+        return self.pending / max(self.capacity, 1)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given a group more: what waits for its turn there, another may be free for."""
+        return not self.capacity or len(self.scoring) < max(AHEAD * self.capacity, MIN_IN_HAND)
+
+
+@dataclass(slots=True)
+class LocalWorker:
+    """A process that the controller keeps running under one name."""
+
+    name: str
+    role: Role
+    deadline: float | None  # when it must be Ready; None while it is, or is not started
+    failures: int = 0  # exits in a row without useful work between
+    last_reason: str = ""  # what it said, or why it was closed; "" if nobody knows yet
+    is_told: bool = False  # a person has read that reason
+
+
+class Registry:
+    """All attached workers, and the local ones that ought to be."""
+
+    def __init__(self) -> None:
+        self.workers: dict[PeerId, Worker] = {}
+        self.local: dict[str, LocalWorker] = {}
+        self.attached_ever = 0
+        self.ready_instances = self.busy_instances = 0
+        self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
+        self.grown: dict[PeerId, None] = {}  # those whose trajectories got tokens: that makes no room
+        self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
+        self.leases = Leases()
+        self._instances: dict[PeerId, Instance] = {}
+        self._by_number: dict[int, Instance] = {}
+        self._text_workers: dict[PeerId, TextWorker] = {}
+        self._trainers: dict[PeerId, Worker] = {}
+
+    def attach(self, peer: PeerId, message: Attach, now: float) -> Worker:
+        """Enter a new peer."""
+        kinds = {"rollout": Instance, "reward": TextWorker, "trainer": Worker}
+        worker = kinds[message.role](
+            peer=peer, name=message.name, role=message.role, last_heard=now, host=message.host
+        )
+        worker.told = told_as(message.role, now)
+        self.workers[peer] = worker
+        self.attached_ever += 1
+        if isinstance(worker, Instance):
+            worker.number = self.attached_ever
+            self._instances[peer] = self._by_number[worker.number] = worker
+        elif isinstance(worker, TextWorker):
+            self._text_workers[peer] = worker
+        else:
+            self._trainers[peer] = worker
+        return worker
+
+    def make_ready(self, worker: Worker) -> None:
+        """The worker may be given work from now on."""
+        if not worker.ready and isinstance(worker, Instance):
+            self.ready_instances += 1
+            self.busy_instances += bool(worker.running)
+            self.changed[worker.peer] = None
+        worker.ready = True
+
+    def remove(self, peer: PeerId) -> Worker | None:
+        """Take a peer out."""
+        worker = self.workers.pop(peer, None)
+        if worker is not None:
+            worker.lease_s = None
+        if isinstance(worker, Instance):
+            del self._instances[peer], self._by_number[worker.number]
+            self.changed.pop(peer, None)
+            self.ready_instances -= worker.ready
+            self.busy_instances -= worker.ready and bool(worker.running)
+            self._see_largest(without=worker)
+        self._text_workers.pop(peer, None)
+        self._trainers.pop(peer, None)
+        return worker
+
+    def make_absent(self, instance: Instance, now: float, lease_s: float) -> None:
+        """It is gone, and keeps what it has until it is back, or its lease ends."""
+        self.ready_instances -= instance.ready
+        self.busy_instances -= instance.ready and bool(instance.running)
+        instance.ready, instance.is_absent, instance.pulling = False, True, None
+        instance.promised.clear()
+        instance.last_heard, instance.lease_s = now, lease_s
+        self.leases.watch(instance)
+        self._see_largest(without=instance)
+
+    def equip(self, instance: Instance, *, capacity: int, kv_tokens: int) -> None:
+        """How much it can carry."""
+        instance.capacity, instance.kv_tokens = capacity, kv_tokens
+        self.largest_kv = max(self.largest_kv, kv_tokens)
+
+    def _see_largest(self, *, without: Instance) -> None:
+        if without.kv_tokens >= self.largest_kv:
+            self.largest_kv = max((i.kv_tokens for i in self.instances() if i.ready), default=0)
+
+    def hand_over(self, former: Instance, instance: Instance, trajectory: Trajectory) -> None:
+        """What ran on one goes on on the other, in the middle of its attempt."""
+        reported = trajectory.reported
+        self.take(former, trajectory)
+        self.place(instance, trajectory)
+        trajectory.reported, trajectory.left = reported, None
+
+    def place(self, instance: Instance, trajectory: Trajectory) -> None:
+        """A trajectory runs on the instance from now on."""
+        self.busy_instances += instance.ready and not instance.running
+        trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
+        trajectory.look_again = 0
+        instance.running[trajectory.id] = trajectory.attempt
+        instance.evaluating += trajectory.is_evaluation
+        if instance.pulling is not None:
+            instance.promised[trajectory.id] = trajectory.attempt
+        instance.resident_tokens += trajectory.resident_tokens
+        instance.expected_tokens += trajectory.prompt_tokens + trajectory.expected_tokens
+        self.changed[instance.peer] = None
+
+    def take(self, instance: Instance, trajectory: Trajectory) -> None:
+        """It runs there no more; the caller says what becomes of it."""
+        del instance.running[trajectory.id]
+        instance.evaluating -= trajectory.is_evaluation
+        instance.promised.pop(trajectory.id, None)
+        instance.resident_tokens -= trajectory.resident_tokens
+        instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
+        instance.urgent -= trajectory.is_urgent
+        trajectory.is_urgent = False
+        trajectory.state, trajectory.peer = "queued", None
+        if instance.peer in self._instances:  # else it was lost, and is counted no more
+            self.busy_instances -= instance.ready and not instance.running
+            self.changed[instance.peer] = None
+
+    def grow(self, instance: Instance, tokens: int) -> None:
+        """What runs there, or has just ended, has so many more tokens."""
+        instance.resident_tokens += tokens
+        self.grown[instance.peer] = None
+
+    def expect(self, instance: Instance, trajectory: Trajectory, *, expected: int, is_urgent: bool) -> None:
+        """It is expected to end with so many response tokens."""
+        instance.urgent += is_urgent - trajectory.is_urgent
+        trajectory.is_urgent = is_urgent
+        instance.expected_tokens += expected - trajectory.expected_tokens
+        trajectory.expected_tokens = expected
+
+    def named(self, name: str) -> Worker | None:
+        """The attached worker of this name, if there is one."""
+        there = (worker for worker in self.workers.values() if not worker.is_absent)
+        return next((worker for worker in there if worker.name == name), None)
+
+    def instances(self) -> Iterator[Instance]:
+        """Attached rollout workers, in the order in which they attached."""
+        return iter(self._instances.values())
+
+    def instance(self, number: int) -> Instance:
+        """The instance that strategies call by this number. Raises: KeyError."""
+        return self._by_number[number]
+
+    def text_workers(self) -> Iterator[TextWorker]:
+        """Reward workers that are ready."""
+        return (worker for worker in self._text_workers.values() if worker.ready)
+
+    def trainer(self) -> Worker | None:
+        """The trainer, once it is ready."""
+        for worker in self._trainers.values():  # asked several times per event: no generator
+            if worker.ready:
+                return worker
+        return None
+
+    def being_pulled(self) -> set[int]:
+        """Versions that somebody is loading now."""
+        return {instance.pulling for instance in self.instances() if instance.pulling is not None}
+
+    def forgive(self, now: float, gap_s: float) -> None:
+        """Give everybody a new lease: the controller itself did not run for `gap_s` seconds."""
+        for worker in self.workers.values():
+            worker.last_heard = now
+        for local in self.local.values():
+            if local.deadline is not None:
+                local.deadline += gap_s
+
+
+class Leases:
+    """Deadlines that move away again and again: a heap that looks at the real one only when it surfaces.
+
+    Invariant: every thing that is watched has an entry at or before its real deadline.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Worker | LocalWorker]] = []
+        self._count = 0
+
+    def watch(self, what: Worker | LocalWorker) -> None:
+        """Keep an eye on its deadline, until that is None. Call again if it moves forward in time."""
+        if what.deadline is not None:
+            self._count += 1
+            heapq.heappush(self._heap, (what.deadline, self._count, what))
+
+    def next(self) -> float | None:
+        """The earliest real deadline, of what `first` names."""
+        while self._heap:
+            entered, count, what = self._heap[0]
+            deadline = what.deadline
+            if deadline == entered:
+                return deadline
+            if deadline is None:
+                heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (deadline, count, what))
+        return None
+
+    def first(self) -> Worker | LocalWorker:
+        """What the deadline is of that `next` has just told."""
+        return self._heap[0][2]

@@ -1,0 +1,192 @@
+"""What the parts of the core share: the run's whole state, and the commands of the step that is being made.
+
+Invariant: nothing here decides; each part changes only what its module names. The fields are kept flat, since
+each is read by several parts of the core.
+"""
+
+import random
+from collections import Counter
+
+from controller.config.models import Config
+from controller.core.commands import Command, DropPayload, Send, Warn
+from controller.core.state.accounts import Accounts
+from controller.core.state.counting_ledger import LooseLedger
+from controller.core.state.dispatch_queue import DispatchQueue
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.ledger import Ledger
+from controller.core.state.policy_versions import PolicyVersions
+from controller.core.state.registry import Registry
+from protocol.ids import PeerId
+from protocol.messages import Message
+from strategies.admission import first_cap
+from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
+from strategies.lengths import LengthModel
+from strategies.views import Settings
+
+MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
+FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
+
+
+class RunState:
+    """One run, as the controller knows it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        named = config.staleness.cost_model in COST_MODELS
+        self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
+        """Speed of an instance that has no fit of its own."""
+        self.now = 0.0
+        self.asleep_s = 0.0  # in which the controller itself did not run
+        self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
+        self.registry = Registry()
+        self.groups: dict[int, Group] = {}
+        staleness = config.staleness
+        bounds = {
+            "max_staleness": staleness.max_staleness,
+            "batch_groups": config.trainer.batch_groups,
+            "spare_groups": staleness.spare_groups,
+        }
+        self.ledger: Ledger | LooseLedger
+        if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
+            self.ledger = Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
+        elif staleness.ledger == "deadlines":
+            self.ledger = Ledger(**bounds)
+        else:
+            self.ledger = LooseLedger(staleness.ledger, **bounds)
+        self.queue = DispatchQueue()
+        self.held_out_queue = DispatchQueue()
+        """Responses to held-out prompts that wait for an instance."""
+        self.versions = PolicyVersions()
+        self.accounts = Accounts(config.staleness.max_staleness)
+        self.lengths = LengthModel(config.rollout.max_response_tokens)
+        self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
+        self.completed: list[Group] = []  # complete, and not yet handed to scoring
+        self.cap = first_cap(**bounds)  # groups in the system, by the adaptive rule
+        self.period_s: float | None = None  # mean time between two train steps
+        self.started = 0  # groups, less those that were begun anew
+        self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
+        self.strategy_settings = Settings(
+            mu=staleness.mu,
+            guard=staleness.guard,
+            indicator=staleness.indicator,
+            indicator_threshold=staleness.indicator_threshold,
+            phi_throughput=staleness.phi_throughput,
+            sync_steps=staleness.sync_steps,
+            uses_prediction=staleness.length_prediction,
+            keeps_kv=staleness.keep_kv,
+            urgency=staleness.urgency,
+        )
+        self.epoch = 1  # controller processes that the run has had
+        self.steps = 0  # train steps finished
+        self.ending: str | None = None  # why the run is to end; None while it goes on
+        self.ending_is_success = True
+        self.is_stopped = False  # the end was asked for, before there was another reason for one
+        self.finished = False
+        self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
+        self._out: list[Command] = []
+        self._warned: set[str] = set()
+        self._counted: Counter[str] = Counter()
+
+    @property
+    def awake_s(self) -> float:
+        """Seconds since the run began in which the controller ran: what limits count."""
+        return self.now - self.asleep_s
+
+    def emit(self, command: Command) -> None:
+        """Add to the commands of this step."""
+        self._out.append(command)
+
+    def send(self, peer: PeerId, message: Message) -> None:
+        """Add a message to the commands of this step."""
+        worker = self.registry.workers.get(peer)
+        if worker is not None:
+            worker.told.tell(message, self.now)
+        self._out.append(Send(peer, message))
+
+    def warn_once(self, kind: str, text: str) -> None:
+        """Say it to the person who watches, the first time that this kind of thing happens."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self._out.append(Warn(text))
+
+    def warn_counted(self, kind: str, text: str) -> None:
+        """Say it the 1st, 10th, 100th... time that this kind of thing happens, for what may come at any rate.
+
+        Beyond MAX_COUNTED kinds, new ones are counted as one.
+        """
+        if kind not in self._counted and len(self._counted) >= MAX_COUNTED:
+            kind = ""
+        self._counted[kind] += 1
+        count = self._counted[kind]
+        if count == 10 ** (len(str(count)) - 1):
+            self._out.append(Warn(f"{text} (time {count} of its kind)" if count > 1 else text))
+
+    def take_commands(self) -> list[Command]:
+        """The commands of this step, which is over."""
+        out, self._out = self._out, []
+        return out
+
+    def end(self, reason: str, *, is_success: bool) -> None:
+        """Bring the run to its end; the first reason counts."""
+        if self.ending is None:
+            self.ending, self.ending_is_success = reason, is_success
+
+    def seed(self, group: Group, trajectory: Trajectory) -> int:
+        """The seed of a trajectory's sampling noise, a function of the run's seed, its id, and how often its
+        prompt was begun anew."""
+        again = f"/{group.starts}" if group.starts > 1 else ""
+        return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
+
+    def requeue(self, trajectory: Trajectory) -> None:
+        """A trajectory of a group that has started waits for an instance."""
+        if trajectory.is_evaluation:
+            self.held_out_queue.push(trajectory, 0)
+        else:
+            self.queue.push(trajectory, self.ledger.deadline(trajectory.id.group))
+
+    def expected_tokens(self, group: Group, trajectory: Trajectory) -> int:
+        """Predicted length of the whole response; what it has, where prediction is off."""
+        if not self.strategy_settings.uses_prediction:
+            return trajectory.response_tokens
+        return round(self.lengths.total(trajectory.response_tokens, group.finished_lengths))
+
+    def refresh_settings(self, fresh: int = 0) -> Settings:
+        """What concerns all instances, as of now; `fresh`: groups that may start."""
+        newest = self.versions.newest.policy_version if self.versions.newest else 0
+        spare = self.config.staleness.spare_responses
+        self.strategy_settings = self.strategy_settings._replace(
+            newest_version=newest,
+            fresh=fresh * (self.config.rollout.group_size + spare),
+            typical_tokens=self.prompt_tokens + round(self.lengths.total(0)),
+            horizon_s=self.period_s if self.period_s is not None else FIRST_HORIZON_S,
+            is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
+        )
+        return self.strategy_settings
+
+    def remove_group(self, group: Group, end: str) -> None:
+        """A group leaves the system without being trained: "aborted", "filtered" or "evaluated"."""
+        if group.id in self.ledger:
+            self.ledger.abort(group.id)
+        for member in group.members:
+            (self.held_out_queue if group.is_evaluation else self.queue).remove(member)
+        for worker in self.registry.text_workers():
+            worker.encoding.discard(group.id)
+            worker.scoring.discard(group.id)
+        self.accounts.close(group, end)
+        if group.members:
+            self.accounts.counts[f"groups/{end}"] += 1
+        self.started -= group.policy_version is not None and not group.is_evaluation
+        del self.groups[group.id]
+        self.emit(DropPayload((group.id,)))
+
+    def withdraw(self, group: Group) -> None:
+        """A group that was generating waits for a new start; its tokens were in vain."""
+        assert group.state == "generating", f"group {group.id} is {group.state}"
+        self.ledger.abort(group.id)
+        for member in group.members:
+            self.queue.remove(member)
+        self.accounts.close(group, "aborted")
+        for member in group.members:
+            member.segments, member.response_tokens = [], 0
+        self.started -= 1
+        group.state, group.policy_version = "waiting", None

@@ -1,0 +1,73 @@
+"""Held-out prompts: all rows of the sets in `evaluation.data`, once and in order.
+
+Invariants: the same configuration gives the same rows; they are read whole before a run begins, so that a set
+that cannot be used ends nothing that has begun; nothing is shuffled.
+"""
+
+import json
+from hashlib import blake2b
+from typing import NamedTuple
+
+from controller.config.evaluation import HeldOutSettings
+from controller.config.models import Config, DataSettings
+from controller.data.prompts import PromptSource
+from protocol.errors import ConfigError
+
+MAX_PROMPTS = 100_000  # of all sets together, which are in memory
+
+
+class HeldOut(NamedTuple):
+    """Held-out prompts, in order."""
+
+    rows: tuple[bytes, ...]  # JSON in UTF-8
+    sources: tuple[str, ...]  # data source of each
+    digest: str  # of both
+
+    @classmethod
+    def of(cls, rows: list[bytes], sources: list[str]) -> "HeldOut":
+        """These rows, with their digest."""
+        digest = blake2b(digest_size=8)
+        for source, row in zip(sources, rows, strict=True):
+            digest.update(f"{len(source)} {len(row)} {source}".encode() + row)
+        return cls(tuple(rows), tuple(sources), digest.hexdigest())
+
+
+def read_held_out(config: Config) -> HeldOut:
+    """All held-out prompts of a configuration; none if evaluation is off.
+
+    Raises: ConfigError that names the set and what is wrong with it.
+    """
+    rows: list[bytes] = []
+    sources: list[str] = []
+    for name, one in config.evaluation.data.items() if config.evaluation.every_steps else ():
+        try:
+            found = _read(config, one)
+        except ConfigError as error:
+            raise ConfigError(f"evaluation.data.{name}, read as `data` would be: {error}") from error
+        rows += found
+        sources += [_source(name, one, number, row) for number, row in enumerate(found)]
+        if len(rows) > MAX_PROMPTS:
+            raise ConfigError(
+                f"evaluation.data has more than {MAX_PROMPTS} prompts, up to {name!r}. Expected at most "
+                "that; give evaluation.data.NAME.max_prompts."
+            )
+    return HeldOut.of(rows, sources)
+
+
+def _read(config: Config, one: HeldOutSettings) -> list[bytes]:
+    data = DataSettings(path=one.path, columns=one.columns, shuffle=False, epochs=1)
+    run = config.run.model_copy(update={"seed": one.seed})
+    source = PromptSource(config.model_copy(update={"data": data, "run": run}))
+    return source.read(one.max_prompts or MAX_PROMPTS + 1)
+
+
+def _source(name: str, one: HeldOutSettings, number: int, row: bytes) -> str:
+    if not one.source_column:
+        return name
+    found = json.loads(row).get(one.source_column)
+    if not isinstance(found, str) or not found:
+        raise ConfigError(
+            f"Row {number} of evaluation.data.{name} has {found!r} as its {one.source_column!r}, which "
+            "source_column names; expected the name of a data source."
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What survives: the journal, payload and snapshots of a run, and how they are read."""

@@ -1,0 +1,259 @@
+"""A whole core to bytes and back, so that a run is taken up without stepping through all of its history.
+
+Invariants: thawing gives a core that wants what the frozen one would have wanted, whatever comes; objects
+that were one are one again; only classes of CLASSES are made, by creation and setting of attributes, and no
+code is stored: functions (strategies) come from a fresh core of the same configuration. An image counts only
+for the release that made it (see `controller.durability.snapshots`), so it has no other version than its
+shapes.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import msgpack
+import numpy as np
+from pydantic import BaseModel
+
+from controller.config import evaluation as evaluation_settings
+from controller.config import limits as limit_settings
+from controller.config import models
+from controller.core import core
+from controller.core.core import Core
+from controller.core.decisions.evaluation import evaluation, evaluation_placement
+from controller.core.decisions.placement import dispatch, migration, reports
+from controller.core.decisions.supply import scoring, supervised
+from controller.core.decisions.training import logprob_drift, trainer_batches, training
+from controller.core.decisions.training.trainer_batches import Batch
+from controller.core.decisions.versions import pulls, relay_tree
+from controller.core.decisions.workers import door, limits, membership, reattachment
+from controller.core.state import (
+    accounts,
+    asks,
+    candidates,
+    counting_ledger,
+    dispatch_queue,
+    evaluation_report,
+    groups,
+    ledger,
+    policy_versions,
+    registry,
+    run_state,
+    told,
+)
+from protocol import ids, messages, settings
+from protocol.errors import LocalError, RunError
+from strategies import cost_model, fitting, instance_kinds, lengths, views
+
+MODULES = (
+    accounts, asks, candidates, core, counting_ledger, dispatch, dispatch_queue, door, evaluation,
+    evaluation_placement, evaluation_report, evaluation_settings, groups, ledger, limit_settings, limits,
+    logprob_drift, membership, migration, models, policy_versions, pulls, reattachment, registry, relay_tree,
+    reports, run_state, scoring, supervised, told, trainer_batches, training,
+    ids, messages, settings, cost_model, fitting, instance_kinds, lengths, views,
+)  # fmt: skip
+CLASSES: dict[str, type] = {
+    f"{module.__name__}.{name}": kind
+    for module in MODULES
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and kind.__module__ == module.__name__
+}
+"""What an image may hold beside plain values and containers."""
+
+REFERENCE, TUPLE, LIST, DICT, SET, DEQUE, COUNTER, ARRAY, NUMBER, CODE, MODEL, PACKED = range(12)
+FIRST_SHAPE = 16  # tags from here on are places in the list of shapes
+_NAMES = {kind: name for name, kind in CLASSES.items()}
+_PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
+_PACKED_ALONE = frozenset((Batch,))  # immutable, large and long-lived: packed once, not with each image
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+Shape = tuple[str, tuple[str, ...]]  # a class, and the attributes of an object of it
+
+
+class Freezer:
+    """Makes images of one core, now and then."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Shape, int] = {}
+        self._plans: dict[type, tuple[int, Callable[[Any], tuple[Any, ...]]]] = {}
+        self._seen: dict[int, int] = {}
+        self._alone: dict[int, tuple[object, bytes]] = {}  # by id; the object is held, so ids stay true
+        self._used: set[int] = set()
+        self._containers: dict[type, Callable[[Any], list[Any]]] = {
+            list: lambda v: [LIST, *self._values(v)],
+            dict: lambda v: [DICT, *self._pairs(v)],
+            set: lambda v: [SET, *sorted(v)],
+            deque: lambda v: [DEQUE, v.maxlen, *self._values(v)],
+            Counter: lambda v: [COUNTER, *self._pairs(v)],
+            np.ndarray: lambda v: [ARRAY, v.dtype.str, list(v.shape), v.tobytes()],
+        }
+
+    def freeze(self, core: Core) -> bytes:
+        """The image. Raises: LocalError naming a value that no image can hold."""
+        self._seen, self._used = {}, set()
+        root = self._value(core)
+        self._alone = {key: found for key, found in self._alone.items() if key in self._used}
+        return _pack(([[name, list(names)] for name, names in self._shapes], root))
+
+    def _value(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is tuple:
+            return [TUPLE, *self._values(value)]
+        if issubclass(kind, tuple):
+            return self._packed_alone(value) if kind in _PACKED_ALONE else self._named(value)
+        if kind is np.float64:
+            return [NUMBER, float(value)]
+        number = self._seen.get(id(value))
+        if number is not None:
+            return [REFERENCE, number]
+        self._seen[id(value)] = len(self._seen)
+        return self._first(value, kind)
+
+    def _values(self, values: Iterable[Any]) -> list[Any]:
+        return [value if type(value) in _PLAIN else self._value(value) for value in values]
+
+    def _first(self, value: Any, kind: type) -> list[Any]:
+        """A thing with an identity, the first time that it is met."""
+        container = self._containers.get(kind)
+        if container is not None:
+            return container(value)
+        if kind not in _NAMES:
+            raise LocalError(
+                f"A core holds {value!r:.200} of {kind.__module__}.{kind.__qualname__}, which no image can "
+                "hold; expected plain values, or classes of MODULES in durability/core_image.py: add its "
+                "module there."
+            )
+        if issubclass(kind, BaseModel):
+            return [MODEL, _NAMES[kind], value.model_dump_json()]
+        if slots := _slots(kind):
+            if kind not in self._plans:
+                self._plans[kind] = self._shape(kind, slots), attrgetter(*slots)
+            tag, getter = self._plans[kind]
+            return [tag, *self._values(getter(value))]
+        return [self._shape(kind, tuple(vars(value))), *map(self._attribute, vars(value).values())]
+
+    def _attribute(self, value: Any) -> Any:
+        is_code = callable(value) and type(value) not in _NAMES
+        return [CODE] if is_code else self._value(value)
+
+    def _named(self, value: Any) -> list[Any]:
+        kind = type(value)
+        if kind not in _NAMES:
+            raise LocalError(
+                f"A core holds {value!r:.200}; add its module in controller/durability/core_image.py."
+            )
+        return [self._shape(kind, kind._fields), *self._values(value)]
+
+    def _packed_alone(self, value: Any) -> list[Any]:
+        key = id(value)
+        if key not in self._alone:
+            self._alone[key] = value, _pack(self._named(value))
+        self._used.add(key)
+        return [PACKED, self._alone[key][1]]
+
+    def _shape(self, kind: type, names: tuple[str, ...]) -> int:
+        return FIRST_SHAPE + self._shapes.setdefault((_NAMES[kind], names), len(self._shapes))
+
+    def _pairs(self, mapping: dict[Any, Any]) -> Iterator[Any]:
+        for key, value in mapping.items():
+            yield self._value(key)
+            yield self._value(value)
+
+
+def thaw(image: bytes, fresh: Core) -> Core:
+    """The core in an image; `fresh` is a new one of the same run, whose functions it takes over.
+
+    Raises: RunError if the image is damaged, or of a release with other classes.
+    """
+    try:
+        shapes, root = msgpack.unpackb(
+            image, raw=False, use_list=True, strict_map_key=False, max_array_len=len(image), max_ext_len=0
+        )
+        found = _Thawer(shapes, fresh).value(root)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as error:
+        raise RunError(
+            f"A snapshot of the core cannot be read: {type(error).__name__}: {error}. Expected one that this "
+            "release made; the journal has the same run event by event."
+        ) from error
+    if not isinstance(found, Core):
+        raise RunError(f"A snapshot holds {type(found).__name__}; expected a Core.")
+    return found
+
+
+class _Thawer:
+    """Makes the objects of one image."""
+
+    def __init__(self, shapes: list[tuple[str, list[str]]], fresh: Core) -> None:
+        self._shapes = [(CLASSES[name], tuple(names)) for name, names in shapes]
+        self._code = {type(part): part for part in (fresh, *vars(fresh).values())}
+        self._seen: list[Any] = []
+        for kind, names in self._shapes:
+            known = getattr(kind, "_fields", None) or _slots(kind) or names
+            if known != names:
+                raise ValueError(f"{kind.__name__} had the attributes {names}, and has {known}")
+
+    def value(self, item: Any) -> Any:
+        if type(item) is not list:
+            return item
+        tag = item[0]
+        if tag >= FIRST_SHAPE:
+            return self._object(*self._shapes[tag - FIRST_SHAPE], item)
+        match tag:
+            case 0:
+                return self._seen[item[1]]
+            case 1:
+                return tuple(map(self.value, item[1:]))
+            case 2:
+                return self._fill(made := [], lambda: made.extend(map(self.value, item[1:])))
+            case 3 | 6:
+                mapping: dict[Any, Any] = {} if tag == DICT else Counter()
+                return self._fill(mapping, lambda: self._pair(mapping, item))
+            case 4:
+                return self._fill(set(item[1:]), lambda: None)
+            case 5:
+                queue: deque[Any] = deque(maxlen=item[1])
+                return self._fill(queue, lambda: queue.extend(map(self.value, item[2:])))
+            case 7:
+                array = np.frombuffer(item[3], dtype=np.dtype(item[1])).reshape(item[2]).copy()
+                return self._fill(array, lambda: None)
+            case 8:
+                return np.float64(item[1])
+            case 10:
+                return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)  # type: ignore[attr-defined]
+            case 11:
+                return self.value(msgpack.unpackb(item[1], raw=False, max_array_len=len(item[1])))
+        raise ValueError(f"unknown tag {tag}")
+
+    def _fill(self, made: Any, fill: Callable[[], None]) -> Any:
+        """Number it before what is in it, which may lead back to it."""
+        self._seen.append(made)
+        fill()
+        return made
+
+    def _pair(self, mapping: dict[Any, Any], item: list[Any]) -> None:
+        for i in range(1, len(item), 2):
+            mapping[self.value(item[i])] = self.value(item[i + 1])
+
+    def _object(self, kind: type, names: tuple[str, ...], item: list[Any]) -> Any:
+        if issubclass(kind, tuple):
+            return tuple.__new__(kind, map(self.value, item[1:]))
+        made = object.__new__(kind)
+        self._seen.append(made)
+        for name, value in zip(names, item[1:], strict=True):
+            is_code = type(value) is list and value[0] == CODE
+            found = getattr(self._code[kind], name) if is_code else self.value(value)
+            object.__setattr__(made, name, found)
+        return made
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes that every object of a class has (several); () if each says by itself."""
+    if "__slots__" not in vars(kind):
+        return ()
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else tuple(kind.__slots__)

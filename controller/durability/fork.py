@@ -1,0 +1,96 @@
+"""An image of the core that is made beside the event loop, in a child process that is a copy of this one.
+
+Invariants: the loop pauses for the fork alone, which copies page tables and no objects; the child touches
+nothing but its memory and one pipe: it closes every other descriptor before all else (a port or a lock must
+not outlive the controller in it), runs no finalizer, and ends without cleaning up, at the latest when nobody
+reads any more; it is reaped.
+Source: Redis, BGSAVE.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from controller.core.core import Core
+from controller.durability.core_image import Freezer
+
+IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing
+READ_BYTES = 1 << 20
+
+
+class Picture:
+    """One image in the making."""
+
+    def __init__(self, core: Core) -> None:
+        """Fork. Raises: OSError if the system has no room for another process."""
+        self._parts: list[bytes] = []
+        self._on_image: Callable[[bytes], None] | None = None
+        reader, writer = os.pipe()
+        try:
+            with warnings.catch_warnings():  # of Python 3.12 and later: this child takes no lock
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pid = os.fork()
+            if not self._pid:
+                _be_the_child(core, writer)
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self._reader = reader
+
+    def start(self, on_image: Callable[[bytes], None]) -> None:
+        """Call `on_image` from the running loop when it is there; b"" if none came."""
+        self._on_image = on_image
+        os.set_blocking(self._reader, False)
+        asyncio.get_running_loop().add_reader(self._reader, self._read)
+
+    def wait(self) -> bytes:
+        """The image, in the place of `start`."""
+        while part := os.read(self._reader, READ_BYTES):
+            self._parts.append(part)
+        return self._end()
+
+    def close(self) -> None:
+        """Give it up, unless it was complete."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            self._on_image = None
+            self._end()
+
+    def _read(self) -> None:
+        part = os.read(self._reader, READ_BYTES)
+        if part:
+            self._parts.append(part)
+            return
+        on_image, image = self._on_image, self._end()
+        if on_image is not None:
+            on_image(image)
+
+    def _end(self) -> bytes:
+        if self._on_image is not None or not os.get_blocking(self._reader):
+            asyncio.get_running_loop().remove_reader(self._reader)
+        os.close(self._reader)
+        _, status = os.waitpid(self._pid, 0)  # it has closed its end, or was killed: it is ending
+        self._pid = 0
+        return b"".join(self._parts) if status == 0 else b""
+
+
+def _be_the_child(core: Core, writer: int) -> NoReturn:
+    """Make the image, write it and end; whatever happens, not as the controller."""
+    code = 1
+    with suppress(BaseException):
+        gc.disable()
+        os.closerange(3, writer)
+        os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
+        image = memoryview(Freezer().freeze(core))
+        while image:
+            image = image[os.write(writer, image) :]
+        code = 0
+    os._exit(code)

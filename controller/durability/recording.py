@@ -1,0 +1,303 @@
+"""A run's file read for replay: what the core was built from, and the history that it was given.
+
+Invariants: nothing is written, neither to the file nor beside it, unless the run goes on (then SQLite keeps
+its shared index there); one consistent state of the file is read, however far the run goes meanwhile; the
+file is open for moments only, so that a run that ends can fold its write-ahead log away.
+"""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pydantic import ValidationError
+
+from controller.config.models import Config
+from controller.core.core import Core
+from controller.core.events import Event
+from controller.durability.core_image import thaw
+from controller.durability.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
+from controller.durability.fingerprint import SIZE_BYTES
+from controller.durability.release import release
+from controller.durability.store import Store, check_schema, decode_record
+from protocol.errors import RunError
+
+AT_ONCE = 1000  # events that are read in one look at the file
+NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
+
+
+class Recorded(NamedTuple):
+    """One event of the history."""
+
+    number: int  # place in the history, from 1
+    now: float  # seconds since the run began
+    event: Event
+    fingerprint: bytes | None  # of the commands that it gave; None: not written (yet)
+
+
+class Snapshot(NamedTuple):
+    """The core as it was at one moment of the run."""
+
+    number: int  # of the last event that it has seen
+    now: float
+    core: Core
+
+
+class _Damaged(Exception):
+    """A snapshot is not what was written."""
+
+
+class Recording:
+    """The file of a run, finished or not; a context manager."""
+
+    def __init__(
+        self, run: str | Path, *, on_progress: Callable[[int, int], None] = lambda number, last: None
+    ) -> None:
+        """Open a run directory or its run.db. Raises: RunError if this release cannot read it.
+
+        `on_progress(number, last)` hears now and then which event of how many is being read.
+        """
+        path = Path(run)
+        file = path / "run.db" if path.is_dir() else path
+        if not file.is_file():
+            raise RunError(
+                f"There is no run at {run} (looked for {file}). Expected a run directory, such as "
+                "runs/quickstart, or the run.db in it."
+            )
+        self.path = str(file)
+        self._file, self._on_progress = file, on_progress
+        self._database: sqlite3.Connection | None = None  # of the store that writes the file
+        with self._open() as db:
+            check_schema(db, self.path)
+        self._look()
+        if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:
+            raise damaged(self.path, f"what it says of {bad[0]} is no text")
+        missing = [name for name in NEEDED_FACTS if name not in self.facts]
+        if missing:
+            raise RunError(
+                f"{self.path} does not say {', '.join(missing)}, which every run writes when it begins. It "
+                "is another program's, or its controller was killed before it had begun."
+            )
+
+    @classmethod
+    def live(cls, store: Store) -> "Recording":
+        """What the controller itself has written up to now; there is nothing to close."""
+        made = cls.__new__(cls)
+        made.path, made._file, made._database = store.path, Path(store.path), store.database
+        made._on_progress = lambda number, last: None
+        made._look()
+        return made
+
+    def _look(self) -> None:
+        self.notes: list[str] = []
+        """What was damaged and done without, in words."""
+        with self._open() as db:
+            self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
+            skipped = db.execute("SELECT seq, reason FROM skipped ORDER BY seq")
+            self.skipped: dict[int, str] = dict(skipped)
+            """Events that count as never heard, and why: what the core failed with; "" if one of the same
+            worker before it did."""
+            span = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0), coalesce(max(now), 0.0) FROM events"
+            first, self.last, self.until_s = db.execute(span).fetchone()
+            newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
+            at, size = db.execute(newest).fetchone() or (1, 0)
+            snapshots = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
+        self.pruned: int = first - 1 if first - 1 in snapshots else 0
+        """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """The file for one short look. Raises: RunError if it is damaged."""
+        try:
+            with self._connected() as db:
+                yield db
+        except sqlite3.Error as error:
+            raise broken(self.path, error) from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        if self._database is not None:
+            yield self._database
+            return
+        live = self._file.with_name(f"{self._file.name}-wal").exists()
+        uri = f"{self._file.resolve().as_uri()}?{'mode=ro' if live else 'immutable=1'}"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            db.execute("BEGIN")
+            yield db
+        finally:
+            db.close()
+
+    @property
+    def release(self) -> dict[str, str]:
+        """What `controller.release` said where the run was made."""
+        return self._parsed("release")
+
+    def other_release(self) -> str:
+        """How the code that made the run differs from the code here; "" if it does not."""
+        made, here = self.release, release()
+        return ", ".join(
+            f"{name} {made.get(name)} there and {here.get(name)} here"
+            for name in here
+            if made.get(name) != here.get(name)
+        )
+
+    def config(self) -> Config:
+        """The run's configuration. Raises: RunError if this release does not know it."""
+        try:
+            return Config.model_validate_json(self.facts["config"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RunError(
+                f"The configuration in {self.path} does not fit this release: "
+                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by {self.release}; "
+                "use that release."
+            ) from error
+
+    def make_core(self, config: Config | None = None) -> Core:
+        """The core as the run built it, or as it was before the first event that is kept; or a new one with
+        another configuration.
+
+        Folders with the user's strategies are put on sys.path. Raises: ConfigError if one cannot be imported;
+        RunError if the beginning was deleted by another release.
+        """
+        if config is None and self.pruned:
+            found = self.snapshot(self.pruned)
+            if found is None:
+                raise RunError(
+                    f"{self.path} begins after event {self.pruned} (run.journal is compact), with a snapshot "
+                    f"that another release made or that is damaged: {self.other_release()}. Use the release "
+                    "that made it."
+                )
+            return found.core
+        return self._fresh_core(config or self.config())
+
+    def snapshot(self, number: int | None = None) -> "Snapshot | None":
+        """The newest snapshot that this release made and that is whole, or the one after event `number`.
+
+        Raises: RunError.
+        """
+        return next(self.snapshots(number), None)
+
+    def snapshots(self, number: int | None = None) -> "Iterator[Snapshot]":
+        """Those that this release made and that are whole, newest first; `number`: only the one after that
+        event. Raises: RunError."""
+        with self._open() as db:
+            made = db.execute("SELECT seq FROM snapshots WHERE seq <= ? ORDER BY seq DESC", (self.last,))
+            numbers = [seq for (seq,) in made if number in (None, seq)]
+        for seq in numbers:
+            try:
+                now, made_by, image = self._read_snapshot(seq)
+            except (sqlite3.DatabaseError, _Damaged):
+                self.notes.append(
+                    f"The snapshot after event {seq} of {self.path} is damaged and not used: an older one "
+                    "is, or the journal from its beginning. Look at the disk."
+                )
+                continue
+            if json.loads(made_by) == release():
+                yield Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
+
+    def _read_snapshot(self, number: int) -> tuple[float, str, bytes]:
+        query = "SELECT now, release, digest, image FROM snapshots WHERE seq = ?"
+        with self._connected() as db:
+            row = db.execute(query, (number,)).fetchone()
+        now, made_by, expected, image = row or (0.0, "", b"", b"")
+        if not is_whole(expected, snapshot_digest, number, now, made_by, image):
+            raise _Damaged
+        return now, made_by, image
+
+    def lines(self, steps: int) -> list[dict[str, object]]:
+        """The first lines of metrics.jsonl, as far as snapshots have them whole. Raises: RunError."""
+        found: list[dict[str, object]] = []
+        query = "SELECT step, line, checksum FROM lines WHERE step <= ? ORDER BY step"
+        with self._open() as db:
+            rows = db.execute(query, (steps,)).fetchall()
+        for step, line, checksum in rows:
+            if is_whole(checksum, line_checksum, step, line):
+                found.append(json.loads(line))
+            else:
+                text = f"The line of step {step} in {self.path} is damaged; metrics.jsonl is without it."
+                self.notes.append(text)
+        return found
+
+    def _parsed(self, fact: str) -> Any:
+        try:
+            return json.loads(self.facts[fact])
+        except ValueError:
+            raise damaged(self.path, f"what it says of {fact} is no JSON") from None
+
+    def _fresh_core(self, config: Config) -> Core:
+        import_paths = tuple(self._parsed("import_paths"))
+        sys.path.extend(path for path in import_paths if path not in sys.path)
+        return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
+
+    def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
+        """The history in order, all that is kept or what follows event `after`, up to event `until`; without
+        what was skipped.
+
+        Raises: RunError naming the first record that is damaged or missing.
+        """
+        after = self.pruned if after is None else after
+        last = self.last if until is None else min(until, self.last)
+        while after < last:
+            self._on_progress(after, last)
+            with self._open() as db:
+                query = "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ?"
+                rows = db.execute(f"{query} ORDER BY seq LIMIT ?", (after, last, AT_ONCE)).fetchall()
+                fingerprints = self._fingerprints(db, after, after + len(rows))
+            for expected, (number, now, data, checksum) in enumerate(rows, after + 1):
+                if number != expected:
+                    raise self._missing(expected, number)
+                if number not in self.skipped:
+                    event = decode_record(self.path, number, now, data, checksum)
+                    yield Recorded(number, now, event, fingerprints.get(number))
+            if not rows:
+                raise self._missing(after + 1, None)
+            after += len(rows)
+
+    def events_with(self, part: bytes, after: int) -> Iterator[Recorded]:
+        """Those after event `after` in whose record these bytes are, in order, without fingerprints."""
+        with self._open() as db:
+            query = (
+                "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
+            )
+            rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
+        for number, now, data, checksum in rows:
+            if number not in self.skipped:
+                yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
+
+    def _missing(self, expected: int, found: int | None) -> RunError:
+        with self._open() as db:
+            (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+        if self.pruned < expected < first:
+            return RunError(
+                f"{self.path} was shortened while it was read: the run goes on with run.journal: compact, "
+                f"and has deleted its events up to {first - 1}. Ask again."
+            )
+        text = "its events end there" if found is None else f"the next is {found}"
+        return RunError(
+            f"Event {expected} of {self.path} is missing ({text}); a history is whole or worthless. Look at "
+            f"the disk, and {way_on(Path(self.path))}"
+        )
+
+    def _fingerprints(self, db: sqlite3.Connection, after: int, until: int) -> dict[int, bytes]:
+        """By event, those after one up to another that were there at the opening."""
+        query = (
+            "SELECT first_seq, digests FROM fingerprints WHERE first_seq <= ? AND "
+            "first_seq >= (SELECT coalesce(max(first_seq), 0) FROM fingerprints WHERE first_seq <= ?)"
+        )
+        found: dict[int, bytes] = {}
+        for first, digests in db.execute(query, (min(until, self._fingerprinted), after + 1)):
+            for i in range(len(digests) // SIZE_BYTES):
+                found[first + i] = digests[SIZE_BYTES * i : SIZE_BYTES * (i + 1)]
+        return found

@@ -1,0 +1,37 @@
+"""Which code makes decisions here: what a run's file says about its maker.
+
+Invariant: two processes with equal releases take equal decisions on equal events.
+"""
+
+import platform
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DECIDING = ("controller", "protocol", "strategies")
+
+
+@cache
+def release() -> dict[str, str]:
+    """Versions of everything that a decision depends on; `sources` is a digest of the deciding packages, as
+    this process found them: what is installed under a run that goes on does not decide in it."""
+    digest = blake2b(digest_size=8)
+    for package in DECIDING:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(ROOT).as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return {
+        "staleflow": _version("staleflow"),
+        "sources": digest.hexdigest(),
+        "python": platform.python_version(),
+        "numpy": _version("numpy"),
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # run from a checkout
+        return "not installed"

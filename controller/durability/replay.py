@@ -1,0 +1,158 @@
+"""A run's history through the core again: does it give the commands that it gave?
+
+Invariants: the core is stepped with the recorded events at the recorded times and with nothing else; commands
+are compared, never executed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import extract_tb
+from typing import NamedTuple
+
+from controller.core.commands import Command, Send
+from controller.core.core import Core
+from controller.core.events import Event, Received
+from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recorded, Recording
+from protocol.errors import RunError, StaleFlowError
+
+SHOWN_CHARS = 300  # of one event or command
+
+
+class Turn(NamedTuple):
+    """One event, and what the core wants because of it now."""
+
+    recorded: Recorded
+    commands: list[Command]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a replay came to."""
+
+    events: int = 0
+    unfingerprinted: int = 0  # the last events of a run that goes on, or of a killed controller
+    commands: Counter[str] = field(default_factory=Counter)  # by the name of the message or command
+    steps: int = 0  # train steps
+    time_s: float = 0.0  # of the last event
+    epochs: int = 1  # controller processes that the run has had
+    finished: bool = False  # the history reaches the end of the run
+    difference: Turn | None = None  # the first event whose commands are others now; the replay ended there
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every fingerprint was met."""
+        return self.difference is None
+
+
+class CoreFailed(RunError):
+    """The core raises at an event of the history, which is `recorded`."""
+
+    def __init__(self, text: str, recorded: Recorded) -> None:
+        super().__init__(text)
+        self.recorded = recorded
+
+
+def turns(
+    recording: Recording, core: Core, after: int | None = None, until: int | None = None
+) -> Iterator[Turn]:
+    """Step the core through the history, or through what follows event `after`, up to event `until`.
+
+    Raises: CoreFailed naming the event at which the core fails.
+    """
+    for recorded in recording.events(after, until):
+        try:
+            commands = core.step(recorded.now, recorded.event)
+        except StaleFlowError:  # of whoever watches the core
+            raise
+        except Exception as error:  # a bug of the core, which the run has met too if it is of this release
+            frame = extract_tb(error.__traceback__)[-1]
+            raise CoreFailed(
+                f"The core fails at event {recorded.number} of {recording.path} ({in_words(recorded)}) with "
+                f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno}). If the "
+                "run failed there too, this replay is the way to find out why; if not, it is of another "
+                "release. Please report it with run.db.",
+                recorded,
+            ) from error
+        yield Turn(recorded, commands)
+
+
+def replay(
+    recording: Recording, core: Core | None = None, *, on_turn: Callable[[Turn], None] = lambda turn: None
+) -> Verdict:
+    """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
+
+    `core` is the recording's own, if somebody watches it; `on_turn` hears of every event with what it gave.
+    Raises: RunError if the file is damaged or the core fails.
+    """
+    core = core or recording.make_core()
+    verdict = Verdict()
+    for turn in turns(recording, core):
+        recorded = turn.recorded
+        verdict.events, verdict.time_s = recorded.number, recorded.now
+        verdict.commands.update(map(kind, turn.commands))
+        verdict.unfingerprinted += recorded.fingerprint is None
+        on_turn(turn)
+        if recorded.fingerprint not in (None, fingerprint(turn.commands)):
+            verdict.difference = turn
+            break
+    verdict.steps, verdict.finished = core.state.steps, core.state.finished
+    verdict.epochs = core.state.epoch
+    return verdict
+
+
+def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
+    """The verdict for a person, several lines."""
+    commands = ", ".join(f"{count} {name}" for name, count in verdict.commands.most_common())
+    words = [
+        f"{verdict.events} events over {verdict.time_s:.1f} s, {verdict.steps} train steps"
+        + (f", {verdict.epochs} epochs" if verdict.epochs > 1 else "")
+        + ("" if verdict.finished or verdict.difference else "; the run's end is not among them"),
+        f"{verdict.commands.total()} commands: {commands}",
+    ]
+    other = recording.other_release()
+    if other:
+        words.append(f"The run was made by another release: {other}.")
+    if recording.pruned:
+        words.append(
+            f"The first {recording.pruned} events were deleted (run.journal is compact): the history begins "
+            "with a snapshot."
+        )
+    for number, reason in recording.skipped.items():
+        if reason:
+            words.append(f"Event {number} was passed over when it came, and is here: {reason}")
+    if verdict.unfingerprinted:
+        words.append(
+            f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "
+            "controller was killed (then they are the last of their epoch). They were replayed and not "
+            "compared."
+        )
+    turn = verdict.difference
+    if turn is None:
+        compared = verdict.events - recording.pruned - verdict.unfingerprinted
+        words.append(f"Every command of {compared} events was re-derived bit for bit.")
+    else:
+        words.append(f"The first difference is at event {turn.recorded.number}, {in_words(turn.recorded)}.")
+        words += ["It gives now:", *(f"  {shortened(repr(command))}" for command in turn.commands)]
+        words += [] if turn.commands else ["  nothing"]
+        words.append("Expected the commands that the run made; use the release that made it.")
+    return "\n".join(words)
+
+
+def kind(command: Command) -> str:
+    """The name of what is sent, or of the command."""
+    return type(command.message if isinstance(command, Send) else command).__name__
+
+
+def in_words(recorded: Recorded) -> str:
+    """An event with its time, on one line."""
+    event: Event = recorded.event
+    shown = f"{event.message!r} from {event.peer}" if isinstance(event, Received) else repr(event)
+    return f"{recorded.now:.6f} s, {shortened(shown)}"
+
+
+def shortened(text: str) -> str:
+    """At most SHOWN_CHARS of it."""
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."

@@ -1,0 +1,116 @@
+"""When the whole core is written beside its journal, so that a restart is the newest snapshot and what
+follows.
+
+Invariants: a snapshot is of the core after the event that it names, whose fingerprint and all before are in
+the file; it is written in one transaction with the lines of metrics.jsonl since the last, so that a run
+directory is made whole from run.db alone; one is made at a time, beside the event loop where the system can
+(`controller.durability.fork`), for at most a hundredth of the controller's time.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from math import inf
+
+from controller.core.core import Core
+from controller.durability.core_image import Freezer
+from controller.durability.fork import IS_POSSIBLE, Picture
+from controller.durability.release import release
+from controller.durability.store import Store
+from protocol.errors import LocalError
+
+EVENTS = 20_000  # since the last snapshot: four seconds of stepping through them again
+JOURNAL_BYTES = 64 << 20
+AGAIN_S = 60.0  # until the next try, when the system had no room
+SHARE = 0.01  # of the time that snapshots may take
+KEPT = 2  # the newest, and one more in case that it is damaged
+
+log = logging.getLogger("staleflow.snapshots")
+
+
+class Snapshots:
+    """Writes those of one run."""
+
+    def __init__(self, store: Store, *, is_compact: bool, unsaved_events: int = 0) -> None:
+        """`is_compact`: delete the events that all kept snapshots cover; `unsaved_events`: in the journal
+        after the newest snapshot."""
+        self._store, self._is_compact = store, is_compact
+        self._release = json.dumps(release())
+        self._freezer = Freezer()
+        self._lines: list[dict[str, object]] = []
+        self._events, self._bytes = unsaved_events, 0
+        self._not_before = 0.0
+        self._picture: Picture | None = None
+        self.pause_s = 0.0
+        """Seconds that the last one held the caller up."""
+
+    def add_line(self, line: dict[str, object]) -> None:
+        """A line of metrics.jsonl that no snapshot has yet."""
+        self._lines.append(line)
+
+    def is_due(self, *, events: int, journal_bytes: int, now: float) -> bool:
+        """Whether it is time for one, after so many more events of so many bytes."""
+        self._events, self._bytes = self._events + events, self._bytes + journal_bytes
+        return (self._events >= EVENTS or self._bytes >= JOURNAL_BYTES) and now >= self._not_before
+
+    def take(self, core: Core, *, number: int, now: float) -> None:
+        """Write the core as it is after event `number`, inside a transaction that has all before it."""
+        begin = time.perf_counter()
+        try:
+            image = self._freezer.freeze(core)
+        except LocalError:  # the journal has it all; a release that holds something new must say so in tests
+            log.exception("A snapshot was not written.")
+        else:
+            self._write(image, self._lines, number=number, now=now)
+            self._lines = []
+        self._events = self._bytes = 0
+        self.pause_s = time.perf_counter() - begin
+        self._not_before = now + self.pause_s / SHARE
+        log.info("A snapshot after event %d took %.0f ms.", number, 1e3 * self.pause_s)
+
+    def begin(self, core: Core, *, number: int, now: float, on_image: Callable[[bytes], None]) -> None:
+        """Take it beside the running loop, which calls `on_image` later; then call `finish`."""
+        began = time.perf_counter()
+        try:
+            self._picture = Picture(core)
+        except OSError as error:
+            log.error("No snapshot: the system has no room for a copy of the controller: %s", error)
+            self._not_before = now + AGAIN_S
+            return
+        self._picture.start(on_image)
+        self.pause_s = time.perf_counter() - began
+        self._begun = number, now, began, self._lines
+        self._events, self._bytes, self._lines = 0, 0, []
+        self._not_before = inf
+
+    def finish(self, image: bytes) -> None:
+        """Write what was begun, inside a transaction that has all before it; b"": it came to nothing."""
+        begin = time.perf_counter()
+        number, now, began, lines = self._begun
+        if image:
+            self._write(image, lines, number=number, now=now)
+        else:
+            self._lines = lines + self._lines
+            log.error("The snapshot after event %d was not made; the journal has it all.", number)
+        end, self._picture = time.perf_counter(), None
+        self.pause_s += end - begin
+        self._not_before = now + (end - began) / SHARE
+        text = "A snapshot after event %d took %.0f ms, for %.1f of which the controller paused."
+        log.info(text, number, 1e3 * (end - began), 1e3 * self.pause_s)
+
+    def close(self) -> None:
+        """Give up what was begun."""
+        if self._picture is not None:
+            self._picture.close()
+
+    def _write(self, image: bytes, lines: list[dict[str, object]], *, number: int, now: float) -> None:
+        self._store.put_snapshot(number, now, self._release, image)
+        self._store.put_lines(lines)
+        covered = self._store.keep_snapshots(KEPT)
+        if self._is_compact and covered is not None:
+            self._store.forget_events(covered)
+
+
+CAN_BEGIN = IS_POSSIBLE
+"""Whether `begin` works here; else it is `take`."""

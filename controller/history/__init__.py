@@ -1,0 +1,1 @@
+"""What a recorded run tells a person."""

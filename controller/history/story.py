@@ -1,0 +1,191 @@
+"""The life of one group, told from the journal: every event and command that names it, with its time.
+
+Invariants: what is told was re-derived by the core; nothing of it was written down for the story; where the
+core is taken up, and where it is left, changes no line.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import msgpack
+
+from controller.core.commands import Command, DropPayload, Send
+from controller.core.core import Core
+from controller.core.events import Event, HeldOutRead, PromptsRead, Received
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.recording import Recording
+from controller.durability.replay import Turn, shortened, turns
+from protocol import messages
+from protocol.errors import RunError
+from protocol.ids import PeerId
+from protocol.messages import Attach, Delta, Message, Role, Segment
+
+
+def story(
+    recording: Recording, group: int, *, on_turn: Callable[[Turn], None] = lambda turn: None
+) -> Iterator[str]:
+    """Lines of the story of a group, in order. `on_turn` hears of each event that is stepped through.
+
+    The core begins at the newest snapshot in which the prompt had not been read yet, and ends after the last
+    event that can be about it. Raises: RunError if no event or command names the group.
+    """
+    core, after = _before(recording, group)
+    names = _names_before(recording, after)
+    until: int | None = None  # the last event that can be told of; None while the group is in the system
+    before, is_told, was_there = "", False, False
+    for turn in turns(recording, core, after):
+        recorded = turn.recorded
+        on_turn(turn)
+        if isinstance(recorded.event, Received) and isinstance(recorded.event.message, Attach):
+            names[recorded.event.peer] = recorded.event.message.name
+        lines = [*_of_event(recorded.event, group, names)]
+        for command in turn.commands:
+            lines += _of_command(command, group, names)
+        now = _standing(core, group)
+        if now != before:
+            lines.append(f"   = {now or 'gone from the system'}")
+        before = now
+        for line in lines:
+            is_told = True
+            yield f"{recorded.now:12.6f} s  #{recorded.number:<7} {line}"
+        is_there = group in core.state.groups or (was_there and _is_kept(core, group))
+        if was_there and not is_there and until is None and group < FIRST_EVALUATION_GROUP:
+            until = _last_word(recording, group, recorded.number)
+        was_there |= is_there
+        if until is not None and recorded.number >= until:
+            break
+    if not is_told:
+        raise RunError(
+            f"No event or command of {recording.path} names group {group}. Groups are numbered by prompts, "
+            f"from 0; this history reaches version {core.state.steps}, at {core.state.now:.1f} s."
+        )
+
+
+def _before(recording: Recording, group: int) -> tuple[Core, int]:
+    """A core that has not heard of the group yet, and the last event that it has seen."""
+    if group < FIRST_EVALUATION_GROUP:  # those come back with every evaluation
+        for snapshot in recording.snapshots():
+            if snapshot.core.scoring.read_until <= group:
+                return snapshot.core, snapshot.number
+    return recording.make_core(), recording.pruned
+
+
+def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
+    """Names of all that attached before: one that was lost long ago may still say something."""
+    if after == recording.pruned:
+        return {}
+    names: dict[PeerId, str] = {}
+    for role in get_args(Role):
+        for number, _, event, _ in recording.events_with(msgpack.packb(role), recording.pruned):
+            if number <= after and isinstance(event, Received) and isinstance(event.message, Attach):
+                names[event.peer] = event.message.name
+    return names
+
+
+def _is_kept(core: Core, group: int) -> bool:
+    """Whether the trainer may be fed with it again."""
+    return any(group in batch.groups for batch in core.training.feed.kept.values())
+
+
+def _last_word(recording: Recording, group: int, after: int) -> int:
+    """The last event after this one that names a group which the core has forgotten; `after` if none does."""
+    last = after
+    for recorded in recording.events_with(msgpack.packb(group), after):
+        if any(_of_event(recorded.event, group, {})):
+            last = recorded.number
+    return last
+
+
+def _standing(core: Core, number: int) -> str:
+    """Where the group stands after a step."""
+    group = core.state.groups.get(number)
+    if group is None:
+        return ""
+    if group.policy_version is None:
+        return group.state
+    if group.is_evaluation:
+        return f"{group.state}: evaluates version {group.policy_version}"
+    due = group.policy_version + core.state.config.staleness.max_staleness
+    return f"{group.state}: began at version {group.policy_version}, due in version {due}'s batch"
+
+
+def _of_event(event: Event, group: int, names: dict[str, str]) -> Iterator[str]:
+    match event:
+        case PromptsRead(first, count):
+            if first <= group < first + count:
+                yield "<- its row was read"
+        case HeldOutRead(first, sources):
+            if first <= group < first + len(sources):
+                yield f"<- its row was read: held-out prompt {group - first}, of {sources[group - first]}"
+        case Received(peer, message):
+            for text in about(message, group):
+                yield f"<- {names.get(peer, peer)}: {text}"
+        case _:
+            pass
+
+
+def _of_command(command: Command, group: int, names: dict[str, str]) -> Iterator[str]:
+    match command:
+        case Send(peer, message):
+            for text in about(message, group):
+                yield f"-> {names.get(peer, peer)}: {text}"
+        case DropPayload(groups):
+            if group in groups:
+                yield "-> its payload is dropped"
+        case _:
+            pass
+
+
+def about(message: Message, group: int) -> Iterator[str]:
+    """What a message says about a group; nothing if it does not name it."""
+    name = type(message).__name__
+    match message:
+        case messages.Generated(deltas):
+            yield from (_of_delta(delta) for delta in deltas if delta.group == group)
+        case messages.PromptsEncoded(encoded, refused):
+            yield from (f"encoded, {count} prompt tokens" for id, count in encoded if id == group)
+            yield from (f"refused: {reason}" for id, reason in refused if id == group)
+        case messages.Encode(groups):
+            yield from [name] * (group in groups)
+        case messages.Interrupt(attempts) | messages.Abort(attempts):
+            yield from (
+                f"{name} {id}.{member} attempt {attempt}" for id, member, attempt in attempts if id == group
+            )
+        case messages.Train(train_version, items):
+            for item in items:
+                if item.group == group:
+                    yield (
+                        f"Train {group}.{item.member} in the batch of version {train_version}: reward "
+                        f"{item.reward:g}, advantage {item.advantage:g}, {_of_segments(item.segments)}"
+                    )
+        case messages.TrainAhead(train_version, items):
+            yield from [f"Train ahead of the batch of version {train_version}"] * any(
+                item.group == group for item in items
+            )
+        case messages.Route() if message.group == group:
+            yield (
+                f"Route {group}.{message.member} attempt {message.attempt}, at most {message.max_new_tokens} "
+                f"tokens more, {_of_segments(message.segments)}"
+            )
+        case messages.GroupScored() if message.group == group:
+            yield f"rewards {', '.join(f'{reward:g}' for reward in message.rewards)}"
+        case messages.Score() if message.group == group:
+            yield f"Score attempt {message.attempt}, {len(message.items)} responses"
+        case messages.ScoreFailed() | messages.GenerationFailed() if message.group == group:
+            yield shortened(repr(message))
+        case _:
+            pass
+
+
+def _of_delta(delta: Delta) -> str:
+    ending = f", ends by {delta.ending}" if delta.ending else ""
+    return (
+        f"{delta.group}.{delta.member} attempt {delta.attempt}: {delta.count} tokens after {delta.start} by "
+        f"version {delta.policy_version}{ending}"
+    )
+
+
+def _of_segments(segments: tuple[Segment, ...]) -> str:
+    if not segments:
+        return "from the start"
+    return " + ".join(f"{s.count} tokens by version {s.policy_version}" for s in segments)

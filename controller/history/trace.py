@@ -1,0 +1,157 @@
+"""A run's history as a trace for Perfetto or chrome://tracing: what each worker did, and when.
+
+Invariants: the run is only read; a slice begins with the command that asked for it, on the clock of the
+controller, and ends with the answer, or where its worker was lost; every slice that begins ends.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from controller.core.commands import Forget, Send
+from controller.core.core import Core
+from controller.core.events import Received
+from controller.durability.recording import Recording
+from controller.durability.replay import Turn, turns
+from protocol import messages
+from protocol.messages import Message
+
+RUN = 0  # pid of what concerns no single worker
+Entry = dict[str, Any]
+Key = tuple[object, ...]
+
+
+def trace(recording: Recording) -> Iterator[Entry]:
+    """The entries of a trace in Chrome's JSON format, in the order of the history; times in microseconds.
+
+    Each worker is a process: its slices are routes (by group, member and attempt), scores, pulls, train
+    steps, publications and checkpoints. Counters show groups reserved and occupied.
+    Raises: RunError if the history is damaged or the core fails on it.
+    """
+    core = recording.make_core()
+    tracer = _Tracer(core)
+    yield tracer.named(RUN, "run")
+    for turn in turns(recording, core):
+        yield from tracer.turn(turn)
+    yield from tracer.end_all("the history ends")
+
+
+class _Tracer:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._now_us = 0.0
+        self._pids: dict[str, int] = {}  # by peer
+        self._open: dict[str, dict[Key, Entry]] = {}  # by peer: slices that have begun
+        self._counts = (0, 0)
+
+    def turn(self, turn: Turn) -> Iterator[Entry]:
+        self._now_us = turn.recorded.now * 1e6
+        event = turn.recorded.event
+        if isinstance(event, Received):
+            if isinstance(event.message, messages.Attach):
+                self._pids[event.peer] = len(self._pids) + 1
+                yield self.named(self._pids[event.peer], event.message.name)
+            for key, more in _answered(event.message):
+                yield from self._end(event.peer, key, more)
+            if isinstance(event.message, messages.PolicyPublished):
+                took_us = event.message.publish_s * 1e6
+                yield self._entry("X", event.peer, f"publish {event.message.policy_version}") | {
+                    "ts": self._now_us - took_us, "dur": took_us, "tid": 1,
+                }  # fmt: skip
+        for command in turn.commands:
+            if isinstance(command, Send):
+                for key in _asked(command.message):
+                    yield from self._begin(command.peer, key)
+            elif isinstance(command, Forget):
+                yield from self._end_all(command.peer, "the worker was lost")
+        ledger = self._core.state.ledger
+        if (counts := (ledger.reserved, ledger.occupied)) != self._counts:
+            self._counts = counts
+            names = {"reserved": counts[0], "occupied": counts[1]}
+            yield {"ph": "C", "pid": RUN, "tid": 0, "ts": self._now_us, "name": "groups", "args": names}
+
+    def end_all(self, why: str) -> Iterator[Entry]:
+        for peer in list(self._open):
+            yield from self._end_all(peer, why)
+
+    def named(self, pid: int, name: str) -> Entry:
+        return {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
+
+    def _entry(self, phase: str, peer: str, name: str) -> Entry:
+        pid = self._pids.get(peer, RUN)
+        return {"ph": phase, "pid": pid, "tid": 0, "ts": self._now_us, "name": name, "cat": name.split()[0]}
+
+    def _begin(self, peer: str, key: Key) -> Iterator[Entry]:
+        name = " ".join(map(str, key))
+        entry = self._entry("b", peer, name) | {"id": f"{peer} {name}"}
+        if key not in self._open.setdefault(peer, {}):
+            self._open[peer][key] = entry
+            yield entry
+
+    def _end(self, peer: str, key: Key, more: Entry) -> Iterator[Entry]:
+        begun = self._open.get(peer, {}).pop(key, None)
+        if begun is not None:
+            yield begun | {"ph": "e", "ts": self._now_us, "args": more}
+
+    def _end_all(self, peer: str, why: str) -> Iterator[Entry]:
+        for key in list(self._open.get(peer, {})):
+            yield from self._end(peer, key, {"ended": why})
+
+
+def _asked(message: Message) -> list[Key]:
+    """The slices that a message to a worker begins."""
+    match message:
+        case messages.Route(group, member, attempt):
+            return [("route", group, member, attempt)]
+        case messages.Keep(attempts):
+            return [("route", group, member, attempt) for group, member, attempt, _ in attempts]
+        case messages.Score(group, attempt):
+            return [("score", group, attempt)]
+        case messages.Pull(policy_version):
+            return [("pull", policy_version)]
+        case messages.Train(train_version):
+            return [("train", train_version + 1)]
+        case messages.TrainAhead(train_version):
+            return [("ahead of", train_version + 1)]
+        case messages.SaveCheckpoint(policy_version):
+            return [("checkpoint", policy_version)]
+        case _:
+            return []
+
+
+def _answered(message: Message) -> list[tuple[Key, Entry]]:
+    """The slices that a worker's message ends, with what is worth showing."""
+    match message:
+        case messages.Generated(deltas):
+            return [
+                (("route", d.group, d.member, d.attempt), {"ended": d.ending, "tokens": d.start + d.count})
+                for d in deltas
+                if d.ending
+            ]
+        case messages.GenerationFailed(group, member, attempt, reason):
+            return [(("route", group, member, attempt), {"ended": reason})]
+        case messages.GroupScored(group, attempt, rewards):
+            return [(("score", group, attempt), {"rewards": rewards})]
+        case messages.ScoreFailed(group, attempt, reason):
+            return [(("score", group, attempt), {"ended": reason})]
+        case messages.Pulled(policy_version) | messages.PullFailed(policy_version):
+            return [(("pull", policy_version), {})]
+        case messages.TrainStepFinished(policy_version, _, metrics):
+            return [(("train", policy_version), dict(metrics))]
+        case messages.TrainedAhead(train_version):
+            return [(("ahead of", train_version + 1), {})]
+        case messages.CheckpointSaved(policy_version, path):
+            return [(("checkpoint", policy_version), {"path": path})]
+        case _:
+            return []
+
+
+def write_trace(recording: Recording, path: str) -> int:
+    """Write the trace to a file and return how many entries it has. Raises: OSError, RunError."""
+    count = 0
+    with open(path, "w") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for count, entry in enumerate(trace(recording), 1):
+            file.write(f"{'' if count == 1 else ','}{json.dumps(entry)}\n")
+        file.write("]}\n")
+    return count

@@ -1,0 +1,1 @@
+"""The live controller: the core between sockets, disk, clock and processes."""

@@ -1,0 +1,246 @@
+"""What the journal of a run says to the controller that goes on with it.
+
+Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
+not want what it wanted then; a worker's word on which it fails is passed over, at most MAX_SKIPPED in a run;
+nothing is written; a configuration that would change what was promised or learned is refused key by key.
+"""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.config.models import Config
+from controller.core.commands import ReportStep
+from controller.core.core import Core
+from controller.core.events import PeerFaulted, Received
+from controller.data.prompts import PromptSource
+from controller.durability.damage import broken, newest_checkpoint, way_on
+from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recording
+from controller.durability.replay import CoreFailed, in_words, turns
+from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.plain_text import plain_line
+
+READ_AT_ONCE = 1024  # prompts
+MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
+MAX_ERROR_CHARS = 500
+MAY_CHANGE = (
+    "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
+    "run.private", "weights.host",
+    "logging", "controller", "limits", "simulation", "evaluation",
+    "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
+    "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
+    "reward.retries", "reward.max_consecutive_failures",
+    "trainer.checkpoint_steps", "trainer.keep_checkpoints", "trainer.ranks", "trainer.device",
+    "trainer.threads", "trainer.max_tokens_per_microbatch", "trainer.streaming",
+    "trainer.activation_checkpointing", "trainer.cpu_offload",
+)  # fmt: skip
+"""Keys, and whole sections, with which a run may go on when they have another value than before."""
+
+
+@dataclass(slots=True)
+class Past:
+    """A run up to its last journalled event."""
+
+    core: Core
+    now: float = 0.0  # seconds since the run began
+    lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
+    unsaved_lines: int = 0  # the last of them, which no snapshot has
+    replayed: int = 0  # events after the newest snapshot
+    skipped: dict[int, str] = field(default_factory=dict)  # events that the core fails on, found now
+    faults: list[PeerFaulted] = field(default_factory=list)  # what their authors are to be closed for
+    is_over: bool = False  # all its steps are made and saved, or its data has ended
+    notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
+
+
+def finished_steps(run: Path, config: Config) -> int | None:
+    """Train steps of a run that has made as many as `config` asks for, whatever release or settings made it;
+    None if it has not, or its journal must be asked."""
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+        steps = int(summary["steps"])
+        return steps if summary["is_success"] and steps >= config.run.steps else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def read_past(run: Path, config: Config) -> Past | None:
+    """The run in this directory as it stood; None if it had not begun.
+
+    Raises: ConfigError if it cannot go on with `config`; RunError if its journal is damaged, or this release
+    does not decide as the one that made it.
+    """
+    if not _has_events(run / "run.db"):
+        _refuse_if_trained(run)
+        return None
+    with Recording(run) as recording:
+        past = _derive_with_skips(recording)
+    state = past.core.state
+    is_done = state.steps >= config.run.steps or past.core.is_out_of_data
+    past.is_over = state.finished and state.ending_is_success and is_done
+    if not past.is_over:
+        _refuse_changes(run, state.config, config)
+    return past
+
+
+def derive(recording: Recording, *, until: int | None = None) -> Past:
+    """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
+    this release does not decide as the one that made it; CoreFailed."""
+    past, after = _newest(recording)
+    past.notes = recording.notes
+    saved = len(past.lines)
+    for recorded, wanted in turns(recording, past.core, after, until):
+        past.now, past.replayed = recorded.now, past.replayed + 1
+        past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
+        if recorded.fingerprint not in (None, fingerprint(wanted)):
+            raise RunError(
+                f"{recording.path} cannot be taken up again: at event {recorded.number} "
+                f"({in_words(recorded)}) this release wants something else than the one that made the run, "
+                "a strategy of yours has changed, or the file is damaged there. Use what made it, "
+                f"{_way_on(Path(recording.path).parent)}."
+            )
+    past.unsaved_lines = len(past.lines) - saved
+    return past
+
+
+def may_skip(error: BaseException | None) -> bool:
+    """Whether a worker's word may be to blame for this error of the core: not for one with words of its own,
+    which is the user's, nor for a machine without memory."""
+    return not isinstance(error, StaleFlowError | MemoryError)
+
+
+def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
+    """The fault of the author of a word on which the core fails."""
+    text = plain_line(str(error))[:MAX_ERROR_CHARS]
+    word = type(event.message).__name__
+    return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
+
+
+def _derive_with_skips(recording: Recording) -> Past:
+    """The run at its end, without events on which the core of before may have ended, and this one would."""
+    skipped: dict[int, str] = {}
+    faults: list[PeerFaulted] = []
+    while True:
+        try:
+            past = derive(recording)
+        except CoreFailed as failed:
+            number, event, error = failed.recorded.number, failed.recorded.event, failed.__cause__
+            count = sum(bool(reason) for reason in recording.skipped.values())
+            if not isinstance(event, Received) or not may_skip(error) or count >= MAX_SKIPPED:
+                raise
+            faults.append(fault_of(event, error))
+            recording.skipped[number] = skipped[number] = faults[-1].reason
+        else:
+            past.skipped, past.faults = skipped, faults
+            return past
+
+
+def _newest(recording: Recording) -> tuple[Past, int]:
+    """The newest moment that a snapshot has, and the number of its last event; else the beginning."""
+    snapshot = recording.snapshot()
+    if snapshot is None:
+        return Past(recording.make_core()), recording.pruned
+    return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
+
+
+def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> None:
+    """Read past the first `count` prompts. `known`: rows that the run still needs, by number.
+
+    Raises: ConfigError if the source gives others than it gave, or fewer.
+    """
+    number = 0
+    while number < count:
+        rows = prompts.read(min(READ_AT_ONCE, count - number))
+        for group, row in enumerate(rows, number):
+            if known.get(group, row) != row:
+                raise ConfigError(
+                    f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
+                    f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
+                    "data back, or set run.resume=never to begin anew."
+                )
+        number += len(rows)
+        if prompts.is_end and number < count:
+            raise ConfigError(
+                f"The run has read {count} prompts, and its source ends after {number} now. Expected the "
+                "same prompts as before: bring the old data back, or set run.resume=never to begin anew."
+            )
+
+
+def _refuse_changes(run: Path, was: Config, now: Config) -> None:
+    before, after = _flat(was.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
+    changed = [key for key in before if not _may_change(key) and before[key] != after.get(key)]
+    if changed:
+        listed = "\n".join(f"  {key}: {before[key]!r} there, {after[key]!r} now" for key in changed)
+        raise ConfigError(
+            f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
+            "only with what it promised and learned from. Put these keys back, choose another run.name, "
+            f"{_way_on(run)}."
+        )
+
+
+def _way_on(run: Path) -> str:
+    """What else can be done with a run that this command cannot go on with."""
+    whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
+    places = [place for place in whole if not (place / "adapter_config.json").exists()]
+    numbered = {place.name.removeprefix("step_"): place for place in places}
+    newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
+    begin = "or set run.resume=never to set the run aside and begin anew"
+    if newest is None:
+        return begin
+    return (
+        f"begin a new run from its newest checkpoint (run.resume={numbered[newest]} and another run.name), "
+        f"{begin}"
+    )
+
+
+def _may_change(key: str) -> bool:
+    return any(key == may or key.startswith(f"{may}.") for may in MAY_CHANGE)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and key != "columns":
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _has_events(file: Path) -> bool:
+    try:
+        db = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise broken(str(file), error) from error
+    try:
+        return db.execute("SELECT EXISTS (SELECT 1 FROM events)").fetchone() == (1,)
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise broken(str(file), error) from error
+        # none at all: killed while the file was made; else Recording says whose it is
+        return db.execute("SELECT EXISTS (SELECT 1 FROM sqlite_master)").fetchone() == (1,)
+    except sqlite3.DatabaseError:
+        return True  # Recording says what is wrong with it
+    finally:
+        db.close()
+
+
+def _refuse_if_trained(run: Path) -> None:
+    """A run without history that has trained has lost it. Raises: ConfigError."""
+    checkpoint, metrics = newest_checkpoint(run), run / "metrics.jsonl"
+    if checkpoint is None and not (metrics.is_file() and metrics.stat().st_size):
+        return
+    left = " and ".join(["metrics.jsonl has lines", *([f"{checkpoint} is there"] if checkpoint else [])])
+    raise ConfigError(
+        f"{run / 'run.db'} holds no history, though the run has trained: {left}. It was emptied or replaced. "
+        f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and begin "
+        "anew under its name: run.resume=never."
+    )
+
+
+def _shown(row: bytes) -> str:
+    text = row.decode(errors="replace")
+    return text if len(text) <= 120 else f"{text[:117]}..."

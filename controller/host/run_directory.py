@@ -1,0 +1,268 @@
+"""The folder that a run leaves behind, and the lock that keeps it to one controller.
+
+Invariants: one live controller per folder; nothing of an older run is overwritten or deleted: it is gone on
+with, or set aside under the next free number, from which the prepared model is taken over; `address`, the
+socket and what the run keeps in shared memory exist only while the run does.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from controller.config.models import Config
+from protocol.errors import ConfigError
+from protocol.private_files import OTHERS
+from protocol.segments import hold, remove, segment_directory, sweep, this_host
+from protocol.wire.security import WorkerKey, write_local_key
+
+EVALUATIONS = "evaluations.jsonl"
+MAX_SOCKET_PATH = 100  # bytes; a Unix socket's path is cut off at 107
+
+
+class RunDirectory:
+    """`<run.dir>/<run.name>`, or the run that `run.resume` names, locked."""
+
+    def __init__(self, config: Config) -> None:
+        """Lock the folder; if there is no run to go on with, set aside what there is and begin.
+
+        Raises: ConfigError if it is in use or unwritable, or not the run that `run.resume` promises.
+        """
+        self._config = config
+        self.path = _folder(config)
+        self.model = self.path / config.model.path
+        """Where a model factory puts the initial model; `model.json` beside it says what it was made by."""
+        first = Path(config.model.path).parts[0]
+        self._kept = (first, f"{first}.json") if config.model.factory else ()
+        self._metrics: IO[str] | None = None
+        self._evaluations: IO[str] | None = None
+        self._socket_dir: Path | None = None
+        self._hold: IO[bytes] | None = None
+        self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
+        self.previous: Path | None = None
+        """Where the older run lies now; None if none was set aside."""
+        self._folder_mode, self._file_mode = (0o700, 0o600) if config.run.private else (0o777, 0o666)
+        with self._in_words():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
+        try:
+            self._take_lock()
+            sweep(config.weights.directory, keep=self._segments)
+            may_go_on = config.run.resume != "never" and config.run.durability != "off"
+            self.has_run = may_go_on and (self.path / "run.db").exists()
+            """Whether there is a run to go on with: call `begin` or `go_on`."""
+            if not self.has_run:
+                self.begin(is_blank=may_go_on and self._is_blank())
+        except ConfigError:
+            self._lock.close()
+            raise
+
+    def begin(self, *, is_blank: bool = False) -> None:
+        """Set an older run aside, and make the folder anew; one that was stopped before it had begun
+        (`is_blank`) has nothing to keep, and is begun where it lies. Raises: ConfigError."""
+        with self._in_words():
+            remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
+            self.previous, self.has_run = None if is_blank else self._set_aside(), False
+            for suffix in ("", "-wal", "-shm"):
+                (self.path / f"run.db{suffix}").unlink(missing_ok=True)
+            self._open()
+
+    def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
+        """Take up the run in the folder; `lines` are its metrics.jsonl, and `evaluations` its
+        evaluations.jsonl. Raises: ConfigError."""
+        with self._in_words():
+            self._write_atomically("metrics.jsonl", _json_lines(lines))
+            if evaluations:
+                self._write_atomically(EVALUATIONS, _json_lines(evaluations))
+            else:
+                (self.path / EVALUATIONS).unlink(missing_ok=True)
+            (self.path / "summary.json").unlink(missing_ok=True)
+            self._open()
+
+    def _open(self) -> None:
+        # other runs sweep what nobody holds, and all workers may be dead at once
+        self._hold = hold(self._segments)
+        self.path.mkdir(mode=self._folder_mode, parents=True, exist_ok=True)
+        self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
+        if self._config.run.private:
+            self._close_to_others()
+        tree = self._config.model_dump(mode="json")
+        self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
+        self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
+
+    @property
+    def logs(self) -> Path:
+        """One log per process."""
+        return self.path / "logs"
+
+    def endpoint(self, bind: str) -> str:
+        """Where to listen: `bind`, or for `auto` a Unix socket that only this user can reach."""
+        if bind != "auto":
+            return bind
+        folder = self.path / "socket"
+        if len(os.fsencode(folder)) + len("/controller") > MAX_SOCKET_PATH:
+            folder = Path(tempfile.mkdtemp(prefix="staleflow-"))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._socket_dir = folder
+        return f"ipc://{folder}/controller"
+
+    def has_model(self, origin: str) -> bool:
+        """Whether the initial model is there and was made by `origin`; if not, room is made and `origin`
+        noted.
+
+        A model without a note was put there by the user, and is taken as it is; so is that of a run which
+        goes on.
+        """
+        note = self.model.with_name(f"{self.model.name}.json")
+        if self.model.exists():
+            if self.has_run or not note.exists() or note.read_text() == origin:
+                return True
+            shutil.rmtree(self.model)
+        self.model.parent.mkdir(parents=True, exist_ok=True)
+        with self._open_file(note, "w") as file:
+            file.write(origin)
+        return False
+
+    def publish_address(self, endpoint: str) -> None:
+        """Write where workers attach, for people and for `launch.py attach`."""
+        self._write_atomically("address", endpoint + "\n")
+
+    def publish_key(self, key: WorkerKey) -> Path:
+        """Leave the key of this life of the run for local workers, and for whoever may read the folder."""
+        with self._in_words():
+            write_local_key(self.local_key, key)
+        return self.local_key
+
+    @property
+    def local_key(self) -> Path:
+        """Where `publish_key` puts it."""
+        return self.path / "local.key"
+
+    def append_metrics(self, metrics: dict[str, object]) -> None:
+        """One more line of metrics.jsonl, readable at once."""
+        assert self._metrics is not None
+        self._metrics.write(json.dumps(metrics) + "\n")
+        self._metrics.flush()
+
+    def append_evaluation(self, metrics: dict[str, object]) -> None:
+        """One more line of evaluations.jsonl, which is not there before the first."""
+        if self._evaluations is None:
+            self._evaluations = self._open_file(self.path / EVALUATIONS, "a")
+        self._evaluations.write(json.dumps(metrics) + "\n")
+        self._evaluations.flush()
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """summary.json, complete or not there."""
+        self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """status.json, complete or as it was before."""
+        self._write_atomically("status.json", json.dumps(status) + "\n", is_synced=False)
+
+    def close(self) -> None:
+        """Remove what must not outlive the run, and let go of the folder."""
+        (self.path / "address").unlink(missing_ok=True)
+        self.local_key.unlink(missing_ok=True)
+        if self._hold is not None:
+            self._hold.close()
+        for versions in (self._segments, self.path / "weights"):
+            remove(versions, even_if_held=True)
+        if self._socket_dir is not None:
+            shutil.rmtree(self._socket_dir, ignore_errors=True)
+        for file in (self._metrics, self._evaluations):
+            if file is not None:
+                file.close()
+        self._lock.close()
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            raise ConfigError(
+                f"{self.path} is in use by the controller with pid {owner}. Wait for it, stop it, or choose "
+                "another run.name."
+            ) from None
+        self._lock.truncate(0)
+        self._lock.write(str(os.getpid()))
+        self._lock.flush()
+
+    def _is_blank(self) -> bool:
+        """Whether a controller was killed here before it had so much as run.db."""
+        metrics = self.path / "metrics.jsonl"
+        has_lines = metrics.is_file() and metrics.stat().st_size > 0
+        return not has_lines and not any((self.path / n).exists() for n in ("summary.json", "checkpoints"))
+
+    def _set_aside(self) -> Path | None:
+        if not self.path.exists() or all(entry.name in self._kept for entry in self.path.iterdir()):
+            return None
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.{number}")).exists():
+            number += 1
+        self.path.rename(aside)
+        self.path.mkdir(mode=self._folder_mode)
+        for name in self._kept:
+            if (aside / name).exists():
+                (aside / name).rename(self.path / name)
+        return aside
+
+    def _write_atomically(self, name: str, text: str, *, is_synced: bool = True) -> None:
+        aside = self.path / f".{name}.new"
+        with self._open_file(aside, "w") as file:
+            file.write(text)
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        aside.replace(self.path / name)
+
+    def _open_file(self, path: Path, how: str) -> IO[str]:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, self._file_mode)
+
+        return open(path, how, encoding="utf-8", opener=opener)
+
+    def _close_to_others(self) -> None:
+        """What an earlier life of the run, which was not private, has left; links are not followed."""
+        for folder, folders, files in os.walk(self.path):
+            for path in (Path(folder), *(Path(folder, name) for name in (*folders, *files))):
+                with suppress(FileNotFoundError):  # a worker of that life was just ending
+                    mode = path.lstat().st_mode
+                    if mode & OTHERS and not stat.S_ISLNK(mode):
+                        path.chmod(stat.S_IMODE(mode) & ~OTHERS)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(
+                f"The run directory {self.path} cannot be written: {error.strerror}. Expected a folder on a "
+                "local disk with free space that you may write to; set run.dir to one."
+            ) from error
+
+
+def _json_lines(lines: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _folder(config: Config) -> Path:
+    resume, name = config.run.resume, config.run.name
+    if resume not in ("auto", "never"):
+        if not (Path(resume) / "run.db").is_file():
+            raise ConfigError(
+                f"run.resume is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected "
+                "`auto`, `never`, the directory of a run that is to go on, or a checkpoint to begin from."
+            )
+        return Path(resume).resolve()
+    if not name or name != Path(name).name or name == "..":
+        raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
+    return Path(config.run.dir).resolve() / name

@@ -1,0 +1,134 @@
+"""Steps the core of a live run: what comes is written first, and a word that the core fails on is undone.
+
+Invariants: the events of a turn are written, with the payload that the core wants, in one transaction before
+it sees the first of them; their fingerprints are written with the next turn's events, or at the end. A word
+of a worker that makes the core raise counts as never heard: the journal says so, the core is derived again
+from the journal as it stood before, and the worker is closed. After resume.MAX_SKIPPED such words in a run
+the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
+author, and a mistake in a strategy of the user's, end the run at once.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from controller.core.commands import Command
+from controller.core.core import Core
+from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead, Received
+from controller.durability.fingerprint import NOTHING, fingerprint
+from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.host.resume import MAX_SKIPPED, derive, fault_of, may_skip
+from protocol.errors import RunError
+
+Frames = tuple[bytes, ...]
+log = logging.getLogger("staleflow.controller")
+
+
+class Stepper:
+    """A live core and its journal."""
+
+    def __init__(self, store: Store, core: Core, *, on_skip: Callable[[str], None]) -> None:
+        """`on_skip(text)` is told, for a person, of a word that was passed over."""
+        self.core = core
+        """As it stands; another object after a word was passed over."""
+        self.last = store.last_event
+        """Number of the newest event."""
+        self._store, self._on_skip = store, on_skip
+        self._skipped = store.faults_skipped()
+        self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
+        self._doomed: list[int] = []  # groups whose payload the last turn dropped
+
+    def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
+        """Write these events with their frames, and step them; returns what the core wants.
+
+        Raises: RunError if the disk refuses; what the core raises, if no worker is to blame.
+        """
+        numbered = self._write(now, batch)
+        wanted: list[Command] = []
+        faults: dict[str, PeerFaulted] = {}
+        for number, event in numbered.items():
+            if isinstance(event, Received) and event.peer in faults:
+                self._digests.append(NOTHING)
+                continue
+            try:
+                commands = self.core.step(now, event)
+                self._digests.append(fingerprint(commands))
+                wanted += commands
+            except Exception as error:
+                if not isinstance(event, Received) or not may_skip(error):
+                    raise
+                if self._skipped >= MAX_SKIPPED:
+                    raise _our_bug(number, fault_of(event, error)) from error
+                log.exception("The core failed on event %d.", number)
+                faults[event.peer] = fault_of(event, error)
+                more = [n for n, e in numbered.items() if n > number and _author(e) == event.peer]
+                self._pass_over(number, more, faults[event.peer].reason)
+        if faults:
+            wanted += self.turn(now, [(fault, ()) for fault in faults.values()])
+        return wanted
+
+    def doom(self, groups: Iterable[int]) -> None:
+        """Nobody will ask for the payload of these groups again."""
+        self._doomed += groups
+
+    def write_rest(self) -> None:
+        """What the last turn came to; inside a transaction, which never fails without ending the run."""
+        if self._digests:
+            self._store.put_fingerprints(self._first, b"".join(self._digests))
+            self._first, self._digests = self._first + len(self._digests), []
+        if self._doomed:
+            self._store.drop(self._doomed)
+            self._doomed = []
+
+    def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
+        numbered: dict[int, Event] = {}
+        with self._store.transaction():
+            self.write_rest()
+            for event, frames in batch:
+                self._keep(event, frames)
+                numbered[self._store.append_event(now, event)] = event
+        self._first, self.last = min(numbered), max(numbered)
+        return numbered
+
+    def _keep(self, event: Event, frames: Frames) -> None:
+        if isinstance(event, PromptsRead | HeldOutRead):
+            for group, row in enumerate(frames, event.first_group):
+                self._store.put_row(group, row)
+        elif frames and isinstance(event, Received) and self._is_wanted(event):
+            self._store.put_frames(event.message, frames)
+
+    def _is_wanted(self, event: Received) -> bool:
+        try:
+            return self.core.keeps_payload(event.peer, event.message)
+        except Exception:  # the core fails on the event itself as well, and then it is passed over
+            log.exception("The core failed to look at a word of %s.", event.peer)
+            return False
+
+    def _pass_over(self, number: int, more: list[int], reason: str) -> None:
+        """Say in the journal that event `number` does not count, nor what its author says behind it in this
+        turn, and go back to before it."""
+        began = time.monotonic()
+        with self._store.transaction():
+            self.write_rest()
+            self._store.skip(number, reason)
+            for one in more:
+                self._store.skip(one, "")
+        self._digests.append(NOTHING)
+        self._skipped += 1
+        self.core = derive(Recording.live(self._store), until=number - 1).core
+        text = f"Event {number} was passed over ({self._skipped} of {MAX_SKIPPED} in a run): {reason}"
+        self._on_skip(f"{text} Please report it with run.db.")
+        log.warning("The core was derived again in %.1f s.", time.monotonic() - began)
+
+
+def _our_bug(number: int, fault: PeerFaulted) -> RunError:
+    return RunError(
+        f"Event {number} ended the run: {fault.reason} It has failed on {MAX_SKIPPED} words of workers "
+        "before, so no worker is to blame: this is a bug. Please report it with run.db and "
+        "logs/controller.log."
+    )
+
+
+def _author(event: Event) -> str | None:
+    return event.peer if isinstance(event, Received) else None

@@ -1,0 +1,262 @@
+"""Local worker processes: starts them, tells when they end, and leaves none behind.
+
+Invariants: a local worker is started with the very command that a person would type on another machine; it
+has a session of its own, so Ctrl-C reaches the controller only; its exit is reported once, with the end of
+its log; the ranks of one trainer live and die together; after `stop`, or a cancellation, no process of ours
+is left.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from controller.core.events import WorkerExited
+from protocol.errors import RunError
+from protocol.messages import Role
+from protocol.model_files import remove_unfinished
+from protocol.plain_text import plain
+from protocol.private_files import for_owner_only
+from protocol.settings import WorkerSettings
+from protocol.wire.descriptors import RETRY_S, are_spent
+
+ROOT = Path(__file__).resolve().parent.parent  # where the package `workers` lies
+LAST_WORDS_LINES = 15
+LAST_WORDS_BYTES = 8192
+CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it
+MAX_LINE_BYTES = 1 << 20
+# -P: a folder of the user's that is called `workers` must not hide ours
+HOST = (sys.executable, "-P", "-m", "workers.host")
+PREPARE = (sys.executable, "-P", "-m", "workers.models.prepare")
+PROGRESS = re.compile(r"progress (\d+(?:\.\d+)?) ?(.*)")
+
+Progress = Callable[[float, str], None]
+logger = logging.getLogger("staleflow.supervisor")
+
+
+class _Log:
+    """What one process writes; the file may hold the words of its predecessors before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin = path.stat().st_size if path.exists() else 0
+
+    def open(self) -> IO[bytes]:
+        """To go on writing; for the run's user only, as it quotes prompts and responses."""
+        return open(self.path, "ab", opener=for_owner_only)
+
+    def last_words(self) -> str:
+        with open(self.path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(self._begin, end - LAST_WORDS_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+        return plain("\n".join(lines[-LAST_WORDS_LINES:]))
+
+
+class _Worker:
+    """The processes of one worker: one, or the ranks of a trainer."""
+
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
+        self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
+        self.is_doomed = False
+
+    def kill(self) -> None:
+        self.is_doomed = True
+        for process in self.processes:
+            _kill_session(process)
+
+    async def watch(self, process: Process, log: _Log) -> None:
+        code = await process.wait()
+        self.endings.append((code, log))
+        if code:
+            self.kill()  # the other ranks would wait for this one for ever
+
+    def exit(self) -> tuple[int, str]:
+        """Exit code and last words of the process that ended the others, or of the first if all is well."""
+        code, log = next((ending for ending in self.endings if ending[0]), self.endings[0])
+        return code, log.last_words()
+
+
+class Supervisor:
+    """Starts and ends the local workers of one run."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        *,
+        endpoint: str,
+        logs: Path,
+        settings: WorkerSettings,
+        on_exit: Callable[[WorkerExited], None],
+        key: Path | None = None,
+        host: tuple[str, ...] = HOST,
+        prepare: tuple[str, ...] = PREPARE,
+    ) -> None:
+        """`tasks` holds one task per worker; cancelling it kills them all.
+
+        `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
+        the initial model.
+        """
+        self._tasks = tasks
+        self._endpoint = endpoint
+        self._logs = logs
+        self._settings = settings
+        self._on_exit = on_exit
+        self._key = key
+        self._host, self._prepare = host, prepare
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._workers: dict[str, _Worker] = {}
+
+    def spawn(self, name: str, role: Role, delay_s: float = 0.0) -> None:
+        """Start a worker, `delay_s` seconds from now; its end is reported by `on_exit`."""
+        life = self._tasks.create_task(self._live(name, role, delay_s), name=f"worker {name}")
+        self._lives[name] = life
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to the processes of this name and to what they started; nothing if there is none."""
+        if name in self._workers:
+            self._workers[name].kill()
+
+    async def stop(self, grace_s: float) -> None:
+        """Wait for the workers to end, `grace_s` at most, then kill the rest; none is left on return."""
+        for name, life in self._lives.items():
+            if name not in self._workers:
+                life.cancel()  # it waits for its delay
+        lives = list(self._lives.values())
+        if lives:
+            _, late = await asyncio.wait(lives, timeout=grace_s)
+            for worker in self._workers.values():
+                worker.kill()
+            if late:
+                await asyncio.wait(late)
+
+    async def prepare_model(self, *, factory: str, directory: Path, seed: int, on_progress: Progress) -> None:
+        """Make the initial model in a process of its own.
+
+        `on_progress(fraction, text)` hears of its `progress <fraction> <text>` lines.
+        Raises: RunError with the end of its log if it fails.
+        """
+        log = _Log(self._logs / "prepare.log")
+        arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
+        arguments += ["--private"] if self._settings.is_private else []
+        with log.open() as file:
+            process = await asyncio.create_subprocess_exec(
+                *self._prepare, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=file,
+                env=self._environment(self._settings.trainer.threads), start_new_session=True,
+                limit=MAX_LINE_BYTES,
+            )  # fmt: skip
+            try:
+                assert process.stdout is not None
+                async for line in process.stdout:
+                    if report := PROGRESS.fullmatch(line.decode(errors="replace").rstrip()):
+                        on_progress(float(report[1]), report[2])
+                    else:
+                        file.write(line)
+                        file.flush()
+                code = await process.wait()
+            finally:
+                _kill_session(process)
+                await process.wait()
+                remove_unfinished(directory)
+        if code:
+            raise RunError(
+                f"Making the initial model with {factory} ended with code {code}; expected 0 and a complete "
+                f"{directory}. Mend the factory, or set model.path to an existing model. The end of "
+                f"{log.path}:\n{log.last_words()}"
+            )
+
+    async def _live(self, name: str, role: Role, delay_s: float) -> None:
+        """From the start of a worker to the report of its end."""
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        worker = self._workers[name] = _Worker()
+        try:
+            async with asyncio.TaskGroup() as ranks:
+                for log, arguments, environment in self._commands(name, role):
+                    process = await self._start(log, arguments, environment)
+                    worker.processes.append(process)
+                    if worker.is_doomed:
+                        worker.kill()
+                    ranks.create_task(worker.watch(process, log), name=f"watch {name}")
+        except* OSError as errors:
+            worker.kill()
+            code, words = CANNOT_START, f"The process could not be started: {errors.exceptions[0]}."
+        else:
+            code, words = worker.exit()
+        finally:
+            worker.kill()  # also what a finished worker left running in its session
+            for process in worker.processes:
+                await process.wait()  # also when cancelled: an unreaped child outlives its event loop
+            del self._workers[name]
+            if self._lives[name] is asyncio.current_task():
+                del self._lives[name]
+        self._on_exit(WorkerExited(name, role, code, words))
+
+    def _commands(self, name: str, role: Role) -> list[tuple[_Log, list[str], dict[str, str]]]:
+        """For each process of a worker: its log, its arguments and its environment."""
+        threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
+        arguments = [self._endpoint, "--role", role, "--name", name, f"--parent={os.getpid()}"]
+        arguments += [f"--key={self._key}"] if self._key else []
+        environment = self._environment(threads.get(role, 1))
+        ranks = self._settings.trainer.ranks if role == "trainer" else 1
+        if ranks == 1:
+            return [(_Log(self._logs / f"{name}.log"), arguments, environment)]
+        environment |= {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+        }
+        return [
+            (
+                _Log(self._logs / (f"{name}.rank{rank}.log" if rank else f"{name}.log")),
+                arguments,
+                environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(ranks)
+        ]
+
+    async def _start(self, log: _Log, arguments: list[str], environment: dict[str, str]) -> Process:
+        while True:
+            try:
+                with log.open() as file:
+                    return await asyncio.create_subprocess_exec(
+                        *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
+                        start_new_session=True,
+                    )  # fmt: skip
+            except OSError as error:
+                if not are_spent(error):
+                    raise
+                logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
+            await asyncio.sleep(RETRY_S)
+
+    def _environment(self, threads: int) -> dict[str, str]:
+        """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""
+        paths = [str(ROOT), *self._settings.import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+        return os.environ | limits | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",  # a killed worker's last words are in its log
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }  # fmt: skip
+
+
+def _kill_session(process: Process) -> None:
+    """SIGKILL to the process and everything in its group; nothing if all of it is gone."""
+    with suppress(ProcessLookupError, PermissionError):  # the second is macOS's word for "only zombies left"
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

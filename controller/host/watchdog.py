@@ -1,0 +1,119 @@
+"""Says of every wait whose it is, how long it has been, how long such a wait usually is, and what will be
+done.
+
+Invariants: pure: it sees snapshots and their times, and keeps only since when each wait has looked as it
+does; what progresses begins anew; a wait is complained of once when it is overdue, and again each time that
+it has doubled.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
+
+LEAST_S = 30.0  # that any wait may take before it is called overdue
+FIRST_S = 120.0  # the same of a wait whose like was never seen
+PATIENCE = 5.0  # times the usual length of its kind
+MEMORY = 0.2  # weight of the last wait in the usual length
+STARTING = "starting"  # what the next step looks like until all workers have been ready once
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One thing that is awaited."""
+
+    owner: str  # the worker, or "the next step", or a group
+    what: str
+    for_s: float
+    expected_s: float  # at most, by what such waits have taken
+    then: str  # what will be done, by whom
+    is_first: bool = False  # no such wait has been seen to its end
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it takes longer than it should."""
+        return self.for_s > self.expected_s
+
+    def in_words(self) -> str:
+        """One line for the log."""
+        usual = "the first such wait" if self.is_first else f"usually at most {self.expected_s:.0f} s"
+        return f"{self.owner} has waited {self.for_s:.0f} s for {self.what} ({usual}): {self.then}"
+
+
+class Watchdog:
+    """Looks at the run now and then."""
+
+    def __init__(self, *, lease_s: float, attach_timeout_s: float) -> None:
+        self._lease_s, self._attach_s = lease_s, attach_timeout_s
+        self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
+        self._usual: dict[str, float] = {}  # seconds, by kind
+        self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
+        self._has_begun = False  # all workers have been ready
+
+    def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
+        """All waits, longest over its time first; and the complaints that are new."""
+        is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
+        self._has_begun |= not is_starting
+        mark = str(seen.steps) if self._has_begun else STARTING
+        step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
+        waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]
+        for worker in seen.workers:
+            if worker.working_on:
+                waits.append(
+                    self._wait(worker.name, worker.working_on, worker.working_on, now, self._of(worker))
+                )
+        if (group := seen.oldest_group) is not None:
+            mark = f"{group.state} {group.response_tokens}"
+            then = "it is the oldest; " + self._of_step(seen)
+            waits.append(self._wait(f"group {group.id}", group.waits_for, mark, now, then))
+        gone = self._since.keys() - {wait.owner for wait in waits}
+        for owner in gone:
+            del self._since[owner]
+            self._told.pop(owner, None)
+        waits.sort(key=lambda wait: wait.expected_s - wait.for_s)
+        return waits, [wait.in_words() for wait in waits if self._is_news(wait)]
+
+    def _wait(self, owner: str, what: str, mark: str, now: float, then: str) -> Wait:
+        kind = owner.partition(" ")[0] if owner.startswith(("group ", "the ")) else what.partition(" ")[0]
+        last, since = self._since.get(owner, ("", now))
+        if last != mark:
+            if last and last != STARTING:
+                usual = self._usual.get(kind, now - since)
+                self._usual[kind] = usual + MEMORY * (now - since - usual)
+                self._told.pop(owner, None)
+            self._since[owner], since = (mark, now), now
+        is_first = kind not in self._usual
+        least = self._attach_s if what == "getting ready" else FIRST_S if is_first else LEAST_S
+        expected = max(least, PATIENCE * self._usual.get(kind, 0.0))
+        return Wait(owner, what, round(now - since, 1), round(expected, 1), then, is_first)
+
+    def _of(self, worker: WorkerSnapshot) -> str:
+        left_s = self._lease_s - worker.silent_s
+        if worker.ready and worker.silent_s > self._lease_s / 3:
+            return f"it is silent, and in {max(0.0, left_s):.0f} s its lease ends and its work moves"
+        if worker.due_s is None:
+            return "it owes no answer"
+        return f"in {max(0.0, worker.due_s):.0f} s {worker.then}; see logs/{worker.name}.log"
+
+    def _of_step(self, seen: ClusterSnapshot) -> str:
+        if seen.oldest_group is not None and "trainer" not in seen.waiting_for:
+            return f"group {seen.oldest_group.id} waits for {seen.oldest_group.waits_for}"
+        if seen.waiting_for.endswith("rows of the data"):
+            return "the run goes on when the source of prompts gives them, or says that there are no more"
+        return "the trainer is started again if it ends or is silent for longer than its lease"
+
+    def _is_news(self, wait: Wait) -> bool:
+        is_news = wait.is_overdue and wait.for_s >= 2 * self._told.get(wait.owner, 0.0)
+        if is_news:
+            self._told[wait.owner] = wait.for_s
+        return is_news
+
+
+def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
+    """A picture of the run for status.json. `tokens_per_s`: of the last train step, as everywhere else; None
+    before the first."""
+    return {
+        **asdict(seen),
+        "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),
+        "waits": [{**asdict(wait), "is_overdue": wait.is_overdue} for wait in waits],
+    }

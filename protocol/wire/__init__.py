@@ -1,0 +1,1 @@
+"""Bytes: codec, sessions, sockets, keys."""

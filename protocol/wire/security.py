@@ -1,0 +1,306 @@
+"""Keys: who may attach and as what, and the door that asks before a byte reaches the application.
+
+Invariants:
+- A secret lies only in files that their owner alone can read; the controller keeps no worker's secret.
+- A connection is admitted by its key, as the folder of keys stands at that moment; a name or a role that
+  is only claimed counts for nothing.
+- Nobody is admitted while the door does not answer: libzmq lets everybody in unless ZAP_ENFORCE_DOMAIN is
+  set. Whatever goes wrong inside the door is a refusal.
+
+A folder of keys: `server.key` (secret), `workers/NAME.json` (public half of each key that is admitted, and
+its roles; deleting it revokes it), `NAME.key` (what the worker's machine needs, to be taken there).
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import zmq
+from pydantic import Field, ValidationError
+from zmq.utils import z85
+
+from protocol.errors import ConfigError
+from protocol.messages import Role
+from protocol.settings import Section
+from protocol.wire.descriptors import are_spent
+
+DOMAIN = b"staleflow"
+ROLES: tuple[Role, ...] = get_args(Role)
+RACY_NS = 2_000_000_000  # a folder changed this shortly before it was read may have changed again unseen
+RESERVED = re.compile(r"local|server|trainer|(rollout|reward)-\d+")  # names of the run's own processes
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
+FileKind = TypeVar("FileKind", bound=Section)
+
+
+class ServerKey(Section):
+    """The controller's own pair."""
+
+    public: Key
+    secret: Key
+
+
+class Grant(Section):
+    """One key that is admitted."""
+
+    name: str
+    roles: tuple[Role, ...]
+    public: Key
+
+
+class WorkerKey(Grant):
+    """One end's own pair, and the key by which it knows the server."""
+
+    secret: Key
+    server: Key
+
+
+def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] = ()) -> Path | None:
+    """Make the folder and the server's pair if they are not there, and a worker's key if it is named.
+
+    Returns the worker's key file. Raises: ConfigError if the name is unfit or taken, or the folder refuses.
+    """
+    if name is not None and (not NAME.fullmatch(name) or RESERVED.fullmatch(name)):
+        raise ConfigError(
+            f"The key name {name!r} cannot be used; expected letters, digits, `.`, `_`, `-`, and none of the "
+            "run's own names (trainer, rollout-0, local). Name it after the machine, for example `node1`."
+        )
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (directory, directory / "workers"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        if (directory / "server.key").exists():
+            directory.chmod(0o700)  # an earlier release made it wider
+        if not (directory / "server.key").exists():
+            public, secret = _pair()
+            _write_new(directory / "server.key", ServerKey(public=public, secret=secret))
+        if name is None:
+            return None
+        server = _load(directory / "server.key", ServerKey)
+        public, secret = _pair()
+        grant = {"name": name, "roles": roles or ROLES, "public": public}
+        _write_new(directory / f"{name}.key", WorkerKey(**grant, secret=secret, server=server.public))
+        _write_new(directory / "workers" / f"{name}.json", Grant(**grant))
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{error.filename} is there already, and a key is never overwritten. Choose another name, or "
+            f"revoke it first: launch.py revoke {directory} {name}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"The keys cannot be written to {directory}: {error}. Choose a folder.") from error
+    return directory / f"{name}.key"
+
+
+def revoke(directory: Path, name: str) -> None:
+    """Admit this key no more; a controller that is alive notices by itself. Raises: ConfigError."""
+    path = directory / "workers" / f"{name}.json"
+    if not NAME.fullmatch(name) or not path.exists():
+        known = sorted(file.stem for file in (directory / "workers").glob("*.json"))
+        raise ConfigError(f"{directory} admits no key named {name!r}; it admits {known}.")
+    (directory / f"{name}.key").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
+def channel_key(path: Path) -> ServerKey:
+    """The pair that all ends of one run's weights channel share, made if it is not there: who has it may read
+    the run's weights. Raises: ConfigError if others can read the file."""
+    if not path.exists():
+        public, secret = _pair()
+        _write_new(path, ServerKey(public=public, secret=secret))
+    return _load(path, ServerKey)
+
+
+def load_worker_key(path: str | Path) -> WorkerKey:
+    """The key in a file that `keygen` made. Raises: ConfigError if it is no key, or others can read it."""
+    return _load(Path(path), WorkerKey)
+
+
+def secure_client(socket: zmq.Socket[Any], key: WorkerKey) -> None:
+    """Encrypt what this socket connects to from now on, talk to the server of this key only."""
+    socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, key.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, key.secret.encode())
+
+
+def secure_server(socket: zmq.Socket[Any], secret: str) -> None:
+    """Admit to what this socket binds from now on only whom a Door of the same context admits."""
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
+    socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+class Keyring:
+    """The keys that one controller admits: those of a folder, as it is now, and one for its own processes."""
+
+    def __init__(self, directory: str | Path) -> None:
+        """Raises: ConfigError if the folder holds no server key, or others can read it."""
+        self.directory = Path(directory)
+        if not (self.directory / "server.key").exists():
+            raise ConfigError(
+                f"`controller.keys` is {directory}, which holds no server.key. Make keys first, one for each "
+                f"machine: launch.py keygen {directory} --role rollout --name node1"
+            )
+        self.server = _load(self.directory / "server.key", ServerKey)
+        public, secret = _pair()
+        self.local = WorkerKey(
+            name="local", roles=ROLES, public=public, secret=secret, server=self.server.public
+        )
+        """Of this life of the controller: for local workers, and whoever may read the run directory."""
+        self._grants: dict[str, Grant] = {}
+        self._seen_ns = self._read_ns = 0
+
+    def grant(self, public: str) -> Grant | None:
+        """What the key with this public half may be; None if it is unknown or was revoked."""
+        if public == self.local.public:
+            return self.local
+        self.refresh()
+        return self._grants.get(public)
+
+    def refresh(self) -> bool:
+        """Read the folder again if it may have changed; whether it was read."""
+        folder = self.directory / "workers"
+        try:
+            changed_ns = folder.stat().st_mtime_ns
+        except OSError:
+            self._grants, self._seen_ns = {}, 0
+            return True
+        if changed_ns == self._seen_ns and self._read_ns - changed_ns > RACY_NS:
+            return False
+        self._seen_ns, self._read_ns = changed_ns, time.time_ns()
+        grants: dict[str, Grant] = {}
+        try:
+            files = [(path, _content(path)) for path in folder.glob("*.json")]
+        except OSError as error:
+            if not are_spent(error):
+                raise
+            self._seen_ns = 0  # those that were admitted stay so until it can be read
+            return False
+        for path, content in files:
+            try:
+                found = Grant.model_validate_json(content)
+            except ValidationError:
+                continue  # half written, or deleted since: not admitted
+            if found.name == path.stem and not RESERVED.fullmatch(found.name):
+                grants[found.public] = found
+        self._grants = grants
+        return True
+
+
+class Door:
+    """Answers libzmq, for the sockets of one context, whether a key is admitted (ZAP, ZeroMQ RFC 27).
+
+    A connection that is admitted carries its public key as the `User-Id` of every frame.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        *,
+        admits: Callable[[str], bool],
+        on_refusal: Callable[[str], None],
+    ) -> None:
+        """Opens before the secured socket is bound, or nobody is admitted."""
+        self._admits, self._on_refusal = admits, on_refusal
+        self._socket = context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind("inproc://zeromq.zap.01")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Answer in the running loop; until then whoever knocks waits."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self.answer_all)
+        self._loop.call_soon(self.answer_all)
+
+    def close(self) -> None:
+        """Admit nobody any more."""
+        if self._loop is not None and not self._socket.closed:
+            self._loop.remove_reader(self._socket.fileno())
+        self._socket.close(0)
+
+    @property
+    def socket(self) -> zmq.Socket[Any]:
+        """For an owner without a loop: call `answer_all` when it can be read."""
+        return self._socket
+
+    def answer_all(self) -> None:
+        """Answer whoever knocks."""
+        while not self._socket.closed:
+            try:
+                request = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._socket.send_multipart(self._answer(request))
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        user = b""
+        try:
+            version, identifier, domain, address, _, mechanism, key = request
+            if (version, domain, mechanism) == (b"1.0", DOMAIN, b"CURVE") and len(key) == 32:
+                user = z85.encode(key)
+                if not self._admits(user.decode()):
+                    user = b""
+                    self._on_refusal(f"an unknown or revoked key, from {address.decode(errors='replace')}.")
+        except Exception as error:  # one that escaped would end authentication for the life of the process
+            user = b""
+            identifier = request[1] if len(request) > 1 else b""
+            self._on_refusal(f"a key that could not be checked: {type(error).__name__}: {error}")
+        status, text = (b"200", b"OK") if user else (b"400", b"refused")
+        return [b"1.0", identifier, status, text, user, b""]
+
+
+def _pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+def _write_new(path: Path, content: Section) -> None:
+    """A file that was not there, complete and for its owner only."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(content.model_dump_json(indent=1) + "\n")
+        os.link(aside, path)  # unlike a rename, it overwrites nothing
+    finally:
+        aside.unlink()
+
+
+def write_local_key(path: Path, key: WorkerKey) -> None:
+    """Leave the run's own key where its local workers find it, in the place of the last life's."""
+    path.unlink(missing_ok=True)
+    _write_new(path, key)
+
+
+def _content(path: Path) -> bytes:
+    """Of a file in the folder; nothing if it is gone or not for us. Raises: OSError if descriptors are
+    spent."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if are_spent(error):
+            raise
+        return b""
+
+
+def _load(path: Path, kind: type[FileKind]) -> FileKind:
+    try:
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            raise ConfigError(
+                f"{path} can be read by others (mode {mode & 0o777:o}), so it is no secret. Make a new key, "
+                f"or if nobody has read it: chmod 600 {path}"
+            )
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"The key {path} cannot be read: {error.strerror}.") from None
+    except ValidationError:  # its text would show the secret
+        raise ConfigError(
+            f"{path} is not a {'worker' if kind is WorkerKey else 'server'} key of this release. Make one "
+            "with: launch.py keygen DIR --role rollout --name NAME"
+        ) from None

@@ -1,0 +1,65 @@
+"""One ordered, acknowledged conversation with a peer, as pure state: go-back-N over an unreliable datagram.
+
+Invariants: what `receive` lets through is exactly what the other side sent, once each and in order, whatever
+was duplicated, reordered or lost between; a message is kept until the peer has acknowledged it. Sequence 0 is
+outside the order: it carries only an acknowledgement (Beat).
+"""
+
+from collections import deque
+
+from protocol.errors import LocalError
+from protocol.messages import Beat, Message
+from protocol.wire.codec import Packet
+
+
+class Session:
+    """State of one side of a conversation. The caller owns the socket and the clock."""
+
+    def __init__(self, *, max_unacked_bytes: int = 1 << 30) -> None:
+        self._next = 1
+        self._received = 0
+        self._unacked: deque[Packet] = deque()
+        self._unacked_bytes = 0
+        self._max_unacked_bytes = max_unacked_bytes
+
+    @property
+    def unacked(self) -> int:
+        """Messages sent that the peer has not acknowledged."""
+        return len(self._unacked)
+
+    @property
+    def received(self) -> int:
+        """Highest sequence received in order: the acknowledgement that the next packet carries."""
+        return self._received
+
+    def send(self, message: Message, frames: tuple[bytes, ...] = ()) -> Packet:
+        """The packet to put on the wire now. Raises: LocalError if the peer lets too much pile up."""
+        if isinstance(message, Beat):
+            return Packet(0, self._received, message, frames)
+        packet = Packet(self._next, self._received, message, frames)
+        self._unacked_bytes += sum(map(len, frames))
+        if self._unacked_bytes > self._max_unacked_bytes:
+            raise LocalError(
+                f"{self._unacked_bytes} bytes wait for an acknowledgement; expected at most "
+                f"{self._max_unacked_bytes}. The peer has stopped reading: treat it as lost."
+            )
+        self._next += 1
+        self._unacked.append(packet)
+        return packet
+
+    def receive(self, packet: Packet) -> bool:
+        """Whether the message is new and next in order, hence to be acted on; takes its acknowledgement in
+        any case."""
+        while self._unacked and self._unacked[0].sequence <= packet.ack:
+            self._unacked_bytes -= sum(map(len, self._unacked.popleft().frames))
+        if packet.sequence == 0:
+            return True
+        if packet.sequence != self._received + 1:
+            return False
+        self._received = packet.sequence
+        return True
+
+    def resend(self) -> list[Packet]:
+        """Everything unacknowledged, with the newest acknowledgement; for a link that was cut or stays
+        silent."""
+        return [packet._replace(ack=self._received) for packet in self._unacked]

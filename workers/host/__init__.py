@@ -1,0 +1,1 @@
+"""A worker process: `python -m workers.host`."""

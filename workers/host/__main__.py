@@ -1,0 +1,5 @@
+"""`python -m workers.host`."""
+
+from workers.host.serve import main
+
+main()

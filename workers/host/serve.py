@@ -1,0 +1,422 @@
+"""The main of every worker process: `python -m workers.host ADDRESS --role rollout --name NAME`.
+
+Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its WorkerFailed says why), 2 if
+it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
+at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
+controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
+there anew; a rollout worker goes on generating meanwhile and hands over what it has, a trainer begins anew as
+one that was started again would, with all its ranks, which end with rank 0. One that the controller started
+ends with it; a local rollout worker leaves what it has to its successor.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from pydantic import ValidationError
+
+from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
+from protocol.importing import cannot_import
+from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
+from protocol.model_files import keep_model_files
+from protocol.private_files import OTHERS
+from protocol.segments import this_host
+from protocol.settings import WorkerSettings
+from protocol.stacks import dump_on_signal
+from protocol.wire.descriptors import raise_limit
+from protocol.wire.security import load_worker_key
+from workers.link.link import Link, LinkClosed
+from workers.link.parent import die_with_parent, outlive_parent
+from workers.rollout.handover import LastWords, hand_over
+from workers.weights.address import require_own
+
+logger = logging.getLogger("workers")
+
+FLUSH_S = 5.0  # for the last words to be acknowledged
+MAX_REASON_CHARS = 16_000
+ATTEMPT_S = 5.0  # at one address, before it is looked up again
+LAST_WORDS_S = 10.0  # that a local rollout worker may take for them
+RETRY_S = 1.0  # between two looks for a controller that is gone
+
+
+class Worker(Protocol):
+    """What a role does with its link."""
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained."""
+        ...
+
+    def drain(self) -> None:
+        """Hand back what is in hand and return from `run`."""
+        ...
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Be a worker; ends the process."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.host", description="One worker of a StaleFlow run."
+    )
+    parser.add_argument("address", help="endpoint of the controller, or its run directory")
+    parser.add_argument("--role", required=True, choices=("rollout", "reward", "trainer"))
+    parser.add_argument("--name", help="shown to people")
+    parser.add_argument("overrides", nargs="*", help="of this worker's own section, as rollout.threads=2")
+    parser.add_argument("--key", help="key file made by `launch.py keygen`")
+    parser.add_argument("--parent", type=int, help="pid of the process that started this one, to end with")
+    options = parser.parse_intermixed_args(arguments)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    dump_on_signal()
+    raise_limit()
+    if options.parent is not None:
+        die_with_parent(options.parent)
+    if options.role == "trainer" and int(os.environ.get("RANK", "0")):
+        sys.exit(_follow(options.overrides))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        sys.exit(runner.run(serve(options)))
+
+
+def _default_name() -> str:
+    """A name of this process, or of all lives of the job that torchrun starts again."""
+    job = os.environ.get("TORCHELASTIC_RUN_ID")
+    return f"torchrun-{job}" if job else f"{socket.gethostname()}-{os.getpid()}"
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Attach, work, leave; the exit code."""
+    stop = _Stop()
+    try:
+        adapt = Overrides(options.role, options.overrides)
+        name = options.name or (load_worker_key(options.key).name if options.key else None)
+        attach = Attach(options.role, name or _default_name(), os.getpid(), this_host())
+        host = _Host(options, attach, stop, adapt)
+        link = await Link.attach(options.address, attach, key=options.key)
+        _say_attached(options, link.name or attach.name)
+        while (code := await host.work(link)) is None:
+            link = await host.find_again(link.settings.reattach_s)
+            _say_attached(options, link.name or attach.name)
+    except ConfigError as error:
+        if options.parent is None:
+            print(error, file=sys.stderr)
+        else:
+            logger.error("%s", error)
+        code = 2
+    except (LinkClosed, asyncio.CancelledError) as error:
+        logger.info("Leaving before the work began: %s", error or "a signal came.")
+        code = 0
+    if code == 0 and options.role == "trainer":  # else its other ranks notice by themselves
+        await asyncio.to_thread(_dismiss_ranks)
+    return code
+
+
+def _say_attached(options: argparse.Namespace, name: str) -> None:
+    """To the person who has started this worker, or to the log of one that the controller started."""
+    if options.parent is not None:
+        logger.info("Attached to %s as %s.", options.address, name)
+        return
+    leave = "" if options.role == "trainer" else " Ctrl-C hands back what it has, and leaves."
+    print(f"Attached to {options.address} as {name}, a {options.role} worker.{leave}", flush=True)
+
+
+def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:
+    """Whether a worker made by one of them would be another; where modules were looked for does not count."""
+    nowhere: dict[str, tuple[str, ...]] = {"import_paths": ()}
+    return other is None or one.model_copy(update=nowhere) != other.model_copy(update=nowhere)
+
+
+class _Host:
+    """One worker over the lives of its controller."""
+
+    def __init__(
+        self, options: argparse.Namespace, attach: Attach, stop: "_Stop", adapt: "Overrides"
+    ) -> None:
+        self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
+        self._worker: Worker | None = None
+        self._settings: WorkerSettings | None = None
+        self._last_words: LastWords | None = None  # of a local rollout worker
+
+    async def work(self, link: Link) -> int | None:
+        """Serve one controller; the exit code, or None if it is to be looked for again."""
+        role = self._attach.role
+        try:
+            settings = self._adapt(link.settings)
+            if settings.is_private:
+                os.umask(OTHERS)
+            if self._options.parent is not None and role == "rollout":
+                await self._succeed(link)
+            # an engine takes long to make, and may hold a GPU: it goes on if nothing about it has changed
+            if self._worker is None or role != "rollout" or _differ(settings, self._settings):
+                self._worker = None
+                directory = await find_model(settings, link)
+                self._worker, self._settings = _make_worker(role, settings, directory), settings
+            self._stop.use(self._worker.drain)
+            link.on_drain = self._stop.on_request
+            await self._worker.run(link)
+            link.send(Detach(f"The worker was told to leave by {self._stop.by}."))
+            await link.flush(FLUSH_S)
+            return 0
+        except Exception as raised:  # the top of the process
+            error = _first_cause(raised)
+            if isinstance(error, LinkClosed):
+                return self._after(error, link)
+            reason = _in_words(role, error, raised)
+            with contextlib.suppress(StaleFlowError):  # the controller may be gone too; the log has it all
+                link.send(WorkerFailed(reason[:MAX_REASON_CHARS]))
+                await link.flush(FLUSH_S)
+            return 1
+        finally:
+            await link.aclose()
+
+    async def _succeed(self, link: Link) -> None:
+        """Hand over what a worker of this name had when its controller was killed, and be ready for that."""
+        self._last_words = LastWords(Path(link.settings.run_dir) / "hands" / self._attach.name)
+        found = await asyncio.to_thread(self._last_words.read)
+        if found is not None:
+            hands, policy_version = found
+            hands.cut(link.peer, ())  # so that who comes after this one names it, too
+            self._last_words.write(hands, policy_version)
+            await hand_over(link, hands, policy_version)
+            if await link.flush(FLUSH_S):  # else the next controller may have to be told
+                self._last_words.clear()
+        loop = asyncio.get_running_loop()
+
+        def cut() -> None:
+            loop.call_soon_threadsafe(link.cut, "The controller's process has ended.")
+
+        outlive_parent(self._options.parent, cut, limit_s=LAST_WORDS_S)
+
+    def _after(self, closed: LinkClosed, link: Link) -> int | None:
+        if closed.may_reattach and self._last_words is not None and self._worker is not None:
+            left = self._worker.last_words()  # type: ignore[attr-defined]
+            try:
+                if left is not None:
+                    self._last_words.write(*left)
+            except OSError as error:
+                logger.error("What this worker has in hand is lost and will be sampled again: %s", error)
+        is_local = self._options.parent is not None
+        if closed.may_reattach and not is_local and link.settings.reattach_s and not self._stop.is_leaving:
+            logger.warning("%s Looking for it for %g s.", closed, link.settings.reattach_s)
+            return None
+        logger.log(logging.ERROR if closed.is_fault else logging.INFO, "%s", closed)
+        return int(closed.is_fault)
+
+    async def find_again(self, limit_s: float) -> Link:
+        """A link to a controller at the same address. Raises: ConfigError if none comes in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._stop.use(task.cancel)
+        if self._attach.role == "trainer":
+            self._worker = None
+            gc.collect()  # a model is full of cycles, and the next one needs the room
+        looking = asyncio.create_task(self._look(limit_s), name="look for a controller")
+        try:
+            if self._attach.role == "rollout" and self._worker is not None:
+                await self._worker.go_on(looking)  # type: ignore[attr-defined]
+            return await looking
+        finally:
+            looking.cancel()
+
+    async def _look(self, limit_s: float) -> Link:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while True:
+            left_s = deadline - loop.time()
+            try:
+                return await Link.attach(
+                    self._options.address, self._attach, key=self._options.key,
+                    limit_s=min(ATTEMPT_S, max(left_s, 0.1)),
+                )  # fmt: skip
+            except NoAnswer:  # the address in a run directory may be another by then
+                if left_s <= 0:
+                    raise
+                await asyncio.sleep(RETRY_S)
+
+
+def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
+    if isinstance(error, ConfigError | RunError):
+        logger.error("%s", error)
+        return str(error)
+    logger.exception("The worker failed.", exc_info=raised)
+    if isinstance(error, ImportError):
+        return f"The {role} worker cannot import what it needs: {cannot_import(error)}"
+    return (
+        f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its log has "
+        "the traceback."
+    )
+
+
+class Overrides:
+    """What one machine does differently: `key=value` for the keys that do not touch what is computed."""
+
+    ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
+        "rollout": (
+            "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
+            "model.path", "weights.host",
+        ),
+        "reward": ("reward.processes", "reward.concurrency", "model.path"),
+        "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
+    }  # fmt: skip
+
+    def __init__(self, role: Role, words: list[str]) -> None:
+        """Raises: ConfigError if a word is no override of a key that this role may set."""
+        self._pairs: list[tuple[str, str, str]] = []
+        for word in words:
+            key, separator, value = word.partition("=")
+            if not separator or key not in self.ALLOWED[role]:
+                raise ConfigError(
+                    f"{word!r} is not something that a {role} worker can have of its own; expected KEY=VALUE "
+                    f"with one of {', '.join(self.ALLOWED[role])}. The rest is the same for all: set it "
+                    "where the controller starts."
+                )
+            if key == "weights.host":
+                require_own(value, source=key)
+            self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
+
+    def __call__(self, settings: WorkerSettings) -> WorkerSettings:
+        """The settings of this worker. Raises: ConfigError if a value does not fit."""
+        for section, field, value in self._pairs:
+            old = getattr(settings, section)
+            try:
+                new = type(old).model_validate(old.model_dump() | {field: value}, strict=False)
+            except ValidationError as error:
+                raise ConfigError(f"{section}.{field}={value}: {error.errors()[0]['msg']}.") from None
+            settings = settings.model_copy(update={section: new})
+        return settings
+
+
+def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> Worker:
+    sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
+    if role == "reward":
+        # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need
+        sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from workers.reward.worker import RewardWorker
+
+        return RewardWorker(settings, directory)
+    threads = settings.rollout.threads if role == "rollout" else settings.trainer.threads
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # read when torch is imported, below
+    if role == "rollout":
+        from workers.rollout.worker import RolloutWorker
+
+        return RolloutWorker(settings, directory)
+    from workers.trainer.worker import TrainerWorker
+
+    return TrainerWorker(settings, directory)
+
+
+def _follow(overrides: list[str]) -> int:
+    """Be a trainer rank above 0, as RANK says: no link of its own, it follows rank 0."""
+    try:
+        from workers.trainer.ranks import shared_settings
+
+        adapt, told = Overrides("trainer", overrides), shared_settings()
+        while told is not None:
+            settings = adapt(told)
+            if settings.is_private:
+                os.umask(OTHERS)
+            sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
+            os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)
+            from workers.trainer.worker import follow
+
+            told = follow(settings, model_directory(settings))
+            gc.collect()  # as in `find_again`
+    except StaleFlowError as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+def _dismiss_ranks() -> None:
+    """Let the other ranks of this trainer end with it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    from workers.trainer.ranks import dismiss
+
+    try:
+        dismiss()
+    except (ConfigError, RuntimeError) as error:
+        logger.info("The other ranks were gone before they could be told to end: %s", error)
+
+
+def model_directory(settings: WorkerSettings) -> str:
+    """Where the model lies: `model.path`, in the run directory if a factory makes it there."""
+    base = Path(settings.run_dir) if settings.model.factory is not None else Path.cwd()
+    return str(base / settings.model.path)
+
+
+async def find_model(settings: WorkerSettings, link: Link) -> str:
+    """Where the model lies here; on a machine without one, its small files, which the controller sends.
+
+    Raises: LinkClosed, RemoteError. Where the controller has none either, an engine may not need one.
+    """
+    directory = model_directory(settings)
+    if (Path(directory) / "config.json").is_file():
+        return directory
+    link.send(FetchModel())
+    message, frames = await link.receive()
+    if not isinstance(message, ModelFiles):
+        raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
+    if not message.names or (Path(directory) / "config.json").is_file():  # it was made just now
+        return directory
+    kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
+    logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)
+    return str(kept)
+
+
+class _Stop:
+    """What signals do: the first drains (or cancels what comes before the work), the second ends the
+    process."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._leave: Callable[[], Any] = task.cancel
+        self.is_leaving = False
+        self.by = "a signal"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+
+    def use(self, drain: Callable[[], None]) -> None:
+        self._leave = drain
+
+    def on_request(self) -> None:
+        """The controller asks, on behalf of an operator."""
+        if not self.is_leaving:
+            self.is_leaving, self.by = True, "the operator"
+            logger.info("The controller asks this worker to hand back what is in hand, and to leave.")
+            self._leave()
+
+    def _on_signal(self, number: int) -> None:
+        if self.is_leaving:
+            logger.warning("A second signal: ending at once.")
+            os._exit(128 + number)
+        self.is_leaving = True
+        logger.info("%s: handing back what is in hand, then leaving.", signal.Signals(number).name)
+        self._leave()
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    main()

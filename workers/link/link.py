@@ -1,0 +1,232 @@
+"""A worker's line to the controller: attach, talk, beat, leave.
+
+Invariants: beats leave from the event loop that does the work, so a hung worker falls silent; a controller
+that is silent for the lease ends the link, but a stall of our own is not held against it; after the link is
+closed, everything raises LinkClosed with the reason. The inbox is bounded by what the controller lets be
+outstanding.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from pydantic import ValidationError
+
+from protocol.errors import ConfigError, NoAnswer, StaleFlowError
+from protocol.ids import PeerId
+from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Welcome
+from protocol.settings import WorkerSettings, load_settings
+from protocol.wire.endpoints import find_endpoint
+from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
+from protocol.wire.sockets import GARBLED, REFUSED
+from protocol.wire.transport import Connection, Frames
+
+LINGER_MS = 500  # for the last acknowledgement to reach the wire
+BROKEN_HANDSHAKES = 3  # in a row: the other end is no controller that knows us, rather than one that starts
+
+
+class LinkClosed(StaleFlowError):
+    """The conversation is over. After a fault the worker must not go on, unless it may attach again."""
+
+    def __init__(self, reason: str, is_fault: bool, *, may_reattach: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_fault = is_fault
+        self.may_reattach = may_reattach
+
+
+class Link:
+    """One attached worker's end. Made by `attach`."""
+
+    settings: WorkerSettings
+
+    def __init__(self, endpoint: str, key: WorkerKey | None = None) -> None:
+        self.arrived = asyncio.Event()
+        """Set while something waits in the inbox, once the link is closed, and by `wake`."""
+        self.on_drain: Callable[[], None] = lambda: None
+        """Called when the controller asks this worker to leave."""
+        self._inbox: deque[tuple[Message, Frames]] = deque()
+        self._closed: LinkClosed | None = None
+        self._connection = Connection(
+            endpoint, on_message=self._take, on_fault=self._blame, on_refusal=self._refused, key=key
+        )
+        self._key = key
+        self.endpoint = endpoint
+        """Of the controller."""
+        self.weights_key: ServerKey | None = None
+        """Of the run's weights channel; None where nobody else can listen."""
+        self._broken_handshakes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.name = ""  # that the controller calls this worker by
+        self._beat_s = self._lease_s = 0.0
+        self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
+
+    @classmethod
+    async def attach(
+        cls, address: str, attach: Attach, *, key: str | None = None, limit_s: float = 60.0
+    ) -> "Link":
+        """A link that was welcomed. `address` is an endpoint, or a run directory that holds a file `address`;
+        `key` is a key file, needed where the controller has keys, unless the run directory holds one.
+
+        Raises: NoAnswer if nobody answers; ConfigError if the controller refuses; LinkClosed if its run is
+        over.
+        """
+        endpoint, local_key = find_endpoint(address)
+        file = key or local_key
+        link = cls(endpoint, load_worker_key(file) if file else None)
+        try:
+            link._connection.start()
+            link.send(attach)
+            async with asyncio.timeout(limit_s):
+                message, _ = await link.receive()
+            if not isinstance(message, Welcome):
+                raise ConfigError(
+                    f"The controller at {address} answered Attach with {type(message).__name__}; expected "
+                    "Welcome. Install the same release on both sides."
+                )
+            link._begin(message)
+        except BaseException as error:
+            await link.aclose()
+            if isinstance(error, TimeoutError):
+                raise NoAnswer(
+                    f"No controller answered at {address} within {limit_s:g} s. Is the run alive? Give the "
+                    "address that it printed, or its run directory."
+                ) from None
+            if isinstance(error, LinkClosed) and (error.is_fault or error.may_reattach):
+                kind = NoAnswer if error.may_reattach else ConfigError
+                raise kind(f"The controller at {address} refused this worker: {error.reason}") from None
+            raise
+        return link
+
+    def send(self, message: Message, *frames: bytes) -> None:
+        """Send in order. Raises: LocalError if a frame is too large or the controller has stopped reading."""
+        self._connection.send(message, frames)
+
+    async def receive(self) -> tuple[Message, Frames]:
+        """The next message. Raises: LinkClosed."""
+        while (item := self.receive_nowait()) is None:
+            await self.arrived.wait()
+        return item
+
+    def receive_nowait(self) -> tuple[Message, Frames] | None:
+        """The next message, or None, which also clears `arrived`. Raises: LinkClosed."""
+        if self._inbox:
+            return self._inbox.popleft()
+        if self._closed is not None:
+            raise self._closed
+        self.arrived.clear()
+        return None
+
+    @property
+    def peer(self) -> PeerId:
+        """Who this worker is to the controller."""
+        return self._connection.routing_id.hex()
+
+    def unacknowledged(self) -> list[tuple[Message, Frames]]:
+        """What was sent, in order, that the controller may not have kept."""
+        return self._connection.unacknowledged()
+
+    def wake(self) -> None:
+        """Let whoever waits for `arrived` look around."""
+        self.arrived.set()
+
+    def cut(self, reason: str) -> None:
+        """The controller is known to be gone, sooner than its silence would tell."""
+        self._close(LinkClosed(reason, True, may_reattach=True))
+
+    async def flush(self, limit_s: float) -> bool:
+        """Whether the controller acknowledged everything sent within `limit_s` seconds."""
+        self.send(Beat())  # its answer carries the acknowledgement
+        return await self._connection.flush(limit_s)
+
+    async def aclose(self) -> None:
+        """Stop beating and free the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close(LinkClosed("This worker has closed its link.", False))
+        self._connection.close(linger_ms=LINGER_MS)
+
+    def _begin(self, welcome: Welcome) -> None:
+        try:
+            self.settings = load_settings(welcome.settings)
+        except ValidationError as error:
+            raise ConfigError(
+                f"The controller's settings do not fit this worker: {error.errors()[0]['msg']} at "
+                f"{error.errors()[0]['loc']}. Install the same release on both sides."
+            ) from None
+        if welcome.weights_key:
+            self.weights_key = ServerKey.model_validate_json(welcome.weights_key)
+        self.name = welcome.name
+        self._beat_s, self._lease_s = welcome.beat_s, welcome.lease_s
+        loop = asyncio.get_running_loop()
+        self._beaten_at = loop.time()
+        self._timer = loop.call_later(self._beat_s, self._beat)
+
+    def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late_s = now - self._beaten_at - self._beat_s
+        if late_s > self._beat_s:
+            self._heard_at += late_s  # we were stopped ourselves; what was said meanwhile waits to be read
+        self._beaten_at = now
+        silent_s = now - self._heard_at
+        if silent_s > self._lease_s:
+            self._close(
+                LinkClosed(
+                    f"The controller has been silent for {silent_s:.1f} s; expected a sign of life every "
+                    f"{self._beat_s:g} s. It is gone or unreachable.",
+                    True,
+                    may_reattach=True,
+                )
+            )
+            return
+        self._connection.send(Beat())
+        self._timer = loop.call_later(self._beat_s, self._beat)
+
+    def _take(self, message: Message, frames: Frames) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        if isinstance(message, Close):
+            self._connection.send(Beat())  # carries the acknowledgement that lets the controller end
+            self._close(LinkClosed(message.reason, message.is_fault))
+        elif isinstance(message, Reattach):
+            text = "The controller does not know this worker any more: it was started again, or gave it up."
+            self._close(LinkClosed(text, False, may_reattach=True))
+        elif isinstance(message, Drain):
+            self.on_drain()
+        elif not isinstance(message, Beat):
+            self._inbox.append((message, frames))
+            self.arrived.set()
+
+    def _blame(self, reason: str) -> None:
+        self._close(LinkClosed(f"The controller broke the protocol: {reason}", True))
+
+    def _refused(self, what: int) -> None:
+        """A handshake failed. Once attached, the lease decides."""
+        if self._lease_s:
+            return
+        if what == REFUSED and self._key is not None:
+            text = (
+                f"the key {self._key.name!r} is unknown there, or was revoked. Ask for a new one: "
+                "launch.py keygen."
+            )
+        elif what == GARBLED and self._key is None:
+            text = "it asks for a key. Give the file that `launch.py keygen` made: --key FILE."
+        elif what == GARBLED:
+            text = "it has no keys, and this worker was given one. Leave --key out, or check the address."
+        else:
+            self._broken_handshakes += 1
+            if self._broken_handshakes == BROKEN_HANDSHAKES:
+                known = (
+                    f"has another key than the one in that of {self._key.name!r}, or none"
+                    if self._key
+                    else ("asks for a key (--key FILE), or is none of ours")
+                )
+                text = f"it closes the connection during the handshake: it {known}."
+                self._close(LinkClosed(text, True, may_reattach=True))
+            return
+        self._close(LinkClosed(text, True))
+
+    def _close(self, closed: LinkClosed) -> None:
+        if self._closed is None:
+            self._closed = closed
+        self.arrived.set()

@@ -1,0 +1,68 @@
+"""LoRA layers in the trainer's model, by peft.
+
+Invariants: every rank begins with the same adapter, whose B is 0, so version 0 is the model itself; the model
+is frozen, and the adapter is float32 whatever the model's precision; peft is imported only where a run asks
+for it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.errors import ConfigError
+from protocol.settings import LoraSettings
+from workers.models.lora import PREFIX, adapter_config, target_layers
+
+ADAPTER = "policy"  # peft's name of the only adapter; not in any file
+
+
+def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> list[str]:
+    """Put an adapter beside its layers, in place, before the model is sharded; the names of those layers.
+
+    Raises: ConfigError if peft is missing, or the model has no such layers.
+    """
+    try:
+        from peft import PeftConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError(
+            f"`trainer.lora.rank` is {lora.rank}, but peft cannot be imported here: {error}. Install it "
+            "where the trainer runs: pip install -e '.[workers]'; or set trainer.lora.rank: 0."
+        ) from error
+    layers = list(target_layers(model, lora))
+    config = PeftConfig.from_peft_type(**adapter_config(lora, layers, model.name_or_path))
+    config.inference_mode = False
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    for parameter in adapter_tensors(model).values():
+        parameter.data = parameter.data.float()  # peft gave it the layer's own dtype
+    return layers
+
+
+def adapter_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The adapter's parameters by their names in peft's files; {} of a model that has none."""
+    return {
+        PREFIX + name.replace(f".{ADAPTER}.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if f".{ADAPTER}." in name and ".lora_" in name
+    }
+
+
+@contextmanager
+def without_adapter(model: PreTrainedModel) -> Iterator[None]:
+    """Forward passes of the model as it was before training; a model without an adapter is left as it is."""
+    if not adapter_tensors(model):
+        yield
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)

@@ -1,0 +1,89 @@
+"""Runs a model factory once, in a process of its own.
+
+`python -m workers.models.prepare --factory PATH --directory DIR --seed N`
+
+Invariants: DIR appears complete or not at all (the factory writes aside, then one rename); nothing is written
+when DIR exists; standard output carries lines `progress FRACTION TEXT` with FRACTION from 0 to 1; a failure
+is one paragraph on standard error and exit code 1.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import traceback
+from pathlib import Path
+
+from protocol.errors import ConfigError, StaleFlowError
+from protocol.importing import load_object
+from protocol.model_files import aside_of, remove_unfinished
+from protocol.private_files import OTHERS
+from protocol.stacks import dump_on_signal
+
+
+def prepare(factory: str, directory: Path, *, seed: int) -> None:
+    """Make the model at `directory` with the factory that the import path names; returns at once if it is
+    there.
+
+    Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json.
+    """
+    if directory.exists():
+        report(1.0, f"model found at {directory}")
+        return
+    report(0.0, f"loading {factory}")
+    make = load_object(factory)
+    os.umask(umask := os.umask(OTHERS))  # only so can it be read
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(directory)
+    aside = aside_of(directory)
+    try:
+        make(str(aside), seed=seed, progress=report)
+        if not (aside / "config.json").is_file():
+            raise ConfigError(
+                f"The model factory {factory} returned, but wrote no config.json: its directory holds "
+                f"{sorted(path.name for path in aside.iterdir())}. Let it save model and tokenizer with "
+                "save_pretrained to the directory that it is given."
+            )
+        aside.chmod(0o777 & ~umask)  # mkdtemp makes it private; workers may run as another user of the group
+        aside.rename(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    report(1.0, f"model written to {directory}")
+
+
+def report(fraction: float, text: str) -> None:
+    """Tell the parent process how far the work is, on one line."""
+    print(f"progress {min(max(fraction, 0.0), 1.0):.3f} {' '.join(text.split())}", flush=True)
+
+
+def main() -> int:
+    """Exit code of the process: 0 when the model is there, else 1."""
+    parser = argparse.ArgumentParser(description="Run a model factory once.")
+    parser.add_argument("--factory", required=True, help="module:function or file.py:function")
+    parser.add_argument("--directory", required=True, type=Path)
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--private", action="store_true", help="make it for this user only")
+    arguments = parser.parse_args()
+    dump_on_signal()
+    if arguments.private:
+        os.umask(OTHERS)
+    try:
+        prepare(arguments.factory, arguments.directory.absolute(), seed=arguments.seed)
+    except StaleFlowError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Exception as error:  # top of the process: whatever the user's factory raises ends it here
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        print(
+            f"The model factory {arguments.factory} failed: {type(error).__name__}: {error} "
+            f"({frame.filename}, line {frame.lineno}). Expected it to write a Hugging Face model and "
+            "tokenizer to the directory that it is given; mend it, or set model.path to a model that "
+            "exists.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

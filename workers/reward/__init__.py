@@ -1,0 +1,1 @@
+"""The reward worker: encodes prompts, and scores responses in processes of the reward function."""

@@ -1,0 +1,83 @@
+"""Keeps the process of a reward function, and ends all that this has started.
+
+`python -m workers.reward.keeper FUNCTION` forks: the child is process, the parent waits.
+Invariants: when the worker closes the pipe or is gone, or the child ends, nothing that the child has started
+is left, also what has a session of its own or has lost its parent; this process ends as its child did.
+"""
+
+import os
+import resource
+import select
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+
+from workers.link.parent import die_with_parent
+from workers.reward.descendants import adopt_orphans, kill_and_reap
+
+
+def main() -> None:
+    """Never returns in the keeper; in the child, serves the function."""
+    adopt_orphans()
+    keeper = os.getpid()
+    child = os.fork()  # before anything is imported that could start a thread
+    if child:
+        _keep(child)
+    os.setsid()  # code that signals its process group is not to hit its keeper
+    die_with_parent(keeper)
+    from workers.reward import process
+
+    process.main(sys.argv[1])
+
+
+def _keep(child: int) -> None:
+    os.close(1)  # so that the worker sees when the child closes it
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _noted)
+    poll = select.poll()
+    poll.register(0, 0)  # tells only that the worker has closed it; what is written there is for the child
+    poll.register(reader, select.POLLIN)
+    status = None
+    while status is None:
+        if any(descriptor == 0 for descriptor, _ in poll.poll()):
+            break
+        signals = os.read(reader, 4096)
+        if signal.SIGTERM in signals or signal.SIGHUP in signals:
+            break
+        status = _reap(child)
+    rest = kill_and_reap(child)
+    _end_as(status if status is not None else rest)
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """The wake-up descriptor says what there is to know."""
+
+
+def _reap(child: int) -> int | None:
+    """Take leave of everything that has ended; the wait status of `child` if it is among that."""
+    status = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+            if ended[0] == child:
+                status = ended[1]
+    return status
+
+
+def _end_as(status: int | None) -> None:
+    code = 1 if status is None else os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

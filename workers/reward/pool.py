@@ -1,0 +1,195 @@
+"""The processes that call the reward function, and the groups that wait for one.
+
+Invariants: the event loop never runs the user's code and never waits for it; a sync function has one group at
+a time in each process, an async one as many as `concurrency` calls allow; a process that was killed or has
+died is replaced; none is left behind the pool.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from protocol.errors import ConfigError, RunError
+from workers.reward.child import AskAgain, Call, Kind, Limits, LoopBlocked, RewardChild, ScoringFailed
+
+__all__ = ["RewardPool", "ScoringFailed"]
+
+logger = logging.getLogger(__name__)
+
+START_LIMIT_S = 300.0  # to import the user's module, which may pull in a large library
+GRACE_S = 5.0  # for a cancelled call to close what it has opened
+MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
+ROOT = Path(__file__).resolve().parent.parent  # where this package lies
+
+
+class RewardPool:
+    """`processes` children around the function with this import path, within `async with`."""
+
+    def __init__(
+        self, function: str, *, processes: int, timeout_s: float, concurrency: int = 1,
+        grace_s: float = GRACE_S, import_paths: Sequence[str] = (), field: str = "reward.function",
+    ) -> None:  # fmt: skip
+        """`field`: the key of the configuration that names the function."""
+        self._function, self._field = function, field
+        self._count, self._concurrency = processes, concurrency
+        self._limits = Limits(timeout_s, grace_s)
+        paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        self._tasks = asyncio.TaskGroup()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._children: list[RewardChild] = []
+        self._waiting: deque[Call] = deque()
+        self._kind: Kind | None = None
+        self._idle_deaths = 0
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all children, at once. Raises: as `start`, in a group, if one could not be replaced."""
+        self._is_closed = True
+        for child in self._children:
+            child.end("The worker ends.")
+        for task in self._starting:
+            task.cancel()
+        if not isinstance(error, asyncio.CancelledError):
+            kind = error = trace = None  # no fault of a child: not to be told as one
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            for child in list(self._children):
+                await child.gone.wait()
+
+    async def start(self) -> None:
+        """Start the children. Raises: ConfigError if the function cannot be imported or adapted; RunError."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(self._count):
+                tasks.create_task(self._add_child(), name=f"reward process {number}")
+
+    def capacity(self, group_size: int) -> int:
+        """Groups of so many responses that are scored at once. The children have started."""
+        assert self._kind is not None
+        if not self._kind.is_async:
+            return self._count
+        return self._count * max(1, self._concurrency // (group_size if self._kind.is_per_response else 1))
+
+    async def score(self, request: tuple[Any, ...], *, members: int) -> list[float]:
+        """The rewards of one request (see reward_process) for so many responses. Raises: ScoringFailed."""
+        loop = asyncio.get_running_loop()
+        call = Call(request, members, loop.create_future())
+        self._waiting.append(call)
+        try:
+            while True:
+                self._hand_out()
+                try:
+                    return await call.answer
+                except AskAgain as again:
+                    call.is_alone = call.is_alone or again.is_alone
+                    if isinstance(again, LoopBlocked):
+                        self._be_serial()
+                    call.answer = loop.create_future()
+                    self._waiting.appendleft(call)
+        finally:
+            if call in self._waiting:
+                self._waiting.remove(call)
+
+    def _be_serial(self) -> None:
+        if self._concurrency > 1:
+            self._concurrency = 1
+            logger.warning(
+                "The reward function is async, but blocked its event loop for most of `reward.timeout_s`, so "
+                "that calls waited for one another. From now on each process has one group at a time. Await "
+                "what blocks, or declare the function without `async` and raise `reward.processes`."
+            )
+
+    # -- who scores what --------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        """Give the oldest calls to the children with the fewest in hand, as far as there is room."""
+        while self._waiting:
+            free = [child for child in self._children if self._has_room(child, self._waiting[0])]
+            if not free:
+                return
+            min(free, key=lambda child: len(child.calls)).send(self._waiting.popleft())
+
+    def _has_room(self, child: RewardChild, call: Call) -> bool:
+        if not child.is_open or child.kind is None:
+            return False
+        if not child.calls:
+            return True
+        together = [*child.calls.values(), call]
+        if not child.kind.is_async or any(one.is_alone for one in together):
+            return False
+        return sum(_weight(child.kind, one) for one in together) <= self._concurrency
+
+    # -- children ---------------------------------------------------------------------------------------
+
+    async def _add_child(self) -> None:
+        """Raises: ConfigError, RunError."""
+        child = RewardChild(self._limits, on_answer=self._on_answer, on_gone=self._on_gone)
+        await asyncio.get_running_loop().subprocess_exec(
+            lambda: child,
+            sys.executable, "-P", "-m", "workers.reward.keeper", self._function,
+            stdin=PIPE, stdout=PIPE, stderr=None, env=self._environment, start_new_session=True,
+        )  # fmt: skip
+        if not child.gone.is_set():
+            self._children.append(child)
+        if self._is_closed:
+            child.end("The worker ends.")
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                self._kind = await child.ready
+        except ConfigError as error:
+            raise ConfigError(f"`{self._field}` cannot be used. {error}") from None
+        except (TimeoutError, RunError):
+            if self._is_closed:
+                return
+            child.end("It has not imported the module by then.")
+            await child.gone.wait()
+            raise RunError(
+                f"The process of the reward function {self._function!r} did not start; expected it to import "
+                f"the module within {START_LIMIT_S:g} s. {child.reason}"
+            ) from None
+        self._hand_out()
+
+    def _on_answer(self) -> None:
+        self._idle_deaths = 0
+        self._hand_out()
+
+    def _on_gone(self, child: RewardChild) -> None:
+        if child in self._children:
+            self._children.remove(child)
+        if child.kind is not None and not self._is_closed:  # else whoever starts it tells
+            task = self._tasks.create_task(self._replace(child), name="reward process again")
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _replace(self, child: RewardChild) -> None:
+        """Raises: ConfigError, RunError."""
+        if child.calls:
+            logger.info("%s It is started again.", child.reason)
+        else:
+            logger.warning("%s It is started again.", child.reason)
+            self._idle_deaths += 1
+        if self._idle_deaths >= MAX_IDLE_DEATHS:
+            raise RunError(
+                f"The process of the reward function {self._function!r} has ended {self._idle_deaths} times "
+                f"in a row while nothing was asked of it. {child.reason} Look for what its module starts."
+            )
+        await self._add_child()
+
+
+def _weight(kind: Kind, call: Call) -> int:
+    """Calls of the function that a group takes."""
+    return call.members if kind.is_per_response else 1

@@ -1,0 +1,151 @@
+"""The process in which the user's reward function runs, below its keeper (reward_keeper).
+
+Invariants: only this process imports or calls the user's code; what the code prints or reads cannot touch the
+pipe to the worker, because standard output is standard error here; each call is answered once, in any
+order, and a copy of this process that the code has forked answers nothing.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+from protocol.stacks import dump_on_signal
+from workers.reward.functions import Scorer, ScoreRequest, adapt, is_async, is_per_response
+from workers.reward.pipe import (
+    BEGUN,
+    BROKEN,
+    CANCEL,
+    CLOSED,
+    FAILED,
+    HEARD,
+    READY,
+    SCORE,
+    SCORED,
+    SECRET_BYTES,
+    Packets,
+    packet,
+)
+
+BEAT_S = 0.25
+
+
+class Pipe:
+    """The descriptors to the worker, moved to where the user's code does not look for them."""
+
+    def __init__(self) -> None:
+        self.requests, self._replies = os.dup(0), os.dup(1)
+        self._identity = self._look()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        self._secret = b""
+        while len(self._secret) < SECRET_BYTES:
+            self._secret += os.read(self.requests, SECRET_BYTES - len(self._secret)) or sys.exit(1)
+        os.register_at_fork(after_in_child=self._close)
+
+    def write(self, *parts: Any) -> None:
+        """Send one packet; ends the process if the pipe is not there any more."""
+        data = packet(*parts, secret=self._secret)
+        if self._look() != self._identity:
+            os._exit(CLOSED)  # another file may have its number by now
+        while data:
+            data = data[os.write(self._replies, data) :]
+
+    def _look(self) -> list[tuple[int, int]]:
+        try:
+            return [(s.st_dev, s.st_ino) for s in map(os.fstat, (self.requests, self._replies))]
+        except OSError:
+            return []
+
+    def _close(self) -> None:
+        if self._look() == self._identity:
+            os.close(self.requests)
+            os.close(self._replies)
+
+
+class Server:
+    """Calls the function as often at once as it is asked to."""
+
+    def __init__(self, pipe: Pipe, scorer: Scorer) -> None:
+        self._pipe, self._scorer = pipe, scorer
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._blocked_s, self._beat_due_s = 0.0, 0.0
+
+    async def run(self) -> None:
+        """Serve until the worker closes the pipe."""
+        loop = asyncio.get_running_loop()
+        ended, packets = asyncio.Event(), Packets()
+        self._beat_due_s = loop.time()
+        self._beat()
+        async with asyncio.TaskGroup() as tasks:
+
+            def read() -> None:
+                if not (data := os.read(self._pipe.requests, 1 << 20)):
+                    ended.set()
+                for kind, number, *request in packets.feed(data):
+                    if kind == SCORE:
+                        call = self._score(number, *request)
+                        self._calls[number] = tasks.create_task(call, name=f"call {number}")
+                    elif kind == CANCEL and number in self._calls:
+                        self._pipe.write(HEARD, number, self._blocked())
+                        self._calls[number].cancel()
+
+            loop.add_reader(self._pipe.requests, read)
+            await ended.wait()
+            os._exit(0)  # calls in hand are nobody's any more, and may not obey
+
+    async def _score(self, number: int, group: int, row: bytes, text: str, *rest: Any) -> None:
+        self._pipe.write(BEGUN, number, self._blocked())
+        try:
+            columns = json.loads(row)
+            request = ScoreRequest(group, columns, columns.get("prompt", text), *rest)
+            answer = SCORED, await self._scorer(request)
+        except ConfigError as error:
+            answer = FAILED, str(error)
+        except BaseException as error:  # whatever the user's code raises, KeyboardInterrupt and such included
+            what = "".join(traceback.format_exception_only(error)).strip()
+            lines = "".join(traceback.format_exception(error))
+            answer = FAILED, f"The reward function raised {what}.\n{lines}"
+        del self._calls[number]
+        self._pipe.write(answer[0], number, answer[1])
+
+    def _beat(self) -> None:
+        """Note by how much the event loop is late: so long was it blocked by what does not await."""
+        loop = asyncio.get_running_loop()
+        self._blocked_s, self._beat_due_s = self._blocked(), loop.time() + BEAT_S
+        loop.call_later(BEAT_S, self._beat)
+
+    def _blocked(self) -> float:
+        return self._blocked_s + max(0.0, asyncio.get_running_loop().time() - self._beat_due_s)
+
+
+def main(function: str) -> None:
+    """Serve calls of the function with this import path until the worker closes the pipe."""
+    dump_on_signal()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
+    pipe = Pipe()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
+    try:
+        target = load_object(function)
+        scorer = adapt(target)
+    except ConfigError as error:
+        pipe.write(BROKEN, str(error))
+        sys.exit(1)
+    pipe.write(READY, is_async(target), is_per_response(target))
+    with asyncio.Runner() as runner:  # one loop for all calls: an async function may keep a client open
+        loop = runner.get_loop()
+        serving = loop.create_task(Server(pipe, scorer).run(), name="reward function")
+        while True:
+            try:
+                loop.run_until_complete(serving)
+            except (SystemExit, KeyboardInterrupt) as error:  # of a task that the user's code has started
+                traceback.print_exception(error)
+                if serving.done():
+                    raise

@@ -1,0 +1,83 @@
+"""Calls a reward function once, for `launch.py check --call-reward`; by way of `protocol.asking`.
+
+Invariant: the function gets what it would get in a run, but for token ids, which are made up; it has the time
+that it would have.
+"""
+
+import asyncio
+import signal
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+from workers.reward import functions
+from workers.reward.functions import ScoreRequest, adapt
+
+OURS = (__file__, functions.__file__)
+
+
+class _TooLong(BaseException):
+    """Not an Exception, so that the function does not take it for one of its own."""
+
+
+def answer(question: Mapping[str, Any]) -> tuple[str | None, list[float]]:
+    """(what went wrong, the rewards)."""
+    limit_s = question["timeout_s"]
+    try:
+        row = question["row"] or _first_row(**question["prompts"])
+        scorer = adapt(load_object(question["function"]))
+        request = _request(row, list(question["responses"]))
+        with _within(limit_s):
+            return None, asyncio.run(scorer(request))  # type: ignore[arg-type]  # a coroutine
+    except ConfigError as error:
+        return str(error), []
+    except _TooLong:
+        return f"it took longer than `reward.timeout_s` = {limit_s:g} s, after which a run cuts it off.", []
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        return f"it raised {type(error).__name__}: {error}.\n{_where(error)}", []
+
+
+def _where(error: BaseException) -> str:
+    """The part of the traceback that is in the user's code."""
+    trace = traceback.extract_tb(error.__traceback__)
+    ours = [place for place, frame in enumerate(trace) if frame.filename in OURS]
+    return "".join(traceback.format_list(trace[ours[-1] + 1 :] if ours else trace)).rstrip()
+
+
+def _first_row(path: str, seed: int, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Of a function of prompts, with the names that the reward knows."""
+    row = dict(next(iter(load_object(path)(seed=seed))))
+    return {name: value for name, value in row.items() if name not in columns.values()} | {
+        name: row[source] for name, source in columns.items()
+    }
+
+
+def _request(row: Mapping[str, Any], responses: list[str]) -> ScoreRequest:
+    return ScoreRequest(
+        group=0,
+        row=row,
+        prompt=row.get("prompt"),
+        prompt_ids=[0],
+        completions=responses,
+        completion_ids=[[*range(len(response.split()))] for response in responses],
+        endings=["stop"] * len(responses),
+    )
+
+
+@contextmanager
+def _within(limit_s: float) -> Iterator[None]:
+    """Raises: _TooLong in the midst of whatever goes on."""
+
+    def too_late(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

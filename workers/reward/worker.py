@@ -1,0 +1,258 @@
+"""The reward worker: turns prompts into token ids, and responses into rewards.
+
+Invariants: every Encode and every Score gets exactly one answer; the user's function runs in processes of its
+own; tokenizing runs in a thread, one call at a time; torch is not needed.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import ConfigError
+from protocol.messages import (
+    Encode,
+    ExamplesEncoded,
+    GroupScored,
+    Message,
+    PromptsEncoded,
+    Ready,
+    Score,
+    ScoreFailed,
+)
+from protocol.model_files import vocabulary_of
+from protocol.settings import WorkerSettings
+from workers.link.link import Link
+from workers.reward.pool import RewardPool, ScoringFailed
+
+logger = logging.getLogger(__name__)
+
+MAX_ROW_CHARS = 500  # of a row that is shown to a person
+MAX_REASON_CHARS = 16_000
+
+
+class RewardWorker:
+    """A tokenizer and a pool of reward processes behind a link."""
+
+    _tokenizer: Any
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._tokenizing = asyncio.Lock()
+        self._pool = self._evaluation_pool = self._make_pool(settings.reward.function)
+        other = settings.evaluation_function
+        if other and other != settings.reward.function:
+            self._evaluation_pool = self._make_pool(other, field="evaluation.reward_function")
+        self._is_draining = False
+        self._vocabulary = vocabulary_of(Path(model_directory))
+
+    def _make_pool(self, function: str, field: str = "reward.function") -> RewardPool:
+        reward, import_paths = self._settings.reward, self._settings.import_paths
+        return RewardPool(
+            function, processes=reward.processes, concurrency=reward.concurrency, timeout_s=reward.timeout_s,
+            import_paths=import_paths, field=field,
+        )  # fmt: skip
+
+    def drain(self) -> None:
+        """Return from `run` at once: a score in hand is asked of another worker."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained. Raises: LinkClosed, ConfigError if the tokenizer or the function is no
+        good."""
+        self._link = link
+        is_supervised = self._settings.trainer.is_supervised
+        if not self._settings.reward.function and not is_supervised:
+            raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
+        async with contextlib.AsyncExitStack() as stack:
+            pools = () if is_supervised else {self._pool, self._evaluation_pool}
+            for pool in pools:
+                await stack.enter_async_context(pool)
+            async with asyncio.TaskGroup() as tasks:
+                for pool in pools:
+                    tasks.create_task(pool.start(), name="reward pool")
+                self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
+            capacity = 0 if is_supervised else self._pool.capacity(self._settings.rollout.group_size)
+            link.send(Ready(0, capacity, 0))
+            reward = self._settings.reward
+            text = "Ready: %d processes for %s, %d groups at once."
+            logger.info(text, reward.processes, reward.function or "no function", capacity)
+            await self._serve(link)
+
+    async def _serve(self, link: Link) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            pending: set[asyncio.Task[None]] = set()
+            while not self._is_draining:
+                while (item := link.receive_nowait()) is not None:
+                    task = tasks.create_task(self._handle(*item), name=type(item[0]).__name__)
+                    pending.add(task)
+                    task.add_done_callback(pending.discard)
+                await link.arrived.wait()
+            for task in pending:
+                task.cancel()
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Encode():
+                async with self._tokenizing:
+                    answer = await asyncio.to_thread(self._encode, message.groups, frames)
+                self._link.send(*answer)
+            case Score():
+                await self._score(message, frames)
+            case _:
+                logger.warning("A reward worker has no use for %s; ignored.", type(message).__name__)
+
+    def _encode(self, groups: tuple[int, ...], frames: tuple[bytes, ...]) -> tuple[Any, ...]:
+        encoded: list[tuple[int, ...]] = []
+        refused: list[tuple[int, str]] = []
+        buffers: list[bytes] = []
+        rollout, is_supervised = self._settings.rollout, self._settings.trainer.is_supervised
+        for group, frame in zip(groups, frames, strict=True):
+            try:
+                ids = encode_prompt(self._tokenizer, frame, limit=rollout.max_prompt_tokens)
+                counts = [len(ids)]
+                if is_supervised:
+                    ids, prompt = [*ids], ids
+                    ids += encode_response(self._tokenizer, frame, prompt, limit=rollout.max_response_tokens)
+                    counts.append(len(ids) - len(prompt))
+                check_vocabulary(ids, self._vocabulary)
+            except Exception as error:  # tokenizers and chat templates raise whatever they like
+                reason = str(error)[:MAX_REASON_CHARS]
+                refused.append((group, f"{reason} Row: {_shorten(frame.decode(errors='replace'))}"))
+            else:
+                encoded.append((group, *counts))
+                buffers.append(np.asarray(ids, dtype="<i4").tobytes())
+        answer = ExamplesEncoded if is_supervised else PromptsEncoded
+        return answer(tuple(encoded), tuple(refused)), *buffers  # pyright: ignore[reportArgumentType]
+
+    async def _score(self, score: Score, frames: tuple[bytes, ...]) -> None:
+        row, prompt, *responses = frames
+        prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
+        try:
+            text, *completions = await self._decode([prompt_ids, *completion_ids])
+            endings = [item.ending for item in score.items]
+            request = (score.group, row, text, prompt_ids, completions, completion_ids, endings)
+            pool = self._evaluation_pool if score.is_evaluation else self._pool
+            rewards = await pool.score(request, members=len(endings))
+        except ScoringFailed as error:
+            reason = str(error)
+            if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
+                reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
+            shown = _shorten(row.decode(errors="replace"))
+            self._link.send(ScoreFailed(score.group, score.attempt, reason, shown))
+        else:
+            self._link.send(GroupScored(score.group, score.attempt, tuple(rewards)))
+
+    async def _decode(self, sequences: list[list[int]]) -> list[str]:
+        """Raises: ScoringFailed."""
+
+        def decode() -> list[str]:
+            return [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in sequences]
+
+        try:
+            async with self._tokenizing:
+                return await asyncio.to_thread(decode)
+        except Exception as error:  # tokenizers raise whatever they like
+            raise ScoringFailed(
+                f"The tokenizer cannot turn these tokens into text: {type(error).__name__}: {error}. "
+                "Check that `model.path` is the model that the responses were sampled from."
+            ) from None
+
+
+def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
+    """The token ids of a row: its `prompt_ids`, or its `prompt`, a string or a list of chat messages.
+
+    Raises: ValueError in words if there is no prompt, or one of more than `limit` tokens; whatever the chat
+    template raises.
+    """
+    row = json.loads(row_json)
+    ids, prompt = row.get("prompt_ids"), row.get("prompt")
+    if ids is not None:
+        if not isinstance(ids, list) or not all(type(n) is int and 0 <= n < 2**31 for n in ids):
+            raise ValueError("`prompt_ids` is not a list of token ids (integers from 0).")
+    elif isinstance(prompt, str):
+        ids = tokenizer(prompt)["input_ids"] if prompt else []
+    elif isinstance(prompt, list):
+        ids = prompt and tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+    else:
+        raise ValueError(
+            f"`prompt` is {type(prompt).__name__}; expected a string or a list of chat messages. Map the "
+            "column that holds it in `data.columns`."
+        )
+    if not ids:
+        raise ValueError("The prompt is empty; expected at least one token.")
+    if len(ids) > limit:
+        raise ValueError(
+            f"The prompt has {len(ids)} tokens; `rollout.max_prompt_tokens` allows {limit}. "
+            "Raise it or drop the row."
+        )
+    return ids
+
+
+def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
+    """Refuse ids that the model has no token for: the controller would take them for a fault of this worker.
+
+    Raises: ValueError in words.
+    """
+    if size is not None and max(ids) >= size:
+        raise ValueError(
+            f"The row has the token id {max(ids)}, and the model has {size} tokens. Expected ids of the "
+            "tokenizer of `model.path`."
+        )
+
+
+def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, limit: int) -> list[int]:
+    """The token ids of the row's `response` behind its prompt, up to the token that ends a response.
+
+    Text behind text is tokenized by itself, and ended. An answer to chat messages is what the chat template
+    adds to the prompt for it; what the template writes behind the end of the turn is left out, because an
+    engine stops there. Raises: ValueError in words; whatever the chat template raises.
+    """
+    row = json.loads(row_json)
+    eos = tokenizer.eos_token_id
+    if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
+        talk = [*row["prompt"], {"role": "assistant", "content": row["response"]}]
+        whole = tokenizer.apply_chat_template(talk, return_dict=False)
+        if whole[: len(prompt_ids)] != prompt_ids:
+            raise ValueError(
+                "The chat template renders the prompt otherwise when an answer follows it, so that it cannot "
+                "be told what the answer is. Give `prompt` and `response` as text."
+            )
+        ids = whole[len(prompt_ids) :]
+        if eos in ids:
+            ids = ids[: len(ids) - ids[::-1].index(eos)]
+    else:
+        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
+        ids += [eos] if eos is not None and ids[-1:] != [eos] else []
+    if not 0 < len(ids) <= limit:
+        raise ValueError(
+            f"The response has {len(ids)} tokens; expected 1 to `rollout.max_response_tokens`, {limit}. "
+            "Raise it or drop the row."
+        )
+    return ids
+
+
+def load_tokenizer(directory: str) -> Any:
+    """The tokenizer of a model directory. Raises: ConfigError."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"The model directory {directory!r} has no tokenizer that transformers can load: {error}. "
+            "Expected tokenizer.json and tokenizer_config.json; check `model.path`."
+        ) from None
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_ROW_CHARS else f"{text[:MAX_ROW_CHARS]}... ({len(text)} characters)"

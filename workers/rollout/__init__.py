@@ -1,0 +1,1 @@
+"""The rollout worker: an engine, and what it reports."""

@@ -1,0 +1,108 @@
+"""What a rollout worker has in its hands while no controller listens: words that none has acknowledged.
+
+Invariants: words stay in the order in which they were said, and none is forgotten before a controller has
+answered for it; what is handed over is what the run still wants, each token once, from the one that it asks
+for. Pure: simulated workers keep theirs in the same way.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from protocol.errors import RemoteError
+from protocol.ids import PeerId
+from protocol.messages import Delta, Generated, GenerationFailed, Holding, Keep, Message
+from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, pack, unpack
+
+Key = tuple[int, int, int]
+"""(group, member, attempt)."""
+Frames = tuple[bytes, ...]
+
+
+class Hands:
+    """Filled from the moment that a link is cut until the next controller says what it wants of it."""
+
+    def __init__(self) -> None:
+        self._formers: list[PeerId] = []
+        self._words: list[tuple[Message, Frames]] = []
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> tuple["Hands", int]:
+        """The inverse of `to_bytes`. Raises: RemoteError."""
+        hands = cls()
+        try:
+            policy_version, formers, words = unpack(data)
+            hands._formers += formers
+            packets = [decode(list(frames)) for frames in words]
+        except (TypeError, ValueError) as error:
+            raise RemoteError(f"These are no words of a rollout worker: {error}.") from None
+        hands._words += [(packet.message, packet.frames) for packet in packets]
+        return hands, policy_version
+
+    def to_bytes(self, policy_version: int) -> bytes:
+        """For another process, with the version that this worker samples from."""
+        words = [encode(Packet(0, 0, message, frames)) for message, frames in self._words]
+        return pack((policy_version, self._formers, words))
+
+    @property
+    def are_full(self) -> bool:
+        """Whether a controller is still to be asked what it wants."""
+        return bool(self._formers)
+
+    def cut(self, peer: PeerId, unacknowledged: Iterable[tuple[Message, Frames]]) -> None:
+        """A link is cut, on which this worker was `peer` and said this without an answer."""
+        self._formers.append(peer)
+        for message, frames in unacknowledged:
+            self.add(message, frames)
+
+    def add(self, message: Message, frames: Frames) -> None:
+        """Keep a word, if it tells of something that was generated."""
+        if isinstance(message, Generated | GenerationFailed):
+            self._words.append((message, frames))
+
+    def holding(self, policy_version: int, running: Mapping[Key, int]) -> Holding:
+        """What to tell the next controller; `running`: attempts that go on, with the tokens they reported."""
+        starts: dict[Key, int] = {}
+        for message, _ in self._words:
+            if isinstance(message, Generated):
+                for delta in message.deltas:
+                    starts.setdefault(delta[:3], delta.start)
+            elif isinstance(message, GenerationFailed):
+                starts.setdefault((message.group, message.member, message.attempt), 0)
+        starts = {**running, **starts}
+        attempts = tuple((*key, start) for key, start in starts.items())
+        return Holding(tuple(self._formers), policy_version, attempts)
+
+    def release(self, keep: Keep) -> list[tuple[Message, Frames]]:
+        """The words that this controller wants to hear; the others are forgotten."""
+        wanted = {(group, member, attempt): start for group, member, attempt, start in keep.attempts}
+        released: list[tuple[Message, Frames]] = []
+        for message, frames in self._words:
+            if isinstance(message, Generated):
+                chosen = _cut_out(message, frames, wanted)
+                released += [chosen] if chosen[0].deltas else []
+            elif isinstance(message, GenerationFailed):
+                is_wanted = (message.group, message.member, message.attempt) in wanted
+                released += [(message, frames)] if is_wanted else []
+        self._formers, self._words = [], []
+        return released
+
+
+def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> tuple[Generated, Frames]:
+    """The deltas of wanted attempts that begin at or behind the token asked for, and their part of the
+    buffers."""
+    deltas: list[Delta] = []
+    parts: list[list[bytes]] = [[] for _ in frames]
+    for delta, begin, end in _placed(message):
+        if delta.start >= wanted.get(delta[:3], delta.start + 1):
+            deltas.append(delta)
+            for part, frame in zip(parts, frames, strict=True):
+                part.append(frame[begin:end])
+    return Generated(tuple(deltas)), tuple(map(b"".join, parts))
+
+
+def _placed(message: Generated) -> Iterator[tuple[Delta, int, int]]:
+    """Each delta, and the bytes in each buffer that are its own."""
+    begin = 0
+    for delta in message.deltas:
+        end = begin + ITEM_BYTES * delta.count
+        yield delta, begin, end
+        begin = end

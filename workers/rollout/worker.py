@@ -1,0 +1,349 @@
+"""The rollout worker: an engine between messages in and tokens out.
+
+Invariants:
+- Every token that the engine sampled is reported exactly once, or given up by an Abort; the endings of one
+  engine step leave in one message at the end of that step.
+- A delta never mixes policy versions: everything is reported before weights are swapped.
+- An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
+- What no controller has acknowledged is kept until one says that it has it, or does not want it; while a
+  controller is looked for, generation goes on.
+- The engine is driven from the event loop's own thread: a hung engine stops the beats.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from protocol.errors import WeightsError
+from protocol.importing import load_object
+from protocol.messages import (
+    Abort,
+    Delta,
+    Ending,
+    Generated,
+    GenerationFailed,
+    InstanceStatus,
+    Interrupt,
+    Keep,
+    Message,
+    Pull,
+    Pulled,
+    PullFailed,
+    Ready,
+    Retire,
+    Route,
+    Serve,
+    Serving,
+)
+from protocol.segments import segment_directory, sweep, this_host
+from protocol.settings import WorkerSettings
+from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
+from workers.link.link import Link, LinkClosed
+from workers.rollout.unacknowledged import Hands
+from workers.weights.agent_process import Neighbour, make_neighbour
+
+logger = logging.getLogger(__name__)
+
+MAX_REASON_CHARS = 16_000
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What one generation has sampled and not reported."""
+
+    reported: int = 0
+    policy_version: int = 0
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class RolloutWorker:
+    """One engine instance behind a link."""
+
+    _engine: Engine
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._attempts: dict[Key, _Attempt] = {}
+        self._status_sequence = 0
+        self._reported_at = self._status_at = 0.0
+        self._is_known_idle = True
+        self._is_draining = False
+        self._has_pulled = False
+        self._hands = Hands()
+        self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
+
+    def drain(self) -> None:
+        """Hand back everything and return from `run`, after the engine step in hand."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained; over another link, with the same engine and what is in hand.
+
+        Raises: LinkClosed, ConfigError if the engine cannot be made.
+        """
+        self._link = link
+        if not hasattr(self, "_engine"):
+            self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
+        engine = self._engine
+        if self._hands.are_full:
+            reported = {key: attempt.reported for key, attempt in self._attempts.items()}
+            link.send(self._hands.holding(engine.policy_version, reported))
+        link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
+        logger.info(
+            "Ready: engine %s, %d responses at a time, room for %d tokens.",
+            self._settings.rollout.engine, engine.capacity, engine.kv_tokens,
+        )  # fmt: skip
+        try:
+            await self._serve()
+        except LinkClosed as closed:
+            if not closed.may_reattach:
+                await self._leave_exchange()
+            elif self._has_pulled:  # else it has no weights, hence nothing in hand
+                self._hands.cut(link.peer, link.unacknowledged())
+            raise
+        await self._leave_exchange()
+
+    async def go_on(self, found: "asyncio.Task[Link]") -> None:
+        """Generate what is in hand, though nobody listens, until a controller is found."""
+        while not found.done():
+            if self._engine.is_busy():
+                self._step()
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([found])
+
+    def last_words(self) -> tuple[Hands, int] | None:
+        """What a cut link leaves in hand, with everything ended where it stands, and the policy version that
+        it is of; None if there is nothing."""
+        if not self._hands.are_full:
+            return None
+        self._hand_back(list(self._attempts))
+        return self._hands, self._engine.policy_version
+
+    async def _serve(self) -> None:
+        link, engine = self._link, self._engine
+        while True:
+            while (item := link.receive_nowait()) is not None:
+                await self._handle(*item)
+            if self._is_draining:
+                self._hand_back(list(self._attempts))
+                return
+            if engine.is_busy():
+                self._step()
+                await asyncio.sleep(0)  # one turn of the loop: beats and messages
+            else:
+                self._report_dry()
+                await link.arrived.wait()
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Route():
+                self._add(message, frames)
+            case Interrupt(attempts):
+                self._hand_back([key for key in attempts if key in self._attempts])
+            case Abort(attempts):
+                self._engine.abort(attempts)
+                for key in attempts:
+                    self._attempts.pop(key, None)
+            case Pull():
+                await self._pull(message)
+            case Keep():
+                self._hand_over(message)
+            case Serve():
+                self._link.send(Serving(await self._exchange().start()))
+            case Retire(policy_version):
+                await self._exchange().retire(policy_version)
+            case _:
+                logger.warning("A rollout worker has no use for %s; ignored.", type(message).__name__)
+
+    def _add(self, route: Route, frames: tuple[bytes, ...]) -> None:
+        key = (route.group, route.member, route.attempt)
+        try:
+            prompt, response = (np.frombuffer(frame, dtype="<i4").tolist() for frame in frames)
+            sampling = self._settings.evaluation_sampling if route.is_evaluation else None
+            self._engine.add(Generation(key, prompt, response, route.max_new_tokens, route.seed, sampling))
+        except ValueError as error:
+            self._say(GenerationFailed(*key, str(error)[:MAX_REASON_CHARS]))
+            return
+        self._attempts[key] = _Attempt(policy_version=self._engine.policy_version)
+        self._is_known_idle = False
+
+    def _step(self) -> None:
+        endings = self._absorb(self._engine.step())
+        if endings:
+            self._report(endings)
+        now = time.monotonic()
+        if now - self._reported_at >= self._settings.rollout.progress_s:
+            self._report_progress()
+            self._reported_at = now
+        if now - self._status_at >= self._settings.rollout.status_s:
+            self._report_status()
+            self._status_at = now
+
+    def _absorb(self, sampled: list[Sampled]) -> list[tuple[Key, Ending]]:
+        endings: list[tuple[Key, Ending]] = []
+        version = self._engine.policy_version
+        for key, token, logprob, ending in sampled:
+            attempt = self._attempts[key]
+            attempt.policy_version = version
+            attempt.tokens.append(token)
+            attempt.logprobs.append(logprob)
+            if ending:
+                endings.append((key, ending))
+        return endings
+
+    def _hand_back(self, keys: list[Key]) -> None:
+        self._engine.abort(keys)
+        self._report([(key, "interrupt") for key in keys])
+
+    def _hand_over(self, keep: Keep) -> None:
+        """Drop what the run does not want any more, and tell of the rest from where it stands."""
+        wanted = {tuple(attempt[:3]) for attempt in keep.attempts}
+        dropped = [key for key in self._attempts if key not in wanted]
+        self._engine.abort(dropped)
+        for key in dropped:
+            del self._attempts[key]
+        kept, tokens = len(self._attempts), 0
+        for message, frames in self._hands.release(keep):
+            self._link.send(message, *frames)
+            tokens += sum(delta.count for delta in message.deltas) if isinstance(message, Generated) else 0
+        logger.info(
+            "Handed over %d tokens of %d responses; %d of them go on, %d others were dropped.",
+            tokens, len(wanted), kept, len(dropped),
+        )  # fmt: skip
+
+    def _say(self, message: Message, *frames: bytes) -> None:
+        """Tell the controller, or keep it for the next one."""
+        if self._hands.are_full:
+            self._hands.add(message, frames)
+        else:
+            self._link.send(message, *frames)
+
+    def _report_progress(self) -> None:
+        self._report([(key, "") for key, attempt in self._attempts.items() if attempt.tokens])
+
+    def _report(self, endings: Iterable[tuple[Key, Ending]]) -> None:
+        """Send what these attempts have sampled since the last report; those that ended are forgotten."""
+        deltas: list[Delta] = []
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        for key, ending in endings:
+            attempt = self._attempts[key]
+            count = len(attempt.tokens)
+            deltas.append(Delta(*key, attempt.reported, count, attempt.policy_version, ending))
+            tokens += attempt.tokens
+            logprobs += attempt.logprobs
+            if ending:
+                del self._attempts[key]
+            else:
+                self._attempts[key] = _Attempt(attempt.reported + count, attempt.policy_version)
+        if deltas:
+            self._say(
+                Generated(tuple(deltas)),
+                np.asarray(tokens, dtype="<i4").tobytes(),
+                np.asarray(logprobs, dtype="<f4").tobytes(),
+            )
+
+    def _report_dry(self) -> None:
+        """Say at once that there is nothing to do, however it came to that."""
+        if not self._is_known_idle:
+            self._is_known_idle = True
+            self._report_status()
+
+    def _report_status(self) -> None:
+        load = self._engine.load()
+        self._status_sequence += 1
+        self._say(
+            InstanceStatus(
+                self._status_sequence,
+                self._engine.policy_version,
+                load.running,
+                load.waiting,
+                load.resident_tokens,
+                load.decode_steps,
+                load.decode_tokens,
+                load.decode_s,
+                load.prefill_tokens,
+                load.prefill_s,
+                load.decode_context,
+                load.preemptions,
+                load.queued,
+            )
+        )
+
+    async def _pull(self, pull: Pull) -> None:
+        """Fetch a version while the engine goes on, then swap the weights between two steps."""
+        started = time.monotonic()
+        fetching = asyncio.create_task(self._fetch(pull), name="fetch")
+        try:
+            while not fetching.done():
+                if self._engine.is_busy():
+                    self._step()
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.wait([fetching])
+            tensors, refused = fetching.result()
+            self._report_progress()  # under the version that sampled it
+            self._engine.load_weights(pull.policy_version, tensors)
+            self._has_pulled = True
+        except (WeightsError, ValueError) as error:
+            self._link.send(PullFailed(pull.policy_version, str(error)[:MAX_REASON_CHARS]))
+            return
+        finally:
+            fetching.cancel()
+        for attempt in self._attempts.values():
+            attempt.policy_version = pull.policy_version
+        pull_s = time.monotonic() - started
+        logger.info("Version %d is loaded, in %.2f s.", pull.policy_version, pull_s)
+        self._link.send(Pulled(pull.policy_version, pull.digest, pull_s, refused))
+
+    async def _fetch(self, pull: Pull) -> tuple[dict[str, Any], int]:
+        """The tensors of a version, mapped and verified; and how many chunks had come wrong on the way."""
+        from workers.weights.tensors import read  # imports torch, which an engine of the user's may not need
+
+        location, refused = pull.location, 0
+        if pull.sources:
+            fetched = await self._exchange().fetch(pull.policy_version, pull.digest, pull.sources)
+            location, refused = fetched.location, fetched.refused
+        return await asyncio.to_thread(read, location, pull.digest), refused
+
+    async def _leave_exchange(self) -> None:
+        if self._neighbour is not None:
+            await self._neighbour.close()
+
+    def _exchange(self) -> Neighbour:
+        if self._neighbour is None:
+            weights = self._settings.weights
+            directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
+            sweep(weights.directory, keep=directory)
+            self._neighbour = make_neighbour(
+                directory,
+                self._link,
+                self._settings,
+                is_writers=False,
+                on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
+            )
+        return self._neighbour
+
+
+def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
+    """The engine that `rollout.engine` names. Raises: ConfigError."""
+    if settings.rollout.engine == "torch":
+        from workers.engines.torch import make_engine as make
+    elif settings.rollout.engine == "vllm":
+        from workers.engines.vllm.start import make_engine as make
+    else:
+        make = load_object(settings.rollout.engine)
+    engine = make(settings, model_directory)
+    check_new(engine, settings.rollout.engine)
+    return engine

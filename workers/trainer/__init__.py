@@ -1,0 +1,1 @@
+"""The trainer: batches in, policy versions and checkpoints out."""

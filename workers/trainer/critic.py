@@ -1,0 +1,72 @@
+"""The critic: a copy of the initial model with a head that gives a value instead of logits.
+
+Invariants: it is sharded, packed and checkpointed like the policy; its first values are all 0, because its
+head begins at 0; a value is of the state before a response token, so it never sees that token.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.settings import TrainerSettings
+from workers.trainer import losses
+from workers.trainer.packed_forward import PackedRow, forward_row
+from workers.trainer.ranks import Ranks
+from workers.trainer.sharding import accumulated, make_optimizer, shard, whole
+from workers.trainer.token_batch import Flat
+
+
+class ValueStep(NamedTuple):
+    """One optimizer step's accounts, summed over ranks; gradients lie ready until `finish`."""
+
+    loss: float
+    clipped: float  # tokens
+    grad_norm: float
+
+
+class Critic:
+    """One rank's share of the critic. Every method is collective."""
+
+    def __init__(
+        self, model: PreTrainedModel, ranks: Ranks, *, options: TrainerSettings, forward_dtype: torch.dtype
+    ) -> None:
+        """Turn a causal language model into a critic."""
+        self.model, self._ranks, self._options = model, ranks, options
+        hidden = model.get_output_embeddings().in_features
+        head = torch.nn.Linear(hidden, 1, bias=False, device=ranks.device)
+        torch.nn.init.zeros_(head.weight)
+        model.config.tie_word_embeddings = False
+        model.set_output_embeddings(head)
+        shard(model, ranks, options, dtype=forward_dtype)
+        self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
+
+    def values(self, row: PackedRow) -> torch.Tensor:
+        """Values of the row's response tokens, [N], float32."""
+        return forward_row(self.model, row).squeeze(-1).float()
+
+    def gradients(self, rows: Sequence[PackedRow], flat: Flat) -> ValueStep:
+        """Make the gradients of one mini-batch, clipped like the policy's."""
+        assert flat.values is not None, "a critic trains on the values that it gave before the update"
+        totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
+        for row in accumulated(self.model, rows, self._ranks):
+            result = losses.value_loss(
+                self.values(row),
+                flat.values[row.places_N],
+                flat.returns[row.places_N],
+                token_weights_N=flat.token_weights[row.places_N],
+                clip=self._options.value_clip,
+            )
+            (result.loss * self._ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
+            totals += torch.stack([result.loss.detach().double(), result.clipped.double()])
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._options.grad_clip)
+        return ValueStep(*self._ranks.sum(totals).tolist(), whole(norm).item())
+
+    def finish(self, *, is_taken: bool, lr_share: float) -> None:
+        """Take the step that the gradients lie ready for, or drop them. `lr_share` of the peak rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._options.critic_lr * lr_share
+        if is_taken:
+            self.optimizer.step()
+        self.optimizer.zero_grad()

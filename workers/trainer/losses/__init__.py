@@ -1,0 +1,41 @@
+"""The pieces that algorithms are made of, as pure functions of tensors (docs/algorithms.md).
+
+Invariants: every piece runs in the precision that it is given, float32 or better, so that it can be compared
+with numbers worked by hand; none knows of ranks, packing or optimizers.
+"""
+
+from workers.trainer.losses.advantages import generalized_advantages, standardized, token_rewards
+from workers.trainer.losses.aggregation import divisor, token_weights
+from workers.trainer.losses.critic import explained_variance, value_loss
+from workers.trainer.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
+from workers.trainer.losses.logprobs import chosen_logprobs
+from workers.trainer.losses.metrics import engine_metrics, mismatch_metrics
+from workers.trainer.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
+from workers.trainer.losses.ratios import kl_estimate, log_ratio, nonfinite, over
+from workers.trainer.losses.rejection import rejection
+
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "TokenLoss",
+    "Tokens",
+    "chosen_logprobs",
+    "divisor",
+    "effective_sample_size",
+    "engine_metrics",
+    "explained_variance",
+    "generalized_advantages",
+    "importance_weights",
+    "kl_estimate",
+    "log_ratio",
+    "loglinear_proximal",
+    "mismatch_metrics",
+    "nonfinite",
+    "over",
+    "policy_loss",
+    "rejection",
+    "standardized",
+    "token_rewards",
+    "token_weights",
+    "value_loss",
+]

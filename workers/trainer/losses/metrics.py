@@ -1,0 +1,85 @@
+"""What the corrections cost, and whether engine and trainer mean one distribution, as numbers for
+metrics.jsonl. Shapes: N response tokens."""
+
+import math
+
+import torch
+
+from workers.trainer.losses.importance import effective_sample_size
+from workers.trainer.losses.ratios import log_ratio, nonfinite
+
+
+def mismatch_metrics(
+    trained_logprobs_N: torch.Tensor, rollout_logprobs_N: torch.Tensor, importance_weights_N: torch.Tensor
+) -> dict[str, float]:
+    """How far the policy that sampled is from the one that is trained, before the update.
+
+    `mismatch_kl` is the k3 estimate E[exp(d) - 1 - d] of KL(rollout, trained) in nats, `logprob_gap_p99` the
+    99th percentile of |d|; `importance_weight/*` are the weights that the loss uses, `ess` their effective
+    sample size as a share of the tokens. Tokens whose d is not finite are left out. All 0 without tokens.
+    """
+    is_known_N = ~nonfinite(trained_logprobs_N, rollout_logprobs_N)
+    d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)[is_known_N]
+    importance_weights_N = importance_weights_N[is_known_N]
+    if not len(d_N):
+        d_N = importance_weights_N = d_N.new_zeros(1)
+    return {
+        "mismatch_kl": (torch.expm1(d_N) - d_N).mean().item(),
+        "logprob_gap_p99": d_N.abs().kthvalue(max(1, round(0.99 * len(d_N)))).values.item(),
+        "importance_weight/mean": importance_weights_N.mean().item(),
+        "importance_weight/max": importance_weights_N.max().item(),
+        "importance_weight/ess": effective_sample_size(importance_weights_N),
+    }
+
+
+def engine_metrics(
+    trained_logprobs_N: torch.Tensor,
+    rollout_logprobs_N: torch.Tensor,
+    entropy_N: torch.Tensor,
+    *,
+    is_fresh_N: torch.Tensor,
+) -> dict[str, float]:
+    """What the engine's distribution looks like from the trainer's side; each with its standard error.
+
+    With d = trained - rollout logprob: E[exp d] under the distribution that was sampled from is the
+    probability that the trainer gives to what can be sampled at all, whatever the age of the tokens, so
+    `engine/cut` = 1 - mean(exp d) is what top-k or top-p, or a mask, cuts off, and 0 otherwise.
+
+    Where the very weights sampled (`is_fresh_N`), an engine at another temperature has log p of the power
+    beta of ours: d = (1 - beta)(log p + H) but for terms of second order, H being the entropy. So the slope
+    of d over log p + H tells beta, whichever tokens were selected, and rounding, which does not know log p,
+    adds error but no slope. `engine/temperature` is 1 / beta, 1 where both mean the same. log p is the mean
+    of both sides', so that the rounding of neither counts twice. Left out where there are no such tokens.
+    """
+    is_known_N = ~nonfinite(trained_logprobs_N, rollout_logprobs_N)
+    d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)[is_known_N].double()
+    if len(d_N) < 2:
+        return {}
+    weights_N = d_N.exp()
+    found = {
+        "engine/cut": 1 - weights_N.mean().item(),
+        "engine/cut_error": weights_N.std().item() / math.sqrt(len(d_N)),
+    }
+    logprobs_N = (trained_logprobs_N + rollout_logprobs_N)[is_known_N].double() / 2
+    is_fresh_N = is_fresh_N[is_known_N]
+    return found | _temperature(d_N[is_fresh_N], (logprobs_N + entropy_N[is_known_N])[is_fresh_N])
+
+
+def _temperature(d_N: torch.Tensor, surprise_N: torch.Tensor) -> dict[str, float]:
+    """Of the engine against the trainer, by least squares."""
+    if len(d_N) < 3:
+        return {}
+    x_N, y_N = surprise_N - surprise_N.mean(), d_N - d_N.mean()
+    spread = x_N.square().sum().item()
+    if not spread > 0:
+        return {}
+    slope = (x_N * y_N).sum().item() / spread
+    error = math.sqrt((y_N - slope * x_N).square().sum().item() / (len(d_N) - 2) / spread)
+    inverse = 1 - slope / max(0.1, 1 + slope / 2)  # the mean of both logprobs has half of the engine's beta
+    if not inverse > 0:
+        return {}
+    return {
+        "engine/temperature": 1 / inverse,
+        "engine/temperature_error": error / inverse**2,
+        "engine/fresh_tokens": float(len(d_N)),
+    }

@@ -1,0 +1,125 @@
+"""A loss of the user's, held to what it promises.
+
+Invariants: built-in losses are not wrapped; a loss of the user's is called once on made-up tokens before a
+run, so that what would fail at the first step fails before the first response; what it raises or answers
+wrongly later is a PluginError with file and line.
+"""
+
+import inspect
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any
+
+import torch
+
+from protocol.blame import shown, what, where, where_class
+from protocol.errors import ConfigError, PluginError
+from protocol.importing import load_object
+from protocol.settings import TrainerSettings
+from workers.trainer.losses import LOSSES, Loss, Tokens
+
+EXPECTED = (
+    "a tensor with one number per token, shape [N] as `tokens.logprobs` has it, made from `tokens.logprobs`; "
+    "or that and a second one, boolean, that says where a bound is active (docs/algorithms.md)"
+)
+
+
+def load_loss(name: str, settings: TrainerSettings, device: torch.device) -> Loss:
+    """The loss that `trainer.loss` names.
+
+    Raises: ConfigError if it cannot be called, or fails on made-up tokens.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    loss = _held(load_object(name))
+    try:
+        _try_out(loss, _made_up(settings, device))
+    except PluginError as error:
+        raise ConfigError(str(error)) from error
+    return loss
+
+
+def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What is wrong with the loss `name` under the `settings` of the trainer, for `protocol.asking`."""
+    try:
+        settings = TrainerSettings.model_validate_json(question["settings"])
+        is_on_gpu = settings.device != "cpu" and torch.cuda.is_available()
+        load_loss(question["name"], settings, torch.device("cuda" if is_on_gpu else "cpu"))
+    except ConfigError as error:
+        return [("error", str(error).removeprefix("trainer.loss: "))]
+    return []
+
+
+def _try_out(loss: Loss, tokens: Tokens) -> None:
+    result = loss(tokens)
+    loss_N = result[0] if isinstance(result, tuple) else result
+    if not loss_N.requires_grad:
+        raise PluginError(
+            f"trainer.loss: {where(loss)} returned a loss that does not depend on `tokens.logprobs`, so that "
+            f"there is nothing to learn from. Expected {EXPECTED}. Leave `detach()` and `item()` out where "
+            "the gradient should flow."
+        )
+    try:
+        loss_N.sum().backward()
+    except RuntimeError as error:
+        raise _failure(
+            f"the gradient of what {where(loss, error)} returned is {what(error)}", tokens
+        ) from error
+
+
+def _held(function: Any) -> Loss:
+    if inspect.isclass(function):
+        raise ConfigError(
+            f"trainer.loss: {where_class(function)} is a class; expected a function that is called with "
+            f"(tokens). Make one object in that file, `loss = {function.__name__}()`, and name `loss`."
+        )
+    if not callable(function):
+        raise ConfigError(
+            f"trainer.loss is {shown(function)}; expected a function that is called with (tokens)."
+        )
+
+    @wraps(function)
+    def loss(tokens: Tokens) -> Any:
+        try:
+            result = function(tokens)
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raise _failure(f"{where(function, error)} raised {what(error)}", tokens) from error
+        parts: tuple[Any, ...] = result if isinstance(result, tuple) else (result,)
+        if (isinstance(result, tuple) and len(parts) != 2) or not all(
+            isinstance(part, torch.Tensor) for part in parts
+        ):
+            raise _failure(f"{where(function)} returned {shown(result)}", tokens)
+        for part in parts:
+            if part.shape != tokens.logprobs.shape:
+                raise _failure(f"{where(function)} returned a tensor of shape {list(part.shape)}", tokens)
+        return result
+
+    return loss
+
+
+def _failure(how: str, tokens: Tokens) -> PluginError:
+    count = len(tokens.logprobs)
+    return PluginError(
+        f"trainer.loss: {how}. It was given {count} response tokens of {int(tokens.sequences.max()) + 1} "
+        f"responses; expected {EXPECTED}. Mend the function."
+    )
+
+
+def _made_up(settings: TrainerSettings, device: torch.device) -> Tokens:
+    """Seven tokens of two responses, of three versions, with advantages of both signs."""
+    logprobs_N = torch.tensor([-0.1, -2.0, -0.7, -1.3, -0.4, -3.0, -0.2], device=device)
+    plain_N = logprobs_N.clone()
+    logprobs_N.requires_grad_()
+    return Tokens(
+        logprobs=logprobs_N,
+        entropy=torch.full_like(plain_N, 1.5),
+        proximal_logprobs=plain_N + plain_N.new_tensor([0.0, 0.1, -0.1, 0.0, 0.3, -0.3, 0.0]),
+        rollout_logprobs=plain_N + 0.05,
+        reference_logprobs=plain_N - 0.2 if settings.kl_coefficient > 0 else None,
+        advantages=plain_N.new_tensor([1.0, 1.0, 1.0, -0.5, -0.5, -0.5, -0.5]),
+        importance_weights=torch.ones_like(plain_N),
+        token_weights=torch.full_like(plain_N, 1 / 7),
+        sequences=torch.tensor([0, 0, 0, 1, 1, 1, 1], device=device),
+        policy_versions=torch.tensor([3, 3, 4, 2, 2, 3, 4], device=device),
+        settings=settings,
+    )

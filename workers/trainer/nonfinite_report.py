@@ -1,0 +1,119 @@
+"""Optimizer steps that were not finite: counted, named, and in the end a batch written out to see why.
+
+Invariant: arrays are plain numbers (.npz without pickle), and the JSON beside them says what each one holds.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+
+from protocol.errors import RunError
+from protocol.messages import Train
+from workers.trainer.batch import Batch
+from workers.trainer.token_batch import Flat
+
+MAX_SKIPPED_STEPS = 3  # in a row: no accident of one mini-batch any more
+ARRAYS = {
+    "tokens": "prompt and response tokens of all trajectories, concatenated",
+    "prompt_lengths": "prompt tokens of each trajectory",
+    "response_lengths": "response tokens of each trajectory",
+    "policy_versions": "version that sampled each response token",
+    "rollout_logprobs": "logprob of each response token when it was sampled, nats",
+    "proximal_logprobs": "the same under the weights just before the update (rank 0's share)",
+    "seen_logprobs": "the same in the pass that trained (rank 0's share)",
+    "reference_logprobs": "the same under the initial model, if there is a KL coefficient",
+    "advantages": "advantage of each response token",
+    "importance_weights": "its importance weight (rank 0's share)",
+    "token_weights": "its weight in the loss",
+    "values": "the critic's value before it, if there is a critic",
+    "returns": "what the critic is trained towards",
+}
+
+
+log = logging.getLogger("workers")
+
+
+class Skipped:
+    """Optimizer steps in a row, up to now, that were not taken."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._steps: list[dict[str, object]] = []
+        self._last = ""
+
+    def clear(self) -> None:
+        """A step was taken."""
+        self._steps = []
+
+    def add(self, step: dict[str, object], problem: str, *, version: int) -> None:
+        """Count and name one that was not."""
+        self._last = f"version {version}, minibatch {step['minibatch']}: {problem}"
+        log.warning("An optimizer step was skipped, because it was not finite: %s.", self._last)
+        self._steps.append({"train_version": version, **step})
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether training has to end."""
+        return len(self._steps) >= MAX_SKIPPED_STEPS
+
+    def give_up(self, train: Train, *, batch: Batch, flat: Flat, is_writer: bool) -> NoReturn:
+        """Write the batch out, on one rank. Raises: RunError, which says where it lies."""
+        path = self._directory / f"version_{train.train_version}"
+        if is_writer:
+            write_study(path, train, batch=batch, flat=flat, seen=self._steps)
+        raise RunError(
+            f"{len(self._steps)} optimizer steps in a row were not finite, the last of {self._last}. "
+            f"Expected finite numbers. The batch lies in {path} for study; lower `trainer.lr`, or look there "
+            "for what the loss was given, and resume from the newest checkpoint."
+        )
+
+
+def write_study(
+    path: Path, train: Train, *, batch: Batch, flat: Flat, seen: Sequence[Mapping[str, object]]
+) -> None:
+    """Make the directory `path` with `batch.npz` and `seen.json`.
+
+    `seen` tells of the optimizer steps that were skipped. Raises: RunError if the file system refuses.
+    """
+    arrays = {
+        "tokens": np.concatenate(batch.tokens),
+        "prompt_lengths": np.array(batch.prompt_lengths),
+        "response_lengths": np.array(batch.response_lengths),
+    }
+    for name in ARRAYS.keys() - arrays.keys():
+        tensor = getattr(flat, name)
+        if isinstance(tensor, torch.Tensor):
+            arrays[name] = tensor.numpy(force=True)
+    report = {
+        "train_version": train.train_version,
+        "skipped_steps": [_as_json(step) for step in seen],
+        "not_finite": {
+            name: int((~np.isfinite(array)).sum())
+            for name, array in sorted(arrays.items())
+            if not np.isfinite(array).all()
+        },
+        "arrays": {name: ARRAYS[name] for name in sorted(arrays)},
+        "trajectories": [_as_json(item._asdict()) for item in train.items],
+    }
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        np.savez(path / "batch.npz", **arrays)  # type: ignore[arg-type]
+        (path / "seen.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise RunError(
+            f"The batch could not be written to {path}: {error}. Free some space, resume."
+        ) from error
+
+
+def _as_json(fields: Mapping[str, object]) -> dict[str, object]:
+    """JSON has no word for a number that is not finite; a string is one that people can read."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }

@@ -1,0 +1,68 @@
+"""The model that a trainer trains, before it is sharded: whole, or frozen with an adapter beside its layers.
+
+Invariant: what would be trained or saved wrong is refused here, in words.
+"""
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.errors import ConfigError
+from protocol.model_shape import expert_count, mixture_problem
+from protocol.settings import WorkerSettings
+from workers.models.lora import adapter_config, model_digest
+from workers.models.lora_layers import add_adapter
+from workers.models.model import load_causal_lm, stored_names
+from workers.trainer.packed_forward import check_no_leak, choose_attention
+
+log = logging.getLogger("workers")
+
+
+class Policy(NamedTuple):
+    """What is trained."""
+
+    model: PreTrainedModel
+    adapter: dict[str, object] | None = None  # adapter_config.json
+    digest: torch.Tensor | None = None  # of the model below the adapter
+
+
+def load_packed(
+    directory: Path, *, device: torch.device, forward_dtype: torch.dtype, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """The model with the attention of packed rows. Raises: ConfigError if it cannot be loaded."""
+    attention = choose_attention(device, forward_dtype)
+    return load_causal_lm(directory, dtype=dtype, device=device, attention=attention)
+
+
+def load_policy(
+    settings: WorkerSettings, directory: Path, *, device: torch.device, forward_dtype: torch.dtype
+) -> Policy:
+    """The model in float32; or, with `trainer.lora`, in the precision of the forward pass, which is all that
+    frozen weights need, and its adapter in float32.
+
+    Raises: ConfigError if it cannot be loaded, or its checkpoints would have another layout than its files.
+    """
+    lora = settings.trainer.lora
+    if not lora.rank:
+        model = load_packed(directory, device=device, forward_dtype=forward_dtype)
+        if problem := mixture_problem(model.config.to_dict(), stored_names(directory)):
+            raise ConfigError(f"The model at {directory} {problem}")
+        return Policy(model)
+    model = load_packed(directory, device=device, forward_dtype=forward_dtype, dtype=forward_dtype)
+    if count := expert_count(model.config.to_dict()):
+        log.warning("The %d experts of this model get no adapter: they are no linear layers.", count)
+    layers = add_adapter(model, lora, seed=settings.seed)
+    return Policy(model, adapter_config(lora, layers, directory), model_digest(directory))
+
+
+def check_policy(
+    model: PreTrainedModel, settings: WorkerSettings, *, device: torch.device, forward_dtype: torch.dtype
+) -> None:
+    """Raises: ConfigError if packed rows of this run would be computed wrong. Collective."""
+    rollout = settings.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    row = max(longest, settings.trainer.max_tokens_per_microbatch)
+    check_no_leak(model, device, longest=longest, row=row, dtype=forward_dtype)

@@ -1,0 +1,149 @@
+"""The trainer's side of publishing, on every rank.
+
+Invariants: each rank writes its own shards straight into the storage that becomes the version, which is also
+the private copy that the optimizer does not touch; ranks on several hosts hand rank 0 one tensor at a time;
+rank 0 alone decides where versions lie, makes them visible and retires them; a version that is there already
+is not written again: readers may have it.
+"""
+
+import hashlib
+import logging
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from protocol.segments import has_room, segment_directory, sweep, this_host
+from protocol.settings import WorkerSettings
+from workers.trainer.ranks import Ranks
+from workers.weights import store
+from workers.weights.manifest import Layout
+from workers.weights.store import Published, Segment, Store
+from workers.weights.tensors import layout_of, views, write_shard, write_whole
+
+VERSIONS = 4  # that must have room: the newest, one being pulled, one being sealed, one being written
+KEPT_MAPPINGS = 4  # of a rank above 0: storage comes round again
+log = logging.getLogger("workers")
+
+
+class Publisher:
+    """One rank's hand in the versions. `write` and the constructor are collective: all ranks call them alike,
+    from the thread that trains."""
+
+    def __init__(self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor]) -> None:
+        """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""
+        self._ranks = ranks
+        self._dtype: torch.dtype = getattr(torch, settings.model.dtype)
+        self._is_one_host = self._share_host()
+        base = settings.weights.directory
+        shared = segment_directory(settings.run_dir, host=this_host(), base=base)
+        own = Path(settings.run_dir).absolute() / "weights"
+        is_shared, size = False, 0
+        if ranks.rank == 0:
+            size = layout_of(0, tensors, dtype=self._dtype).file_bytes
+            sweep(base, keep=shared)
+            is_shared = base != "auto" or shared.exists() or has_room(VERSIONS * size)
+            if not is_shared:
+                log.info("Shared memory has no room for %d versions of %d bytes.", VERSIONS, size)
+        self.directory = shared if self._agree(is_shared) else own
+        self._mappings: dict[int, mmap.mmap] = {}
+        if ranks.rank == 0:
+            self._store = Store(self.directory)
+            self._store.clean()
+            log.info("Policy versions, of %d bytes each, are published in %s.", size, self.directory)
+
+    def survivors(self, after: int) -> list[tuple[int, Published]]:
+        """Rank 0: versions above `after` that an earlier trainer made visible, oldest first.
+
+        Older ones are freed: a controller that was started again does not know of them, so it would never say
+        so; whoever was about to pull one is told that it was retired.
+        """
+        found = [(version, self._store.find(version)) for version in self._store.versions()]
+        for version, published in found:
+            if published is None or version < after:
+                self._store.retire(version)
+        return [(version, p) for version, p in found if p is not None and version > after]
+
+    def write(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> Segment | Published | None:
+        """Copy a version to where it will be visible: what `seal` takes; rank 0 alone gets something.
+
+        Raises: RunError if there is no room.
+        """
+        layout = layout_of(policy_version, tensors, dtype=self._dtype)
+        found = segment = None
+        if self._ranks.rank == 0:
+            path = self._store.path(policy_version)
+            found = self._store.find(policy_version) if path.exists() else None
+            segment = None if found else self._store.begin(layout)
+        if self._agree(found is not None):
+            return found
+        if segment is not None and self._ranks.size == 1:
+            write_whole(self._store, segment, tensors)
+        elif self._is_one_host:
+            self._write_shards(segment, layout, tensors)
+        else:
+            self._gather(segment, layout, tensors)
+        return segment
+
+    def seal(self, written: Segment | Published) -> Published:
+        """Make it visible; from any thread of rank 0. Raises: RunError."""
+        if isinstance(written, Published):
+            return written
+        published = self._store.seal(written)
+        self._store.reserve(published.size_bytes)
+        return published
+
+    def retire(self, policy_version: int) -> None:
+        """Rank 0: nobody needs this version any more."""
+        self._store.retire(policy_version)
+
+    def close(self) -> None:
+        """Let go of the storage; what is visible stays."""
+        if self._ranks.rank == 0:
+            self._store.close()
+
+    def _write_shards(
+        self, segment: Segment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        mapped = segment.map if segment else self._map_partial(layout.policy_version)
+        targets = views(mapped, layout)
+        for name, target in targets.items():
+            write_shard(target, tensors[name])
+        self._agree(True)  # every rank is through
+        if segment is not None:
+            self._store.written(segment)
+
+    def _gather(self, segment: Segment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]) -> None:
+        targets = views(segment.map, layout) if segment else {}
+        for name, entry in layout.entries.items():
+            tensor = tensors[name]
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if segment is not None:
+                write_shard(targets[name], whole)
+                self._store.written(segment, entry.start + entry.size)
+
+    def _map_partial(self, policy_version: int) -> mmap.mmap:
+        """Rank 0's storage; a mapping that was made before is much faster than a new one."""
+        path = store.path_of(self.directory, policy_version).with_suffix(store.PARTIAL)
+        inode = path.stat().st_ino
+        if inode not in self._mappings:
+            while len(self._mappings) >= KEPT_MAPPINGS:
+                del self._mappings[next(iter(self._mappings))]
+            self._mappings[inode] = store.open_partial(self.directory, policy_version)
+        return self._mappings[inode]
+
+    def _agree(self, word: bool) -> bool:
+        """Rank 0's word, on every rank, once all have come here."""
+        return bool(self._ranks.sum(torch.tensor(int(word and self._ranks.rank == 0))).item())
+
+    def _share_host(self) -> bool:
+        if self._ranks.size == 1:
+            return True
+        digest = hashlib.sha256(this_host().encode()).digest()
+        mine = torch.tensor([int.from_bytes(digest[:7], "little")])
+        everyone = [torch.empty_like(mine) for _ in range(self._ranks.size)]
+        dist.all_gather(everyone, mine)
+        return all(torch.equal(other, mine) for other in everyone)

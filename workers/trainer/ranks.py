@@ -1,0 +1,168 @@
+"""The trainer's ranks: one process group, and orders from rank 0 to the others.
+
+Invariants: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is where, as torchrun sets them;
+settings reach the other ranks through the store of the rendezvous, so that they need no file and no link, and
+those of another controller as an order; orders travel as raw bytes in the wire's own encoding, never pickled;
+every rank sees the same orders in the same order; the group outlives the trainers that its ranks make one
+after the other; a single rank needs no environment and no network.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cache
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from protocol.errors import ConfigError, RunError
+from protocol.messages import Message, Welcome
+from protocol.settings import WorkerSettings, load_settings
+from protocol.wire.codec import from_fields, pack, to_fields, unpack
+
+STOP = 0  # an order without a message; tags of messages are positive
+# ranks wait for an order as long as rollouts take; a rank that dies closes its sockets, which ends the wait
+PATIENCE = timedelta(days=30)
+SETTINGS = "staleflow/settings"  # key in the store of the rendezvous
+
+
+@cache
+def _meet() -> tuple[dist.Store, int, int]:
+    """The store that all ranks share, this rank, and how many there are. Raises: ConfigError."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        return HashStore(), 0, 1
+    try:
+        store, rank, size = next(dist.rendezvous("env://"))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"Trainer rank {os.environ.get('RANK', '?')} of {size} could not join at "
+            f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}: {error}. "
+            "Expected RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to be set alike for every rank."
+        ) from error
+    store.set_timeout(PATIENCE)
+    # torchrun keeps one store over its restarts: what the lost ranks have left there must not be found
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"attempt {attempt}", store), rank, size
+
+
+def share_settings(settings: WorkerSettings) -> None:
+    """Rank 0: let the other ranks begin with what the controller has told it, or begin anew if they have
+    followed another one. Raises: ConfigError."""
+    store, _, size = _meet()
+    if size > 1 and dist.is_initialized():
+        _give(Welcome(0.0, 0.0, settings.model_dump_json()))
+    elif size > 1:
+        store.set(SETTINGS, settings.model_dump_json())
+
+
+def shared_settings() -> WorkerSettings | None:
+    """Other ranks: wait for rank 0 to be attached; what it was told, None if it has left without. Raises:
+    ConfigError, or RunError if rank 0 was lost."""
+    store, _, _ = _meet()
+    try:
+        text = store.get(SETTINGS).decode()
+    except RuntimeError as error:
+        raise RunError(f"Rank 0 was lost before it was attached; its log says why: {error}.") from error
+    return load_settings(text) if text else None
+
+
+def dismiss() -> None:
+    """Rank 0: let the other ranks end, whether they wait for an order or for settings still.
+
+    Raises: ConfigError or RuntimeError if they are not there.
+    """
+    store, _, size = _meet()
+    if size > 1 and dist.is_initialized():
+        _disband()
+    elif size > 1:
+        store.set(SETTINGS, "")
+
+
+def _disband() -> None:
+    if dist.get_rank() == 0:
+        _give(None)
+    dist.destroy_process_group()
+    _meet.cache_clear()  # the next group of this process, if there is one, meets elsewhere
+
+
+def _give(message: Message | None, frames: Sequence[bytes] = ()) -> None:
+    tag = STOP if message is None else message.tag
+    parts = [b"" if message is None else pack(to_fields(message)), *frames]
+    sizes = torch.zeros(8, dtype=torch.int64)
+    sizes[: len(parts) + 2] = torch.tensor([tag, len(parts), *map(len, parts)])
+    dist.broadcast(sizes, src=0)
+    for part in filter(None, parts):
+        # a copy, because torch wants to own memory that it may write to
+        dist.broadcast(torch.from_numpy(np.frombuffer(part, dtype=np.uint8).copy()), src=0)
+
+
+class Ranks:
+    """This process's place among the trainer's ranks."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Join the group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name; alone if they are unset.
+
+        Raises: ConfigError if they are incomplete or the group does not come together.
+        """
+        self.device = device
+        if device.type == "cuda":
+            index = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+            self.device = torch.device("cuda", index if device.index is None else device.index)
+            torch.cuda.set_device(self.device)
+        if not dist.is_initialized():
+            self._join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.mesh: DeviceMesh = init_device_mesh(device.type, (self.size,))
+
+    def _join(self, backend: str) -> None:
+        store, rank, size = _meet()
+        try:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"Trainer rank {rank} of {size} could not join the others by {backend}: {error}. Expected as "
+                "many GPUs on each host as ranks, and hosts that reach each other."
+            ) from error
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over ranks, in place, on every rank."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """On rank 0 every rank's `values`, in order; elsewhere nothing. They are on the CPU, of one shape."""
+        if self.size == 1:
+            return [values]
+        parts = [torch.empty_like(values) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(values, parts, dst=0)
+        return parts or []
+
+    def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
+        """Rank 0: give an order to the others; None lets them stop."""
+        if self.size > 1:
+            _give(message, frames)
+
+    def receive(self) -> tuple[Message | None, tuple[bytes, ...]]:
+        """Other ranks: wait for the next order; None means stop."""
+        sizes = torch.zeros(8, dtype=torch.int64)
+        dist.broadcast(sizes, src=0)
+        tag, count, *lengths = sizes.tolist()
+        parts = []
+        for length in lengths[:count]:
+            part = torch.empty(length, dtype=torch.uint8)
+            if length:
+                dist.broadcast(part, src=0)
+            parts.append(part.numpy().tobytes())
+        if tag == STOP:
+            return None, ()
+        return from_fields(tag, unpack(parts[0])), tuple(parts[1:])
+
+    def stop(self) -> None:
+        """Rank 0 tells the others to stop; everyone leaves the group. A single rank keeps its own."""
+        if self.size > 1:
+            _disband()

@@ -1,0 +1,126 @@
+"""Spreads a model over the ranks with FSDP2, and makes the optimizer of what one rank holds.
+
+Invariants: the weights that are updated are float32 whatever the precision of the forward pass; every rank
+shards alike. One rank runs the same FSDP2 code as many: measured on a 2-layer model of hidden size 64, it
+costs 2 % there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from protocol.errors import ConfigError
+from protocol.settings import TrainerSettings, WorkerSettings
+from workers.trainer.ranks import Ranks
+
+Item = TypeVar("Item")
+
+
+def forward_dtype(settings: WorkerSettings, device: torch.device) -> torch.dtype:
+    """Precision of the forward pass on this device."""
+    name = settings.trainer.forward_dtype
+    if name == "auto":
+        name = settings.model.dtype if device.type == "cuda" else "float32"
+    return getattr(torch, name)
+
+
+def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dtype: torch.dtype) -> None:
+    """Shard every layer of the model, and then what is left of it, over all ranks, in place.
+
+    `dtype` is that of the forward pass. Raises: ConfigError if `options` cannot be had here.
+    """
+    if options.cpu_offload and ranks.device.type != "cuda":
+        raise ConfigError(
+            f"`trainer.cpu_offload` is true and the trainer's device is {ranks.device}: weights and "
+            "optimizer are in host memory already. Expected a GPU; set `trainer.cpu_offload: false`."
+        )
+    shard_one = partial(
+        fully_shard,
+        mesh=ranks.mesh,
+        mp_policy=MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        if dtype != torch.float32
+        else MixedPrecisionPolicy(),
+        **({"offload_policy": CPUOffloadPolicy()} if options.cpu_offload else {}),
+    )
+    layers = set(model._no_split_modules or ())
+    for module in model.modules():
+        if type(module).__name__ in layers:
+            if options.activation_checkpointing:
+                # inside FSDP's hooks, so that the weights are whole when the forward pass is repeated
+                module.forward = partial(
+                    checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False
+                )
+            shard_one(module)
+    shard_one(model)
+
+
+def accumulated(
+    model: PreTrainedModel, items: Sequence[Item], ranks: Ranks, *, is_end: bool = True
+) -> Iterator[Item]:
+    """The micro-batches of one optimizer step, or some of them if it is not its end; gradients go over the
+    network with the last one alone.
+
+    Each rank holds the whole gradient in float32 until then. A single rank has nothing to send.
+    """
+    for number, item in enumerate(items, 1):
+        cast("FSDPModule", model).set_requires_gradient_sync(
+            ranks.size == 1 or (is_end and number == len(items))
+        )
+        yield item
+
+
+def reshard(model: PreTrainedModel) -> None:
+    """Let go of the whole weights that FSDP keeps after a forward pass for a backward pass.
+
+    It may not come; the next forward pass would then use them although a checkpoint has changed the shards.
+    """
+    cast("FSDPModule", model).reshard()
+
+
+def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.optim.AdamW:
+    """AdamW over this rank's shards; norms and biases are not decayed."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in trained if parameter.ndim > 1]
+    others = [parameter for parameter in trained if parameter.ndim <= 1]
+    return torch.optim.AdamW(
+        [
+            {"params": matrices, "weight_decay": options.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=options.lr,
+        betas=options.betas,
+        eps=options.adam_eps,
+        fused=True,
+    )
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that may be sharded. Collective."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A copy of `full`, sharded and placed as `other` is. Collective."""
+    if isinstance(other, DTensor):
+        full = full.to(other.device_mesh.device_type, copy=True)
+        return distribute_tensor(full, other.device_mesh, other.placements).to(other.device)
+    return full.to(other.device, copy=True)
+
+
+def gather(
+    tensors: Mapping[str, torch.Tensor], ranks: Ranks, *, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """On rank 0 private copies of the tensors, whole, on the CPU, floats in `dtype`; elsewhere nothing."""
+    gathered = {}
+    for name, tensor in tensors.items():
+        full = whole(tensor.detach())
+        if ranks.rank == 0:
+            target = dtype if dtype and full.is_floating_point() else full.dtype
+            gathered[name] = full.to("cpu", target, copy=True).contiguous()
+    return gathered

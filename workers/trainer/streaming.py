@@ -1,0 +1,61 @@
+"""What a trainer has done of a batch that is not complete.
+
+Invariant: nothing is divided before the whole batch is known. Until then token weights, losses and gradients
+are sums, so that it does not matter which groups came together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+
+from protocol.errors import RemoteError
+from protocol.messages import Train, TrainAhead, TrainItem
+from protocol.settings import TrainerSettings
+from workers.trainer import losses
+from workers.trainer.batch import Batch, read_batch
+from workers.trainer.token_batch import Flat
+
+
+@dataclass(slots=True)
+class Ahead:
+    """The parts of one batch so far. Gradients are with the model."""
+
+    items: list[TrainItem] = field(default_factory=list)
+    frames: list[Sequence[bytes]] = field(default_factory=list)
+    flats: list[Flat] = field(default_factory=list)
+    totals: torch.Tensor | None = None  # as the optimizer step wants them, of this rank
+    divisor: int = 0  # of the loss
+    seconds: float = 0.0  # spent before the batch was complete
+
+    def add(
+        self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: Batch, flat: Flat,
+        options: TrainerSettings,
+    ) -> None:  # fmt: skip
+        """Enter a part that is about to be trained, and take back what its weights were divided by."""
+        groups_B = torch.unique(torch.tensor(batch.groups), return_inverse=True)[1]
+        lengths_B = torch.tensor(batch.response_lengths)
+        divisor = losses.divisor(lengths_B, options.loss_aggregation, groups=groups_B)
+        flat.token_weights *= divisor
+        self.divisor += divisor
+        self.items += part.rest
+        self.frames.append(frames)
+        self.flats.append(flat)
+
+    def check(self, train: Train) -> None:
+        """Raises: RemoteError if this is not the batch that the parts belong to."""
+        if list(train.items[: train.ahead]) != self.items:
+            raise RemoteError(
+                f"Train for version {train.train_version} counts on {train.ahead} trajectories that were "
+                f"sent ahead; {len(self.items)} were, or others. Expected the same, in the same order. "
+                "Install the same release on both sides."
+            )
+
+    def whole(self, train: Train) -> tuple[Batch, Flat]:
+        """The complete batch, its weights divided; what `sequences` and `groups` of a Flat count from 0 in
+        each part."""
+        joined = [b"".join(parts) for parts in zip(*self.frames, strict=True)]
+        columns = {f.name: [getattr(flat, f.name) for flat in self.flats] for f in fields(Flat)}
+        flat = Flat(**{n: None if c[0] is None else torch.cat(c) for n, c in columns.items()})
+        flat.token_weights /= max(1, self.divisor)
+        return read_batch(replace(train, ahead=0), joined), flat

@@ -1,0 +1,266 @@
+"""A batch's response tokens on the device, and the corrections that the loss applies to them.
+
+Invariants: token weights are fixed by lengths before anything is masked or rejected; corrections are made
+from what the weights were before the optimizer step that uses them; a row of tokens holds whole responses.
+
+Shapes: N response tokens of the batch, concatenated in its order; n those of one row; B trajectories.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from protocol.settings import TrainerSettings, WorkerSettings
+from workers.trainer import losses
+from workers.trainer.batch import Batch
+from workers.trainer.losses import Tokens
+from workers.trainer.ranks import Ranks
+
+
+@dataclass(slots=True)
+class Flat:
+    """All [N]; float32 but where another type is named."""
+
+    rollout_logprobs: torch.Tensor
+    proximal_logprobs: torch.Tensor  # as computed beforehand; else filled in as rows are corrected
+    reference_logprobs: torch.Tensor | None  # None without a KL coefficient
+    values: torch.Tensor | None  # of the critic before the update; None without one
+    advantages: torch.Tensor
+    returns: torch.Tensor
+    token_weights: torch.Tensor  # of every mini-batch by itself, masked where a response is left out
+    sequences: torch.Tensor  # int64
+    groups: torch.Tensor  # int64, an index from 0
+    policy_versions: torch.Tensor  # int64
+    oldest_versions: torch.Tensor  # int64: of the token's response
+    seen_logprobs: torch.Tensor  # filled in by the update: those that each optimizer step started from
+    seen_entropy: torch.Tensor  # of the same distributions
+    importance_weights: torch.Tensor
+    loss_factors: torch.Tensor  # 0 where rejection leaves a token out
+    bounded: torch.Tensor  # 1 where a bound has changed the importance weight
+    rejected: torch.Tensor  # 1 where rejection has touched the token
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What passes without gradient have found, [N] each, on every rank; None: there was no such pass."""
+
+    logprobs: torch.Tensor | None
+    entropy: torch.Tensor | None
+    reference_logprobs: torch.Tensor | None
+    values: torch.Tensor | None
+
+
+def needs_own_pass(options: TrainerSettings) -> bool:
+    """Whether proximal logprobs take a forward pass of their own.
+
+    With one optimizer step per batch, the pass that trains begins from the very weights that the proximal
+    logprobs are of, so it gives them for nothing, unless they are needed of the whole batch before it.
+    """
+    if options.proximal != "recompute":
+        return False
+    is_reward_kl = options.kl_coefficient > 0 and options.kl_in == "reward"
+    is_group_judged = options.rejection == "group" or (options.rejection, options.rejection_action) == (
+        "sequence",
+        "drop",
+    )
+    return options.minibatches > 1 or is_reward_kl or is_group_judged
+
+
+def make_flat(
+    batch: Batch,
+    minibatches: Sequence[Sequence[int]],
+    evaluated: Evaluated,
+    *,
+    settings: WorkerSettings,
+    device: torch.device,
+) -> Flat:
+    """Everything about the batch that does not change while it is trained on."""
+    options = settings.trainer
+    rollout_N = torch.from_numpy(batch.rollout_logprobs).to(device)
+    lengths_B = torch.tensor(batch.response_lengths)
+    groups_B = torch.unique(torch.tensor(batch.groups), return_inverse=True)[1]
+    responses_B = torch.arange(len(lengths_B))
+    weights = []
+    for some in minibatches:
+        chosen = list(some)
+        weights.append(
+            losses.token_weights(
+                lengths_B[chosen],
+                options.loss_aggregation,
+                groups=groups_B[chosen] - groups_B[chosen].min(),
+                max_tokens=settings.rollout.max_response_tokens,
+            )
+        )
+    weights_N = torch.cat(weights).to(torch.float32)
+    if not options.is_supervised:
+        weights_N[~torch.isfinite(torch.from_numpy(batch.rollout_logprobs))] = 0.0
+    if options.mask_truncated:
+        weights_N[torch.tensor(batch.is_truncated).repeat_interleave(lengths_B)] = 0.0
+    proximal_N = rollout_N if evaluated.logprobs is None else evaluated.logprobs
+    targets = _targets(batch, lengths_B, proximal_N, evaluated=evaluated, options=options)
+    zeros_N = torch.zeros_like(rollout_N)
+    sequences_N = responses_B.repeat_interleave(lengths_B).to(device)
+    versions_N = torch.from_numpy(batch.policy_versions).to(device)
+    flat = Flat(
+        rollout_logprobs=rollout_N,
+        proximal_logprobs=proximal_N.clone(),
+        reference_logprobs=evaluated.reference_logprobs,
+        values=evaluated.values,
+        advantages=targets[0],
+        returns=targets[1],
+        token_weights=weights_N.to(device),
+        sequences=sequences_N,
+        groups=groups_B.repeat_interleave(lengths_B).to(device),
+        policy_versions=versions_N,
+        oldest_versions=-losses.over(sequences_N, -versions_N, "max"),
+        seen_logprobs=zeros_N.clone(),
+        seen_entropy=zeros_N.clone() if evaluated.entropy is None else evaluated.entropy,
+        importance_weights=zeros_N.clone(),
+        loss_factors=zeros_N.clone(),
+        bounded=zeros_N.clone(),
+        rejected=zeros_N.clone(),
+    )
+    if evaluated.logprobs is not None:
+        correct(flat, torch.arange(len(rollout_N), device=device), evaluated.logprobs, options=options)
+    return flat
+
+
+def _targets(
+    batch: Batch,
+    lengths_B: torch.Tensor,
+    logprobs_N: torch.Tensor,
+    *,
+    evaluated: Evaluated,
+    options: TrainerSettings,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns of every token."""
+    outcomes_N = torch.from_numpy(batch.advantages).to(logprobs_N.device)
+    is_reward_kl = evaluated.reference_logprobs is not None and options.kl_in == "reward"
+    advantages_N = returns_N = outcomes_N
+    if is_reward_kl or evaluated.values is not None:
+        penalties_N = torch.zeros_like(outcomes_N)
+        if is_reward_kl and evaluated.reference_logprobs is not None:
+            ratio_N = losses.log_ratio(evaluated.reference_logprobs, logprobs_N)
+            penalties_N = options.kl_coefficient * losses.kl_estimate(ratio_N, options.kl_estimator)
+        outcomes_B = torch.from_numpy(batch.outcomes).to(outcomes_N.device)
+        values_N = torch.zeros_like(outcomes_N) if evaluated.values is None else evaluated.values
+        advantages_N, returns_N = losses.generalized_advantages(
+            losses.token_rewards(outcomes_B, lengths_B.to(outcomes_N.device), penalties_N),
+            values_N,
+            lengths_B,
+            gamma=options.gamma,
+            gae_lambda=1.0 if evaluated.values is None else options.gae_lambda,
+        )
+    if options.baseline == "batch_mean" or options.advantage_scale == "batch_std":
+        advantages_N = losses.standardized(advantages_N, is_scaled=options.advantage_scale == "batch_std")
+    return advantages_N, returns_N
+
+
+def correct(
+    flat: Flat, places_n: torch.Tensor, trained_logprobs_n: torch.Tensor, *, options: TrainerSettings
+) -> None:
+    """Fill in the corrections of the tokens at `places_n`, given the logprobs of the weights as they are."""
+    rollout_n, sequences_n = flat.rollout_logprobs[places_n], flat.sequences[places_n]
+    importance = losses.importance_weights(
+        flat.proximal_logprobs[places_n],
+        rollout_n,
+        sequences_n,
+        kind=options.importance,
+        level=options.importance_level,
+        low=options.importance_low,
+        cap=options.importance_cap,
+    )
+    flat.importance_weights[places_n] = importance.weights_N
+    flat.loss_factors[places_n] = 1.0
+    flat.bounded[places_n] = importance.bounded_N.to(flat.bounded.dtype)
+    if options.rejection == "none":
+        return
+    rejected = losses.rejection(
+        trained_logprobs_n,
+        rollout_n,
+        sequences_N=sequences_n,
+        groups_N=flat.groups[places_n],
+        level=options.rejection,
+        action=options.rejection_action,
+        metric=options.rejection_metric,
+        aggregate=options.rejection_aggregate,
+        bounds=options.rejection_bounds,
+    )
+    flat.rejected[places_n] = rejected.rejected_N.to(flat.rejected.dtype)
+    flat.loss_factors[places_n] = rejected.factors_N
+
+
+def tokens_of(
+    flat: Flat,
+    places_n: torch.Tensor,
+    logprobs_n: torch.Tensor,
+    entropy_n: torch.Tensor,
+    *,
+    options: TrainerSettings,
+    train_version: int,
+) -> Tokens:
+    """What the loss sees of one row, corrected by its own logprobs if no pass before has done so."""
+    seen_n = logprobs_n.detach()
+    flat.seen_logprobs[places_n] = seen_n
+    if not needs_own_pass(options):
+        flat.seen_entropy[places_n] = entropy_n.detach()
+        if options.proximal == "recompute":
+            flat.proximal_logprobs[places_n] = seen_n
+        elif options.proximal == "loglinear":
+            flat.proximal_logprobs[places_n] = losses.loglinear_proximal(
+                seen_n,
+                flat.rollout_logprobs[places_n],
+                flat.policy_versions[places_n],
+                train_version=train_version,
+            )
+        correct(flat, places_n, seen_n, options=options)
+    reference_N = flat.reference_logprobs
+    return Tokens(
+        logprobs=logprobs_n,
+        entropy=entropy_n,
+        proximal_logprobs=flat.proximal_logprobs[places_n],
+        rollout_logprobs=flat.rollout_logprobs[places_n],
+        reference_logprobs=None if reference_N is None else reference_N[places_n],
+        advantages=flat.advantages[places_n],
+        importance_weights=flat.importance_weights[places_n],
+        token_weights=flat.token_weights[places_n] * flat.loss_factors[places_n],
+        sequences=torch.unique(flat.sequences[places_n], return_inverse=True)[1],
+        policy_versions=flat.policy_versions[places_n],
+        settings=options,
+    )
+
+
+def correction_metrics(
+    flat: Flat, ranks: Ranks, *, options: TrainerSettings, train_version: int
+) -> dict[str, float]:
+    """What the corrections cost, as shares of the batch's tokens, once the update has filled them in.
+    Collective.
+
+    Mismatch, engine and importance weights as in workers/trainer/losses/metrics.py; `bounded` is the share
+    of weights that a bound has changed, `rejected` that of tokens that rejection has touched, `masked` that
+    of tokens that count for nothing, because their response was cut off or they have no rollout logprob.
+    """
+    trained_N = flat.proximal_logprobs
+    if not needs_own_pass(options):  # then each rank has corrected its own rows only
+        filled = (flat.seen_logprobs, flat.seen_entropy, flat.importance_weights, flat.bounded, flat.rejected)
+        for filled_N in filled:
+            ranks.sum(filled_N)
+        trained_N = flat.seen_logprobs
+    if options.is_supervised:
+        return {"perplexity": trained_N.mean().neg().exp().item()}
+    metrics = losses.mismatch_metrics(trained_N, flat.rollout_logprobs, flat.importance_weights)
+    if options.minibatches == 1 or needs_own_pass(options):  # else later ones have seen other weights
+        metrics |= losses.engine_metrics(
+            trained_N,
+            flat.rollout_logprobs,
+            flat.seen_entropy,
+            is_fresh_N=flat.oldest_versions == train_version,
+        )
+    shares = {
+        "importance_weight/bounded": flat.bounded,
+        "tokens/rejected_share": flat.rejected,
+        "tokens/masked_share": flat.token_weights == 0,
+    }
+    count = max(1, len(flat.token_weights))
+    return metrics | {name: touched_N.sum().item() / count for name, touched_N in shares.items()}

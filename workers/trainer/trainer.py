@@ -1,0 +1,405 @@
+"""The trainer as an algorithm: batches in, policy versions out; no network.
+
+Invariants:
+- A train step turns `policy_version` n into n + 1, on every rank with the same result.
+- Master weights are float32; `model.dtype` is the precision of what is published.
+- An optimizer step whose loss or gradient is not finite is skipped, counted and named; the weights stay the
+  same. Three in a row end the run, with the batch written out.
+- What `state_for_publish` returns is a private copy: the next step does not touch it.
+- Dropout is off: it would make the proximal and the updated logprobs differ for no reason.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.errors import ConfigError, RemoteError, RunError
+from protocol.messages import Train, TrainAhead
+from protocol.settings import WorkerSettings
+from workers.models.lora import DIGEST
+from workers.models.lora_layers import without_adapter
+from workers.models.model import pick_device
+from workers.trainer import losses
+from workers.trainer.batch import Batch, read_batch
+from workers.trainer.checkpoints import read_state, write_checkpoint
+from workers.trainer.critic import Critic, ValueStep
+from workers.trainer.losses.own import load_loss
+from workers.trainer.lr_schedule import lr_share
+from workers.trainer.nonfinite_report import Skipped
+from workers.trainer.packed_forward import PackedRow, half_attention, pack_row, response_logprobs
+from workers.trainer.packing import plan, split_by_group
+from workers.trainer.policy import check_policy, load_packed, load_policy
+from workers.trainer.ranks import Ranks
+from workers.trainer.sharding import (
+    accumulated,
+    forward_dtype,
+    gather,
+    make_optimizer,
+    reshard,
+    shard,
+    whole,
+)
+from workers.trainer.state import gather_state, missing_weights, named_tensors, restore_state
+from workers.trainer.streaming import Ahead
+from workers.trainer.token_batch import (
+    Evaluated,
+    Flat,
+    correction_metrics,
+    make_flat,
+    needs_own_pass,
+    tokens_of,
+)
+
+MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
+CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
+CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
+Steps = tuple[Batch, Flat, Iterator[dict[str, Any]]]
+"""A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
+
+
+class Trainer:
+    """One rank of the trainer. Every method that is not a property is collective: all ranks call it alike."""
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        """Load the model and shard it over the ranks.
+
+        Raises: ConfigError if the model cannot be loaded or packed, or the settings do not allow training.
+        """
+        if settings.rollout.sampling.temperature == 0:
+            raise ConfigError(
+                "`rollout.sampling.temperature` is 0: greedy responses have no logprobs to train on. "
+                "Expected a temperature above 0; 1 keeps the policy's own distribution."
+            )
+        self.policy_version = 0
+        self.seconds: dict[str, float] = {}
+        """Of the last train step: `proximal`, all that was computed without gradient before it."""
+        self._settings = settings
+        self._model_directory = Path(model_directory)
+        torch.set_num_threads(settings.trainer.threads)
+        self.ranks = Ranks(pick_device(settings.trainer.device))
+        torch.manual_seed(settings.seed + self.ranks.rank)
+        self._forward_dtype = forward_dtype(settings, self.ranks.device)
+        policy = load_policy(
+            settings, self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype
+        )
+        self.model, self._adapter, self._digest = policy
+        shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
+        check_policy(self.model, settings, device=self.ranks.device, forward_dtype=self._forward_dtype)
+        reshard(self.model)
+        self._optimizer = make_optimizer(self.model, settings.trainer)
+        self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)
+        self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
+        self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
+        self._ahead = Ahead()  # of the next batch
+        self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
+
+    def _make_reference(self) -> PreTrainedModel:
+        """The initial model, frozen; sharded, so that it costs each rank its share only. With an adapter
+        it is the model below it."""
+        if self._adapter:
+            return self.model
+        model = self._load_again().requires_grad_(False)
+        shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
+        return model
+
+    def _make_critic(self) -> Critic:
+        options = self._settings.trainer
+        return Critic(self._load_again(), self.ranks, options=options, forward_dtype=self._forward_dtype)
+
+    def _load_again(self) -> PreTrainedModel:
+        return load_packed(self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype)
+
+    def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
+        """Train on one batch and return its metrics; afterwards `policy_version` is one higher.
+
+        `loss`, `grad_norm`, `entropy` (nats per token) and `clip_ratio` are means over the optimizer steps
+        taken; `tokens` counts response tokens; `skipped_steps` optimizer steps that were not finite.
+        Raises: RemoteError if the batch is for another version; RunError if nothing is finite any more.
+        """
+        self._check_version(train)
+        options = self._settings.trainer
+        warmth = lr_share(options, step=self.policy_version, steps=self._settings.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = options.lr * warmth
+        self._ahead.check(train)
+        batch, flat, steps = (self._rest if train.ahead else self._whole)(train, frames, warmth)
+        taken, place, nonfinite = [], 0, 0.0
+        for place, step in enumerate(steps):
+            nonfinite += step["nonfinite_log_ratios"]
+            if problem := step.pop("problem", None):
+                self._skipped.add({"minibatch": place, **step}, str(problem), version=train.train_version)
+                if self._skipped.are_too_many:
+                    self._skipped.give_up(train, batch=batch, flat=flat, is_writer=self.ranks.rank == 0)
+            else:
+                self._skipped.clear()
+                taken.append(step)
+        self.policy_version += 1
+        return {
+            **correction_metrics(flat, self.ranks, options=options, train_version=train.train_version),
+            **_means(taken, names=self._step_names),
+            **self._critic_metrics(flat),
+            "lr": options.lr * warmth,
+            "tokens": float(len(flat.advantages)),
+            "nonfinite_log_ratios": nonfinite,
+            "skipped_steps": float(place + 1 - len(taken)),
+        }
+
+    def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
+        """Make the gradients of groups of a batch that is not complete; its `train_step` takes the step.
+
+        Raises: RemoteError if the batch is for another version.
+        """
+        began = time.perf_counter()
+        self._check_version(part)
+        self._backward_part(part, frames, is_end=False)
+        self._ahead.seconds += time.perf_counter() - began
+
+    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
+        """What a policy version consists of, as this rank holds it; the next step changes it."""
+        named = {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
+        return named if self._digest is None else named | {DIGEST: self._digest}
+
+    def state_for_publish(self) -> dict[str, torch.Tensor]:
+        """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
+        dtype = getattr(torch, self._settings.model.dtype)
+        return gather(self.tensors_for_publish(), self.ranks, dtype=dtype)
+
+    def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
+        """Copy what belongs to a checkpoint to host memory; the call that is returned writes it as
+        `checkpoints/step_<policy_version>` of the run directory, in any thread, while training goes on, and
+        returns that path. Collective; ranks but the first write nothing.
+
+        Raises: RemoteError if the trainer is not at this version; the call, RunError if the file system
+        refuses.
+        """
+        if policy_version != self.policy_version:
+            raise RemoteError(
+                f"A checkpoint of version {policy_version} was asked of a trainer at {self.policy_version}; "
+                "expected them to be equal."
+            )
+        directory = Path(self._settings.run_dir).absolute() / "checkpoints"
+        path = directory / f"step_{policy_version}"
+        published = self.state_for_publish()
+        published.pop(DIGEST, None)  # of versions only
+        state = gather_state(self.model, self._optimizer, self.ranks)
+        if self._critic:
+            critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
+            state |= {CRITIC + name: t for name, t in critic.items() if not name.startswith("rng.")}
+        if self.ranks.rank != 0:
+            return lambda: path
+        return partial(
+            write_checkpoint,
+            directory,
+            policy_version,
+            model_directory=self._model_directory,
+            published=published,
+            state=state,
+            keep=self._settings.trainer.keep_checkpoints,
+            adapter=self._adapter,
+        )
+
+    def save_checkpoint(self, policy_version: int) -> Path:
+        """As `begin_checkpoint`, and write it at once."""
+        return self.begin_checkpoint(policy_version)()
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint, whatever number of ranks wrote it. Raises: RunError if it does not fit."""
+        policy_version, state = read_state(Path(path))
+        if missing := missing_weights(self.model, state):
+            raise RunError(
+                f"{path} lacks {len(missing)} weights of this model, first {missing[0]}. Expected one that "
+                f"was written with {self._model_directory}; resume with the configuration that wrote it."
+            )
+        restore_state(self.model, self._optimizer, self.ranks, state)
+        if self._critic:
+            critic = {n.removeprefix(CRITIC): t for n, t in state.items() if n.startswith(CRITIC)}
+            if missing_weights(self._critic.model, critic):
+                raise RunError(
+                    f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
+                    "algorithm that wrote it, or begin a new run from its weights."
+                )
+            restore_state(self._critic.model, self._critic.optimizer, self.ranks, critic)
+        self.policy_version = policy_version
+
+    def _check_version(self, message: Train | TrainAhead) -> None:
+        if message.train_version != self.policy_version:
+            raise RemoteError(
+                f"A batch for version {message.train_version} came to a trainer at {self.policy_version}; "
+                "expected them to be equal. Resume trainer and controller from the same checkpoint."
+            )
+
+    def _whole(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
+        """The optimizer steps of a batch that came in one piece."""
+        batch = read_batch(train, frames)
+        minibatches = split_by_group(batch.groups, self._settings.trainer.minibatches)
+        rows = [self._rows(batch, minibatch) for minibatch in minibatches]
+        flat = self._evaluate(batch, minibatches, [row for some in rows for row in some])
+
+        def step(some: Sequence[PackedRow]) -> dict[str, Any]:
+            totals = self._backward(some, flat)
+            value_step = self._critic.gradients(some, flat) if self._critic else None
+            return self._optimizer_step(totals, value_step, warmth=warmth)
+
+        return batch, flat, map(step, rows)
+
+    def _rest(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
+        """The optimizer step of a batch of which a part was trained ahead."""
+        self._backward_part(train, frames, is_end=True)
+        ahead, self._ahead = self._ahead, Ahead()
+        self.seconds["ahead"] = ahead.seconds
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= max(1, ahead.divisor)
+        assert ahead.totals is not None
+        ahead.totals[0] /= max(1, ahead.divisor)
+        return *ahead.whole(train), iter([self._optimizer_step(ahead.totals, None, warmth=warmth)])
+
+    def _backward_part(self, part: Train | TrainAhead, frames: Sequence[bytes], *, is_end: bool) -> None:
+        """Add to the gradients of a batch that comes in parts."""
+        batch, ahead = read_batch(part, frames), self._ahead
+        indices = range(len(batch.tokens))
+        rows = self._rows(batch, indices)
+        flat = self._evaluate(batch, [indices], rows)
+        ahead.add(part, frames, batch=batch, flat=flat, options=self._settings.trainer)
+        totals = self._backward(rows, flat, is_end=is_end)
+        ahead.totals = totals if ahead.totals is None else ahead.totals + totals
+
+    def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
+        """This rank's micro-batches of one mini-batch."""
+        lengths = [len(batch.tokens[index]) for index in indices]
+        shares = plan(
+            lengths,
+            ranks=self.ranks.size,
+            max_tokens=self._settings.trainer.max_tokens_per_microbatch,
+            half_attention=half_attention(self.model),
+        )
+        mine = shares[self.ranks.rank]
+        return [pack_row(batch, [indices[place] for place in some], self.ranks.device) for some in mine]
+
+    def _evaluate(
+        self, batch: Batch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
+    ) -> Flat:
+        """Everything about the batch that does not change while it is trained on."""
+        began, count = time.perf_counter(), len(batch.advantages)
+        logprobs = entropy = reference = values = None
+        if needs_own_pass(self._settings.trainer):
+            logprobs, entropy = self._own_pass(rows, count)
+        if (model := self._reference) is not None:
+            with without_adapter(model):
+                reference = self._fill(model, rows, lambda row: self._forward(row, model)[0], count=count)
+        if (critic := self._critic) is not None:
+            values = self._fill(critic.model, rows, critic.values, count=count)
+        self.seconds = {"proximal": time.perf_counter() - began}
+        return make_flat(
+            batch,
+            minibatches,
+            Evaluated(logprobs, entropy, reference, values),
+            settings=self._settings,
+            device=self.ranks.device,
+        )
+
+    def _own_pass(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
+        """Logprobs and entropy [2, N] of the whole batch under the weights as they are, on every rank."""
+        return self._fill(
+            self.model,
+            rows,
+            lambda row: torch.stack(self._forward(row, self.model)),
+            count=count,
+            columns=(2,),
+        )
+
+    @torch.no_grad()
+    def _fill(
+        self,
+        model: PreTrainedModel,
+        rows: Sequence[PackedRow],
+        compute: Callable[[PackedRow], torch.Tensor],
+        *,
+        count: int,
+        columns: tuple[int, ...] = (),
+    ) -> torch.Tensor:
+        """What `compute` gives for each row, over the whole batch [*columns, N]; each rank gives a part."""
+        filled_N = torch.zeros(*columns, count, device=self.ranks.device)
+        for row in rows:
+            filled_N[..., row.places_N] = compute(row)
+        reshard(model)
+        return self.ranks.sum(filled_N)
+
+    def _forward(self, row: PackedRow, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+        return response_logprobs(
+            model,
+            row,
+            temperature=self._settings.rollout.sampling.temperature,
+            is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
+        )
+
+    def _backward(self, rows: Sequence[PackedRow], flat: Flat, *, is_end: bool = True) -> torch.Tensor:
+        """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""
+        options = self._settings.trainer
+        totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
+        for row in accumulated(self.model, rows, self.ranks, is_end=is_end):
+            tokens = tokens_of(
+                flat,
+                row.places_N,
+                *self._forward(row, self.model),
+                options=options,
+                train_version=self.policy_version,
+            )
+            result = losses.policy_loss(tokens, self._loss)
+            (result.loss * self.ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
+            parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
+            counts = totals.new_tensor(len(row.places_N))
+            totals += torch.stack([*(part.detach().double() for part in parts), counts])
+        return totals
+
+    def _optimizer_step(
+        self, totals: torch.Tensor, value_step: ValueStep | None, *, warmth: float
+    ) -> dict[str, Any]:
+        """Take the step that the gradients lie ready for; returns its numbers, with `problem` if it was not
+        taken."""
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.trainer.grad_clip)
+        grad_norm = whole(norm).item()
+        loss, entropy, clipped, nonfinite, kl, tokens_count = self.ranks.sum(totals).tolist()
+        step: dict[str, Any] = {
+            "loss": loss,
+            "grad_norm": grad_norm,
+            "entropy": entropy / max(1.0, tokens_count),
+            "clip_ratio": clipped / max(1.0, tokens_count),
+            "nonfinite_log_ratios": nonfinite,
+            "kl_reference": kl / max(1.0, tokens_count),
+        }
+        if value_step:
+            step |= {
+                "critic/loss": value_step.loss,
+                "critic/grad_norm": value_step.grad_norm,
+                "critic/clip_ratio": value_step.clipped / max(1.0, tokens_count),
+            }
+        bad = [
+            name for name in step if name.endswith(("loss", "grad_norm")) and not math.isfinite(step[name])
+        ]
+        if not bad:
+            self._optimizer.step()
+        self._optimizer.zero_grad()
+        if self._critic:
+            self._critic.finish(is_taken=not bad, lr_share=warmth)
+        return step | ({"problem": ", ".join(f"{name} {step[name]}" for name in bad)} if bad else {})
+
+    @property
+    def _step_names(self) -> tuple[str, ...]:
+        names = MEANS if self._reference is None else (*MEANS, "kl_reference")
+        return names if self._critic is None else (*names, *CRITIC_MEANS)
+
+    def _critic_metrics(self, flat: Flat) -> dict[str, float]:
+        if flat.values is None:
+            return {}
+        return {"critic/explained_variance": losses.explained_variance(flat.values, flat.returns)}
+
+
+def _means(steps: Sequence[dict[str, Any]], *, names: Sequence[str]) -> dict[str, float]:
+    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in names}

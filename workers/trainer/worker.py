@@ -1,0 +1,307 @@
+"""The trainer worker: batches and orders in over the link, policy versions out.
+
+Invariants:
+- Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
+- It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
+- Versions are published in order, each from a copy that training does not touch, while the next batch may
+  already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
+  version that is made again is not published again.
+- A checkpoint is copied to host memory between two steps, and written while the next ones go on.
+- What is being written when the link is lost is finished before `run` returns: whoever begins anew from what
+  lies there finds it whole, and nobody else writing. The model is not kept: what of it the next controller
+  counts on, only its journal knows.
+- Rank 0 alone has the link; the others repeat its orders (`follow`), and begin anew when it does.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from protocol.errors import ConfigError, RemoteError, RunError, StaleFlowError
+from protocol.importing import load_object
+from protocol.messages import (
+    MAX_METRICS,
+    CheckpointSaved,
+    Message,
+    PolicyPublished,
+    Ready,
+    Retire,
+    SaveCheckpoint,
+    Serve,
+    Serving,
+    Train,
+    TrainAhead,
+    TrainedAhead,
+    TrainStepFinished,
+    Welcome,
+)
+from protocol.plain_text import plain_line
+from protocol.settings import WorkerSettings, load_settings
+from workers.link.link import Link, LinkClosed
+from workers.trainer.checkpoints import newest_checkpoint
+from workers.trainer.publisher import Publisher
+from workers.trainer.ranks import share_settings
+from workers.trainer.trainer import Trainer
+from workers.weights.agent_process import make_neighbour
+from workers.weights.store import Published, Segment
+
+__all__ = ["Trainer", "TrainerWorker", "follow"]
+
+MAX_NAME_CHARS = 200  # of a metric, as the protocol has it
+Result = TypeVar("Result")
+log = logging.getLogger("workers")
+
+
+class _Snapshot(NamedTuple):
+    """A version that is written and not visible yet."""
+
+    policy_version: int
+    written: Segment | Published
+    write_s: float
+
+
+class TrainerWorker:
+    """Rank 0 of the trainer behind a link."""
+
+    _trainer: Trainer
+    _link: Link
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings = settings
+        self._model_directory = model_directory
+        self._snapshots: asyncio.Queue[_Snapshot | None] = asyncio.Queue(maxsize=1)
+        self._checkpoints: asyncio.Queue[tuple[int, Callable[[], Path]] | None] = asyncio.Queue(maxsize=1)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Return from `run` after the order in hand and what is being published."""
+        self._is_draining = True
+        if hasattr(self, "_link"):
+            self._link.wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained, once; the process group stays.
+
+        Raises: LinkClosed; RunError or ConfigError if training cannot go on.
+        """
+        self._link = link
+        closed: LinkClosed | None = None
+        try:
+            await self._in_thread(share_settings, self._settings)
+            self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
+            self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
+            self._neighbour = make_neighbour(
+                self._publisher.directory,
+                link,
+                self._settings,
+                is_writers=True,
+                on_restart=lambda endpoint: link.send(Serving(endpoint)),
+            )
+            self._announce_survivors()
+            link.send(Ready(self._trainer.policy_version, 0, 0))
+            log.info("Ready at version %d.", self._trainer.policy_version)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._publish(), name="publisher")
+                tasks.create_task(self._save(), name="checkpoints")
+                if not self._settings.trainer.is_supervised:  # then nobody pulls
+                    await self._snapshot()
+                try:
+                    await self._serve()
+                except LinkClosed as error:
+                    closed = error
+                    if error.may_reattach:
+                        log.info("The link is closed. What is being written is finished first.")
+                await self._snapshots.put(None)
+                await self._checkpoints.put(None)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+        finally:
+            if hasattr(self, "_neighbour"):
+                await self._neighbour.close()
+            if hasattr(self, "_publisher"):
+                self._publisher.close()
+                del self._trainer, self._publisher  # a traceback may keep `self`, not a model on a GPU
+            self._thread.shutdown(wait=False)
+        if closed is not None:
+            raise closed
+
+    async def _serve(self) -> None:
+        while not self._is_draining:
+            if (item := self._link.receive_nowait()) is None:
+                await self._link.arrived.wait()
+            else:
+                await self._handle(*item)
+
+    async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        match message:
+            case Train(train_version):
+                began = time.perf_counter()
+                metrics = await self._in_thread(self._train, message, frames)
+                train_s = time.perf_counter() - began
+                self._link.send(TrainStepFinished(train_version + 1, train_s, sound(metrics)))
+                if not message.is_published:
+                    await self._snapshot()
+            case TrainAhead(train_version):
+                await self._in_thread(self._train_ahead, message, frames)
+                self._link.send(TrainedAhead(train_version))
+            case SaveCheckpoint(policy_version):
+                write = await self._in_thread(self._begin_checkpoint, message)
+                await self._checkpoints.put((policy_version, write))
+            case Retire(policy_version):
+                await self._neighbour.retire(policy_version)
+                await asyncio.to_thread(self._publisher.retire, policy_version)
+            case Serve():
+                self._link.send(Serving(await self._neighbour.start()))
+            case _:
+                raise RemoteError(
+                    f"{type(message).__name__} came to a trainer; expected Train, TrainAhead, "
+                    "SaveCheckpoint, Retire or Serve. Install the same release on both sides."
+                )
+
+    def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
+        self._trainer.ranks.broadcast(train, frames)
+        metrics = self._trainer.train_step(train, frames)
+        return metrics | {
+            f"time_s/{name}": spent for name, spent in getattr(self._trainer, "seconds", {}).items()
+        }
+
+    def _train_ahead(self, order: TrainAhead, frames: tuple[bytes, ...]) -> None:
+        self._trainer.ranks.broadcast(order, frames)
+        self._trainer.train_ahead(order, frames)
+
+    def _begin_checkpoint(self, order: SaveCheckpoint) -> Callable[[], Path]:
+        self._trainer.ranks.broadcast(order)
+        return begin_checkpoint(self._trainer, order.policy_version)
+
+    async def _save(self) -> None:
+        while (begun := await self._checkpoints.get()) is not None:
+            policy_version, write = begun
+            path = await asyncio.to_thread(write)
+            log.info("%s is written.", path)
+            self._link.send(CheckpointSaved(policy_version, str(path)))
+
+    def _announce_survivors(self) -> None:
+        """Versions that outlived the trainer before this one: the run may go on with them."""
+        for version, published in self._publisher.survivors(self._trainer.policy_version):
+            self._link.send(PolicyPublished(version, *published, 0.0))
+
+    async def _snapshot(self) -> None:
+        version, began = self._trainer.policy_version, time.perf_counter()
+        written = await self._in_thread(publish_shards, self._trainer, self._publisher)
+        assert written is not None, "rank 0 writes"
+        await self._snapshots.put(_Snapshot(version, written, time.perf_counter() - began))
+
+    async def _publish(self) -> None:
+        while (snapshot := await self._snapshots.get()) is not None:
+            began = time.perf_counter()
+            published = await asyncio.to_thread(self._publisher.seal, snapshot.written)
+            publish_s = snapshot.write_s + time.perf_counter() - began
+            self._link.send(PolicyPublished(snapshot.policy_version, *published, publish_s))
+
+    async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
+        with _torch_errors_in_words():
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Metrics as the controller takes them, whatever a loss of the user's reports: finite numbers under names
+    of one plain line."""
+    kept: dict[str, float] = {}
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            kept[plain_line(name)[:MAX_NAME_CHARS] or "unnamed"] = float(value)
+        else:
+            log.warning("The metric %r is %s, and is left out: it is not finite.", name, value)
+    return tuple(kept.items())[:MAX_METRICS]
+
+
+def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
+    """The trainer that `trainer.engine` names, as the newest complete checkpoint of the run left it.
+
+    Raises: ConfigError if it cannot be made; RunError if the checkpoint does not fit it.
+    """
+    name = settings.trainer.engine
+    trainer = (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
+    if settings.trainer.streaming and not hasattr(trainer, "train_ahead"):
+        raise ConfigError(
+            f"`trainer.streaming` is on, and {name} has no method `train_ahead`; expected one as in "
+            "workers/trainer/trainer.py. Write it, or leave trainer.streaming out."
+        )
+    checkpoint = newest_checkpoint(
+        Path(settings.run_dir) / "checkpoints",
+        at_most=settings.newest_version,
+        is_first=os.environ.get("RANK", "0") == "0",
+    )
+    if checkpoint is not None:
+        log.info("Going on from %s.", checkpoint)
+        trainer.load_checkpoint(checkpoint)
+    return trainer
+
+
+def begin_checkpoint(trainer: Trainer, policy_version: int) -> Callable[[], Path]:
+    """As `Trainer.begin_checkpoint`; a trainer of the user's that only has `save_checkpoint` writes now."""
+    if hasattr(trainer, "begin_checkpoint"):
+        return trainer.begin_checkpoint(policy_version)
+    path = trainer.save_checkpoint(policy_version)
+    return lambda: path
+
+
+def make_publisher(settings: WorkerSettings, trainer: Trainer) -> Publisher:
+    """This rank's hand in the versions of a trainer. Raises: RunError."""
+    return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
+
+
+def publish_shards(trainer: Trainer, publisher: Publisher) -> Segment | Published | None:
+    """Write the version that the trainer holds; on all ranks alike. Raises: RunError."""
+    return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
+
+
+def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
+    """Be a rank other than 0: do what rank 0 does until it stops, or begins anew, with what is returned then.
+    RANK, WORLD_SIZE and MASTER_* say where.
+
+    Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
+    """
+    with _torch_errors_in_words():
+        trainer = make_trainer(settings, model_directory)
+        publisher = make_publisher(settings, trainer)
+        if not settings.trainer.is_supervised:
+            publish_shards(trainer, publisher)
+        while True:
+            order, frames = trainer.ranks.receive()
+            match order:
+                case Train(_, _, is_published):
+                    trainer.train_step(order, frames)
+                    if not is_published:
+                        publish_shards(trainer, publisher)
+                case TrainAhead():
+                    trainer.train_ahead(order, frames)
+                case SaveCheckpoint(policy_version):
+                    begin_checkpoint(trainer, policy_version)
+                case Welcome():
+                    return load_settings(order.settings)
+                case _:
+                    trainer.ranks.stop()
+                    return None
+
+
+@contextmanager
+def _torch_errors_in_words() -> Iterator[None]:
+    try:
+        yield
+    except StaleFlowError:
+        raise
+    except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
+        raise RunError(
+            f"The trainer failed: {type(error).__name__}: {error}. If memory ran out, lower "
+            "`trainer.max_tokens_per_microbatch`; if another rank was lost, its log says why. Resume from "
+            "the newest checkpoint."
+        ) from error
