@@ -7,7 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from protocol.messages import Segment, Train, TrainItem
-from workers.trainer.batch import Batch
+from workers.trainer.batch import TrainBatch
 
 PROMPT = 8  # tokens of each prompt
 VOCABULARY = 512
@@ -44,7 +44,7 @@ def make_message(lengths: Sequence[int]) -> tuple[Train, tuple[bytes, bytes, byt
 
 
 def padded_tensors(
-    batch: Batch, indices: Sequence[int], device: torch.device
+    batch: TrainBatch, indices: Sequence[int], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens and mask (1 where there is one) of some sequences, [B, T], padded on the right."""
     longest = max(len(batch.tokens[index]) for index in indices)

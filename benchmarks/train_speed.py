@@ -32,14 +32,14 @@ from protocol.settings import (
     WorkerSettings,
 )
 from workers.models.model import pick_device
-from workers.trainer.batch import Batch, read_batch
+from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.trainer import Trainer
 
 LR, CLIP = 1e-5, 0.2
 Split = Callable[[Sequence[int], int], list[list[int]]]
 
 
-def our_step(directory: str, budget: int, message: tuple[Train, Any]) -> Callable[[Batch], float]:
+def our_step(directory: str, budget: int, message: tuple[Train, Any]) -> Callable[[TrainBatch], float]:
     """A train step of the product, reading its message included; each way returns the loss."""
     settings = WorkerSettings(
         run_dir=directory, seed=0, steps=10**6, model=ModelSettings(), reward=RewardSettings(),
@@ -48,19 +48,21 @@ def our_step(directory: str, budget: int, message: tuple[Train, Any]) -> Callabl
     )  # fmt: skip
     trainer = Trainer(settings, directory)
 
-    def step(_: Batch) -> float:
+    def step(_: TrainBatch) -> float:
         train = replace(message[0], train_version=trainer.policy_version)
         return trainer.train_step(train, message[1])["loss"]
 
     return step
 
 
-def plain_step(directory: str, budget: int, device: torch.device, split: Split) -> Callable[[Batch], float]:
+def plain_step(
+    directory: str, budget: int, device: torch.device, split: Split
+) -> Callable[[TrainBatch], float]:
     """The loop that a person would write around a transformers model."""
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
-    def step(batch: Batch) -> float:
+    def step(batch: TrainBatch) -> float:
         total, count = 0.0, len(batch.advantages)
         for indices in split(batch.lengths, budget):
             tokens_BT, mask_BT = padded_tensors(batch, indices, device)
@@ -83,7 +85,9 @@ def plain_step(directory: str, budget: int, device: torch.device, split: Split) 
     return step
 
 
-def trl_step(directory: str, budget: int, device: torch.device, split: Split) -> Callable[[Batch], float]:
+def trl_step(
+    directory: str, budget: int, device: torch.device, split: Split
+) -> Callable[[TrainBatch], float]:
     """Micro-batches through `GRPOTrainer.compute_loss`. Raises: ImportError if TRL is not installed."""
     from datasets import Dataset
     from transformers import PreTrainedTokenizerFast
@@ -108,7 +112,7 @@ def trl_step(directory: str, budget: int, device: torch.device, split: Split) ->
     trainer.current_gradient_accumulation_steps = 1
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 
-    def step(batch: Batch) -> float:
+    def step(batch: TrainBatch) -> float:
         total = 0.0
         for indices in split(batch.lengths, budget):
             tokens_BT, mask_BT = padded_tensors(batch, indices, device)
@@ -133,7 +137,7 @@ def trl_step(directory: str, budget: int, device: torch.device, split: Split) ->
     return step
 
 
-def _advantages(batch: Batch, indices: Sequence[int], device: torch.device) -> torch.Tensor:
+def _advantages(batch: TrainBatch, indices: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(
         [float(batch.advantages[batch.response_starts[index]]) for index in indices], device=device
     )

@@ -27,7 +27,7 @@ from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
 from workers.weights.address import Announced
 from workers.weights.agent_process import Neighbour
-from workers.weights.store import Published, Store
+from workers.weights.store import PublishedFile, VersionStore
 from workers.weights.tensors import publish, read
 
 TENSOR_BYTES = 8 << 20
@@ -51,7 +51,7 @@ def seconds(call: Callable[[], object]) -> float:
 # -- one host -----------------------------------------------------------------------------------------------
 
 
-def local(store: Store, mb: int, rounds: int) -> None:
+def local(store: VersionStore, mb: int, rounds: int) -> None:
     """Publish, and readers of the same host."""
     tensors = weights_of(mb)
     copied = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -86,7 +86,7 @@ def local(store: Store, mb: int, rounds: int) -> None:
               f"  {count * mb / 1024 / median(took):6.2f} GB/s  {ratio:5.2f} of memcpy")  # fmt: skip
 
 
-def read_side_by_side(published: Published, count: int) -> float:
+def read_side_by_side(published: PublishedFile, count: int) -> float:
     threads = [threading.Thread(target=read, args=published[:2]) for _ in range(count)]
     began = time.perf_counter()
     for thread in threads:
@@ -132,7 +132,7 @@ class Hosts:
     """A trainer's agent and those of its readers."""
 
     def __init__(self, folder: Path, mb: int, count: int) -> None:
-        self.store = Store(folder / "remote")
+        self.store = VersionStore(folder / "remote")
         self._tensors = weights_of(mb)
         window = {"address": Announced("127.0.0.1", "in a benchmark"), "window_bytes": WINDOW << 20}
         self._trainer = Neighbour(self.store.directory, is_writers=True, **window)
@@ -215,7 +215,7 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}, load {os.getloadavg()[0]:.1f}")
     base = SHARED_MEMORY if SHARED_MEMORY.exists() else None
     folder = Path(tempfile.mkdtemp(prefix="staleflow-benchmark-", dir=base))
-    store = Store(folder / "trainer")
+    store = VersionStore(folder / "trainer")
     try:
         for mb in options.mb:
             local(store, mb, options.rounds)

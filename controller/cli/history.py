@@ -45,7 +45,7 @@ def replay(
 
     With another strategy: what it would have decided at each point, and what it comes to in virtual time.
     """
-    progress = Progress()
+    progress = ReadingProgress()
     with Recording(run, on_progress=progress.at_event) as recording:
         other = _other(recording, strategy, changes or [], at)
         if story is not None:
@@ -69,7 +69,7 @@ def replay(
     raise typer.Exit(0 if verdict.is_equal else 1)
 
 
-class Progress:
+class ReadingProgress:
     """Says how far something is, every few seconds."""
 
     def __init__(self) -> None:
@@ -105,12 +105,12 @@ def _other(
 
 def story(run: Run, group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")]) -> None:
     """Tell the life of one group: every event and command that names it."""
-    with Recording(run, on_progress=Progress().at_event) as recording:
+    with Recording(run, on_progress=ReadingProgress().at_event) as recording:
         _tell(recording, group)
 
 
 def _go_on(
-    recording: Recording, other: Config, at_s: float | None, measured: Measured, progress: Progress
+    recording: Recording, other: Config, at_s: float | None, measured: Measured, progress: ReadingProgress
 ) -> None:
     from controller.simulation.whatif import go_on, in_words
 
@@ -137,7 +137,7 @@ def trace(
 ) -> None:
     """Write a run's history as a trace of what each worker did, for Perfetto (ui.perfetto.dev)."""
     try:
-        with Recording(run, on_progress=Progress().at_event) as recording:
+        with Recording(run, on_progress=ReadingProgress().at_event) as recording:
             count = write_trace(recording, output)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error

@@ -11,8 +11,8 @@ from protocol.errors import ConfigError
 from protocol.messages import Role
 from workers.simulated import (
     Distribution,
-    Engine,
     RolloutTimes,
+    SimulatedEngine,
     SimulatedReward,
     SimulatedRollout,
     SimulatedTrainer,
@@ -95,7 +95,7 @@ class Cluster:
 
     def _rollout(self, name: str, now: float) -> SimulatedRollout:
         simulation, rollout = self._config.simulation, self._config.rollout
-        engine = Engine(
+        engine = SimulatedEngine(
             step_cost(self._config),
             rows=rollout.max_running,
             kv_blocks=simulation.engine.kv_blocks,

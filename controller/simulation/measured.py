@@ -22,7 +22,7 @@ from workers.simulated import Workload, make_distribution
 from workers.simulated.physics import BLOCK
 
 
-class Batch(NamedTuple):
+class MeasuredBatch(NamedTuple):
     """One batch that the run sent to its trainer."""
 
     train_version: int
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     ages: list[int]  # of its trajectories
 
     @classmethod
-    def of(cls, now: float, message: Train) -> "Batch":
+    def of(cls, now: float, message: Train) -> "MeasuredBatch":
         """What a message says."""
         items = message.items
         ages = [message.train_version - i.segments[0].policy_version for i in items if i.segments]
@@ -50,7 +50,7 @@ class Measured:
     train_s: list[float] = field(default_factory=list)
     score_s: list[float] = field(default_factory=list)
     prompt_tokens: list[int] = field(default_factory=list)
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[MeasuredBatch] = field(default_factory=list)
     kv_tokens: int = 0
     instances: int = 0  # rollout workers that were ready at a time, at most
     text_workers: int = 0  # reward workers, likewise
@@ -99,7 +99,7 @@ class Measured:
                 for item in command.message.items:
                     self.lengths[group, item.member] = sum(s.count for s in item.segments)
             elif isinstance(command, Send) and isinstance(command.message, Train):
-                batch = Batch.of(recorded.now, command.message)
+                batch = MeasuredBatch.of(recorded.now, command.message)
                 self._in_hand = batch.prompt_tokens + batch.tokens
                 if not self.batches or batch.train_version > self.batches[-1].train_version:
                     self.batches.append(batch)  # else it is trained again, by the successor of a lost trainer

@@ -15,7 +15,7 @@ OWN = 64  # of a controller at work: 32 were seen, and for a moment 6 more per w
 RETRY_S = 0.5  # between two tries while they are spent
 
 
-class Limit(NamedTuple):
+class DescriptorLimit(NamedTuple):
     """What this process may have open."""
 
     now: int
@@ -39,7 +39,7 @@ class Limit(NamedTuple):
         return f"{words}, and {self.strangers:,} connections that have shown no key."
 
 
-def limit() -> Limit:
+def limit() -> DescriptorLimit:
     """What `raise_limit` would come to, without doing it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -47,17 +47,17 @@ def limit() -> Limit:
             hard = int(NR_OPEN.read_text())
         except (OSError, ValueError):
             hard = soft
-    return Limit(hard if soft == resource.RLIM_INFINITY else max(soft, hard), soft)
+    return DescriptorLimit(hard if soft == resource.RLIM_INFINITY else max(soft, hard), soft)
 
 
-def raise_limit() -> Limit:
+def raise_limit() -> DescriptorLimit:
     """Raise the soft limit to the hard one; what this process may have open from now on."""
     wanted = limit()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted.now, hard))
     except (ValueError, OSError):  # a system that allows less than it says
-        return Limit(wanted.before, wanted.before)
+        return DescriptorLimit(wanted.before, wanted.before)
     return wanted
 
 

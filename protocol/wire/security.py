@@ -127,7 +127,7 @@ def secure_client(socket: zmq.Socket[Any], key: WorkerKey) -> None:
 
 
 def secure_server(socket: zmq.Socket[Any], secret: str) -> None:
-    """Admit to what this socket binds from now on only whom a Door of the same context admits."""
+    """Admit to what this socket binds from now on only whom the context's CurveAuthenticator admits."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
@@ -191,7 +191,7 @@ class Keyring:
         return True
 
 
-class Door:
+class CurveAuthenticator:
     """Answers libzmq, for the sockets of one context, whether a key is admitted (ZAP, ZeroMQ RFC 27).
 
     A connection that is admitted carries its public key as the `User-Id` of every frame.

@@ -38,7 +38,7 @@ from protocol.plain_text import plain_line
 from protocol.wire.codec import Packet, decode, encode
 from protocol.wire.endpoints import check_endpoint, local_form
 from protocol.wire.porter import ACCEPTED, CLOSED
-from protocol.wire.security import Door, Grant, Keyring, WorkerKey, secure_client, secure_server
+from protocol.wire.security import CurveAuthenticator, Grant, Keyring, WorkerKey, secure_client, secure_server
 from protocol.wire.session import Session
 from protocol.wire.sockets import REFUSED, Conversation, DrainedSocket, Frames
 
@@ -108,14 +108,14 @@ class Server(DrainedSocket):
         self.vocabulary: int | None = None
         """Tokens that the model knows, once that is known: a worker that speaks of others is dropped."""
         self._keys = keys
-        self._door: Door | None = None
+        self._door: CurveAuthenticator | None = None
         self._review_timer: asyncio.TimerHandle | None = None
         self._faults: list[tuple[PeerId, str]] = []
         self._answers: dict[bytes, None] = {}  # peers whose beat waits for one in return
         self._has_news = False
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a send to a full or absent peer fails
         if keys is not None:
-            self._door = Door(self._context, admits=self._admits, on_refusal=self._refuse)
+            self._door = CurveAuthenticator(self._context, admits=self._admits, on_refusal=self._refuse)
             self._carries_users = True
             secure_server(self._socket, keys.server.secret)
         self._watch_handshakes(self._refuse_handshake, also=ACCEPTED | CLOSED)

@@ -11,7 +11,7 @@ from typing import Any
 
 from protocol.settings import WorkerSettings
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
-from workers.simulated import Engine, Request, StepCost
+from workers.simulated import Request, SimulatedEngine, StepCost
 
 PULL_S = 0.5  # virtual seconds that new weights take
 
@@ -21,18 +21,18 @@ def make_simulated(
 ) -> "SimulatedSubject":
     """One with room for `rollout.max_running` responses of full length."""
     rows = settings.rollout.max_running
-    engine = Engine(
+    engine = SimulatedEngine(
         StepCost(), rows=rows, kv_blocks=rows * context // 16, token_budget=8192, prompt_tokens=prompt_tokens
     )
     return SimulatedSubject(engine, vocabulary=vocabulary, context=context)
 
 
 class SimulatedSubject:
-    """Engine of workers/engines/interface.py over workers/simulated."""
+    """SimulatedEngine of workers/engines/interface.py over workers/simulated."""
 
     continues_noise = True
 
-    def __init__(self, engine: Engine, *, vocabulary: int, context: int) -> None:
+    def __init__(self, engine: SimulatedEngine, *, vocabulary: int, context: int) -> None:
         self.capacity, self.kv_tokens = engine.rows, engine.kv_blocks * 16
         self.policy_version = 0
         self._engine, self._vocabulary, self._context = engine, vocabulary, context

@@ -16,7 +16,7 @@ from workers.weights import fetch, manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, Word, asking_socket, decode
 from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.store import Store, map_file
+from workers.weights.store import VersionStore, map_file
 
 LIMIT_S = 60
 NOWHERE = ("bogus", "tcp://", "tcp://host", "")
@@ -60,7 +60,7 @@ def source(hosts):
 @pytest.fixture
 def one(source: Source, tmp_path: Path) -> Iterator[Fetch]:
     """A pull from it."""
-    context, store = zmq.Context(), Store(tmp_path / "reader")
+    context, store = zmq.Context(), VersionStore(tmp_path / "reader")
     digest = manifest.digest_of(source.content)
     made = Fetch(store, 0, digest, [source.endpoint], context=context, window=4)
     yield made

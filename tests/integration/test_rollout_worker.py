@@ -103,10 +103,10 @@ async def test_an_interrupt_hands_back_every_token_once_and_an_abort_nothing(sta
 
 async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
     torch = pytest.importorskip("torch")
-    from workers.weights.store import Store
+    from workers.weights.store import VersionStore
     from workers.weights.tensors import publish
 
-    store = Store(stand.directory / "weights")
+    store = VersionStore(stand.directory / "weights")
     good = publish(store, 3, {"weight": torch.ones(4)})
     wrong = publish(store, 4, {"bias": torch.ones(4)})
     store.close()

@@ -14,7 +14,15 @@ from protocol.errors import ConfigError, NoAnswer
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Close, Message, Ready, Welcome
 from protocol.wire.codec import Packet, encode
-from protocol.wire.security import DOMAIN, Door, Keyring, WorkerKey, load_worker_key, make_keys, revoke
+from protocol.wire.security import (
+    DOMAIN,
+    CurveAuthenticator,
+    Keyring,
+    WorkerKey,
+    load_worker_key,
+    make_keys,
+    revoke,
+)
 from protocol.wire.transport import Connection, Server
 from workers.link.link import Link, LinkClosed
 
@@ -257,7 +265,7 @@ async def test_malformed_words_of_an_admitted_key_end_that_worker_alone(guarded:
 def test_a_door_answers_only_what_it_was_asked_in_full() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     heard: list[str] = []
-    door = Door(context, admits=lambda public: True, on_refusal=heard.append)
+    door = CurveAuthenticator(context, admits=lambda public: True, on_refusal=heard.append)
     good = [b"1.0", b"7", DOMAIN, b"10.0.0.1", b"", b"CURVE", bytes(32)]
     assert door._answer(good)[:3] == [b"1.0", b"7", b"200"]
     for place, value in ((0, b"2.0"), (2, b"other"), (5, b"NULL"), (6, bytes(31))):

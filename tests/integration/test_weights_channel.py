@@ -16,7 +16,7 @@ from workers.weights.address import Announced
 from workers.weights.agent_process import Neighbour
 from workers.weights.channel import CHUNK, GONE, HEADER, Word, decode
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.store import Published, Store
+from workers.weights.store import PublishedFile, VersionStore
 
 torch = pytest.importorskip("torch")
 CHUNKS = 24
@@ -31,7 +31,7 @@ class Hosts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder / "trainer")
+        self.store = VersionStore(folder / "trainer")
         self.all: list[Neighbour] = []
         self.restarted: asyncio.Queue[str] = asyncio.Queue()
 
@@ -43,7 +43,7 @@ class Hosts:
         self.all.append(made)
         return made
 
-    def publish(self, version: int) -> Published:
+    def publish(self, version: int) -> PublishedFile:
         from workers.weights.tensors import publish
 
         return publish(self.store, version, {"w": torch.randn(CHUNKS * CHUNK_BYTES // 4)})
@@ -52,7 +52,7 @@ class Hosts:
 class Source:
     """A source that the test is: it says what it likes."""
 
-    def __init__(self, published: Published) -> None:
+    def __init__(self, published: PublishedFile) -> None:
         self.content = Path(published.location).read_bytes()
         self.begin = len(self.content) - CHUNKS * CHUNK_BYTES
         self.context = zmq.Context()
@@ -100,7 +100,7 @@ def source(hosts):
     made.close()
 
 
-def is_same(published: Published, location: str) -> bool:
+def is_same(published: PublishedFile, location: str) -> bool:
     return Path(location).read_bytes() == Path(published.location).read_bytes()
 
 

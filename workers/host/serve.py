@@ -48,7 +48,7 @@ LAST_WORDS_S = 10.0  # that a local rollout worker may take for them
 RETRY_S = 1.0  # between two looks for a controller that is gone
 
 
-class Worker(Protocol):
+class HostedWorker(Protocol):
     """What a role does with its link."""
 
     async def run(self, link: Link) -> None:
@@ -140,7 +140,7 @@ class _Host:
         self, options: argparse.Namespace, attach: Attach, stop: "_Stop", adapt: "Overrides"
     ) -> None:
         self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
-        self._worker: Worker | None = None
+        self._worker: HostedWorker | None = None
         self._settings: WorkerSettings | None = None
         self._last_words: LastWords | None = None  # of a local rollout worker
 
@@ -293,7 +293,7 @@ class Overrides:
         return settings
 
 
-def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> Worker:
+def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> HostedWorker:
     sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
     if role == "reward":
         # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need

@@ -51,7 +51,7 @@ class Kind(NamedTuple):
     is_per_response: bool
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     """Of one call, in seconds."""
 
     timeout_s: float
@@ -95,7 +95,7 @@ class RewardChild(asyncio.SubprocessProtocol):
     """A process behind its keeper."""
 
     def __init__(
-        self, limits: Limits, *, on_answer: Callable[[], None], on_gone: Callable[["RewardChild"], None]
+        self, limits: CallLimits, *, on_answer: Callable[[], None], on_gone: Callable[["RewardChild"], None]
     ) -> None:
         self.ready: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
         self.kind: Kind | None = None

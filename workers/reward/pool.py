@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from protocol.errors import ConfigError, RunError
-from workers.reward.child import AskAgain, Call, Kind, Limits, LoopBlocked, RewardChild, ScoringFailed
+from workers.reward.child import AskAgain, Call, CallLimits, Kind, LoopBlocked, RewardChild, ScoringFailed
 
 __all__ = ["RewardPool", "ScoringFailed"]
 
@@ -39,7 +39,7 @@ class RewardPool:
         """`field`: the key of the configuration that names the function."""
         self._function, self._field = function, field
         self._count, self._concurrency = processes, concurrency
-        self._limits = Limits(timeout_s, grace_s)
+        self._limits = CallLimits(timeout_s, grace_s)
         paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._tasks = asyncio.TaskGroup()

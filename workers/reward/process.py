@@ -70,7 +70,7 @@ class Pipe:
             os.close(self._replies)
 
 
-class Server:
+class CallServer:
     """Calls the function as often at once as it is asked to."""
 
     def __init__(self, pipe: Pipe, scorer: Scorer) -> None:
@@ -141,7 +141,7 @@ def main(function: str) -> None:
     pipe.write(READY, is_async(target), is_per_response(target))
     with asyncio.Runner() as runner:  # one loop for all calls: an async function may keep a client open
         loop = runner.get_loop()
-        serving = loop.create_task(Server(pipe, scorer).run(), name="reward function")
+        serving = loop.create_task(CallServer(pipe, scorer).run(), name="reward function")
         while True:
             try:
                 loop.run_until_complete(serving)

@@ -4,7 +4,7 @@ Invariants: no clock, socket or tensor; the same seed and the same messages at t
 answers; they speak the real protocol, so whatever drives them drives real workers by the same words.
 """
 
-from workers.simulated.engine import Engine, Request
+from workers.simulated.engine import Request, SimulatedEngine
 from workers.simulated.physics import StepCost
 from workers.simulated.rollout import RolloutTimes, SimulatedRollout
 from workers.simulated.text import SimulatedReward
@@ -13,9 +13,9 @@ from workers.simulated.workload import Distribution, Workload, make_distribution
 
 __all__ = [
     "Distribution",
-    "Engine",
     "Request",
     "RolloutTimes",
+    "SimulatedEngine",
     "SimulatedReward",
     "SimulatedRollout",
     "SimulatedTrainer",

@@ -39,7 +39,7 @@ class Request:
         return self.base + step - self.joined if self.is_decoding else self.base
 
 
-class Engine:
+class SimulatedEngine:
     """The steps of one instance. Times are absolute seconds."""
 
     def __init__(self, cost: StepCost, *, rows: int, kv_blocks: int, token_budget: int, prompt_tokens: int,

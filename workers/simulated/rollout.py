@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from protocol import messages
 from protocol.messages import Delta, Ending, Generated, InstanceStatus, Message, Route
-from workers.simulated.engine import Engine, Request
+from workers.simulated.engine import Request, SimulatedEngine
 from workers.simulated.workload import Workload
 
 Tag = tuple[int, int, int]  # group, member, attempt
@@ -27,7 +27,9 @@ class RolloutTimes:
 class SimulatedRollout:
     """Answers commands as a rollout worker does; `wake` at `next_wake_s` lets it speak by itself."""
 
-    def __init__(self, engine: Engine, workload: Workload, times: RolloutTimes, *, now: float = 0.0) -> None:
+    def __init__(
+        self, engine: SimulatedEngine, workload: Workload, times: RolloutTimes, *, now: float = 0.0
+    ) -> None:
         self.engine, self.workload, self.times = engine, workload, times
         self.policy_version = -1
         self._routes: dict[Tag, tuple[Request, Ending]] = {}

@@ -13,7 +13,7 @@ from protocol.messages import Train, TrainAhead
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainBatch:
     """Trajectories of one train step; the flat arrays run over all response tokens, without padding."""
 
     tokens: list[np.ndarray]  # int64, prompt then response, one array per trajectory
@@ -37,7 +37,7 @@ class Batch:
         return [len(tokens) - prompt for tokens, prompt in zip(self.tokens, self.prompt_lengths, strict=True)]
 
 
-def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> Batch:
+def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch:
     """The batch in a message, without what was sent ahead of it. Raises: RemoteError if frames and items
     contradict each other."""
     items = train.rest
@@ -53,7 +53,7 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> Batch:
     responses = np.split(np.frombuffer(frames[1], dtype="<i4"), np.cumsum(response_lengths)[:-1])
     advantages = np.array([item.advantage for item in items], dtype=np.float32)
     segments = [(s.policy_version, s.count) for item in items for s in item.segments]
-    return Batch(
+    return TrainBatch(
         tokens=[np.concatenate(pair).astype(np.int64) for pair in zip(prompts, responses, strict=True)],
         prompt_lengths=prompt_lengths,
         response_starts=[0, *np.cumsum(response_lengths)[:-1].tolist()],

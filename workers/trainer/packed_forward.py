@@ -22,7 +22,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
-from workers.trainer.batch import Batch
+from workers.trainer.batch import TrainBatch
 from workers.trainer.losses import chosen_logprobs
 
 PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
@@ -40,7 +40,7 @@ class PackedRow:
     places_N: torch.Tensor  # their places among the response tokens of the batch
 
 
-def pack_row(batch: Batch, indices: Sequence[int], device: torch.device) -> PackedRow:
+def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) -> PackedRow:
     """The sequences `indices` of the batch, side by side in one row."""
     tokens = [batch.tokens[index] for index in indices] or [np.zeros(1, dtype=np.int64)]
     predicting, targets, places, start = [], [], [], 0

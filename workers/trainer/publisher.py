@@ -21,7 +21,7 @@ from protocol.settings import WorkerSettings
 from workers.trainer.ranks import Ranks
 from workers.weights import store
 from workers.weights.manifest import Layout
-from workers.weights.store import Published, Segment, Store
+from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.tensors import layout_of, views, write_shard, write_whole
 
 VERSIONS = 4  # that must have room: the newest, one being pulled, one being sealed, one being written
@@ -51,11 +51,11 @@ class Publisher:
         self.directory = shared if self._agree(is_shared) else own
         self._mappings: dict[int, mmap.mmap] = {}
         if ranks.rank == 0:
-            self._store = Store(self.directory)
+            self._store = VersionStore(self.directory)
             self._store.clean()
             log.info("Policy versions, of %d bytes each, are published in %s.", size, self.directory)
 
-    def survivors(self, after: int) -> list[tuple[int, Published]]:
+    def survivors(self, after: int) -> list[tuple[int, PublishedFile]]:
         """Rank 0: versions above `after` that an earlier trainer made visible, oldest first.
 
         Older ones are freed: a controller that was started again does not know of them, so it would never say
@@ -67,7 +67,9 @@ class Publisher:
                 self._store.retire(version)
         return [(version, p) for version, p in found if p is not None and version > after]
 
-    def write(self, policy_version: int, tensors: Mapping[str, torch.Tensor]) -> Segment | Published | None:
+    def write(
+        self, policy_version: int, tensors: Mapping[str, torch.Tensor]
+    ) -> FileSegment | PublishedFile | None:
         """Copy a version to where it will be visible: what `seal` takes; rank 0 alone gets something.
 
         Raises: RunError if there is no room.
@@ -88,9 +90,9 @@ class Publisher:
             self._gather(segment, layout, tensors)
         return segment
 
-    def seal(self, written: Segment | Published) -> Published:
+    def seal(self, written: FileSegment | PublishedFile) -> PublishedFile:
         """Make it visible; from any thread of rank 0. Raises: RunError."""
-        if isinstance(written, Published):
+        if isinstance(written, PublishedFile):
             return written
         published = self._store.seal(written)
         self._store.reserve(published.size_bytes)
@@ -106,7 +108,7 @@ class Publisher:
             self._store.close()
 
     def _write_shards(
-        self, segment: Segment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
     ) -> None:
         mapped = segment.map if segment else self._map_partial(layout.policy_version)
         targets = views(mapped, layout)
@@ -116,7 +118,9 @@ class Publisher:
         if segment is not None:
             self._store.written(segment)
 
-    def _gather(self, segment: Segment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]) -> None:
+    def _gather(
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
         targets = views(segment.map, layout) if segment else {}
         for name, entry in layout.entries.items():
             tensor = tensors[name]

@@ -13,7 +13,7 @@ from protocol.errors import RemoteError
 from protocol.messages import Train, TrainAhead, TrainItem
 from protocol.settings import TrainerSettings
 from workers.trainer import losses
-from workers.trainer.batch import Batch, read_batch
+from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.token_batch import Flat
 
 
@@ -29,7 +29,7 @@ class Ahead:
     seconds: float = 0.0  # spent before the batch was complete
 
     def add(
-        self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: Batch, flat: Flat,
+        self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: TrainBatch, flat: Flat,
         options: TrainerSettings,
     ) -> None:  # fmt: skip
         """Enter a part that is about to be trained, and take back what its weights were divided by."""
@@ -51,7 +51,7 @@ class Ahead:
                 "Install the same release on both sides."
             )
 
-    def whole(self, train: Train) -> tuple[Batch, Flat]:
+    def whole(self, train: Train) -> tuple[TrainBatch, Flat]:
         """The complete batch, its weights divided; what `sequences` and `groups` of a Flat count from 0 in
         each part."""
         joined = [b"".join(parts) for parts in zip(*self.frames, strict=True)]

@@ -13,7 +13,7 @@ import torch
 
 from protocol.settings import TrainerSettings, WorkerSettings
 from workers.trainer import losses
-from workers.trainer.batch import Batch
+from workers.trainer.batch import TrainBatch
 from workers.trainer.losses import Tokens
 from workers.trainer.ranks import Ranks
 
@@ -68,7 +68,7 @@ def needs_own_pass(options: TrainerSettings) -> bool:
 
 
 def make_flat(
-    batch: Batch,
+    batch: TrainBatch,
     minibatches: Sequence[Sequence[int]],
     evaluated: Evaluated,
     *,
@@ -127,7 +127,7 @@ def make_flat(
 
 
 def _targets(
-    batch: Batch,
+    batch: TrainBatch,
     lengths_B: torch.Tensor,
     logprobs_N: torch.Tensor,
     *,

@@ -26,7 +26,7 @@ from workers.models.lora import DIGEST
 from workers.models.lora_layers import without_adapter
 from workers.models.model import pick_device
 from workers.trainer import losses
-from workers.trainer.batch import Batch, read_batch
+from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state, write_checkpoint
 from workers.trainer.critic import Critic, ValueStep
 from workers.trainer.losses.own import load_loss
@@ -59,7 +59,7 @@ from workers.trainer.token_batch import (
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
 CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
-Steps = tuple[Batch, Flat, Iterator[dict[str, Any]]]
+Steps = tuple[TrainBatch, Flat, Iterator[dict[str, Any]]]
 """A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
 
 
@@ -270,7 +270,7 @@ class Trainer:
         totals = self._backward(rows, flat, is_end=is_end)
         ahead.totals = totals if ahead.totals is None else ahead.totals + totals
 
-    def _rows(self, batch: Batch, indices: Sequence[int]) -> list[PackedRow]:
+    def _rows(self, batch: TrainBatch, indices: Sequence[int]) -> list[PackedRow]:
         """This rank's micro-batches of one mini-batch."""
         lengths = [len(batch.tokens[index]) for index in indices]
         shares = plan(
@@ -283,7 +283,7 @@ class Trainer:
         return [pack_row(batch, [indices[place] for place in some], self.ranks.device) for some in mine]
 
     def _evaluate(
-        self, batch: Batch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
+        self, batch: TrainBatch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
     ) -> Flat:
         """Everything about the batch that does not change while it is trained on."""
         began, count = time.perf_counter(), len(batch.advantages)

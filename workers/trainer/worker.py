@@ -50,7 +50,7 @@ from workers.trainer.publisher import Publisher
 from workers.trainer.ranks import share_settings
 from workers.trainer.trainer import Trainer
 from workers.weights.agent_process import make_neighbour
-from workers.weights.store import Published, Segment
+from workers.weights.store import FileSegment, PublishedFile
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
@@ -63,7 +63,7 @@ class _Snapshot(NamedTuple):
     """A version that is written and not visible yet."""
 
     policy_version: int
-    written: Segment | Published
+    written: FileSegment | PublishedFile
     write_s: float
 
 
@@ -259,7 +259,7 @@ def make_publisher(settings: WorkerSettings, trainer: Trainer) -> Publisher:
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
 
 
-def publish_shards(trainer: Trainer, publisher: Publisher) -> Segment | Published | None:
+def publish_shards(trainer: Trainer, publisher: Publisher) -> FileSegment | PublishedFile | None:
     """Write the version that the trainer holds; on all ranks alike. Raises: RunError."""
     return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
 

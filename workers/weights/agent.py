@@ -21,12 +21,12 @@ from protocol.errors import StaleFlowError, WeightsError
 from protocol.segments import remove
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
-from protocol.wire.security import Door
+from protocol.wire.security import CurveAuthenticator
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
 from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES, Layout
-from workers.weights.store import Store, map_file
+from workers.weights.store import VersionStore, map_file
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
 
@@ -37,14 +37,14 @@ class Agent:
     """The two sides of one host: readers of its own, and a source."""
 
     def __init__(self, orders: Orders) -> None:
-        self._store = Store(Path(orders.directory))
+        self._store = VersionStore(Path(orders.directory))
         self._store.clean()
         self._key, self._is_writers = orders.key, orders.is_writers
         self._window = max(MIN_WINDOW, orders.window_bytes // CHUNK_BYTES)
         self._context = zmq.Context()
         self._door = None
         if orders.key is not None:
-            self._door = Door(
+            self._door = CurveAuthenticator(
                 self._context, admits=orders.key.public.__eq__, on_refusal=lambda why: logger.warning(why)
             )
         self._router = serving_socket(self._context, orders.bind, window=self._window, key=orders.key)

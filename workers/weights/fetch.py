@@ -18,7 +18,7 @@ from protocol.errors import RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
 from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
-from workers.weights.store import Published, Segment, Store
+from workers.weights.store import FileSegment, PublishedFile, VersionStore
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
 ROUNDS = 3  # times that the sources are gone through: one may have been starting, or a cable loose
@@ -29,7 +29,7 @@ class Fetch:
 
     def __init__(
         self,
-        store: Store,
+        store: VersionStore,
         policy_version: int,
         digest: str,
         sources: Sequence[str],
@@ -43,7 +43,7 @@ class Fetch:
         self.received_bytes = 0
         self.failure: str | None = None
         """Why it is over without success."""
-        self.published: Published | None = None
+        self.published: PublishedFile | None = None
         """What it came to."""
         self.header: bytes | None = None
         self._store, self._digest = store, digest
@@ -52,7 +52,7 @@ class Fetch:
         self._source = ""
         self._socket: zmq.Socket[Any] | None = None
         self._monitor: zmq.Socket[Any] | None = None
-        self._segment: Segment | None = None
+        self._segment: FileSegment | None = None
         self._digests: list[str] = []
         self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
         self._asked: dict[int, None] = {}

@@ -34,7 +34,7 @@ WRITTEN_RUN = 4 * CHUNK_BYTES  # behind a copy, while it is in the cache
 READ_RUN = 32 * CHUNK_BYTES
 
 
-class Published(NamedTuple):
+class PublishedFile(NamedTuple):
     """Where a version lies, and how to know it."""
 
     location: str  # absolute path
@@ -42,7 +42,7 @@ class Published(NamedTuple):
     size_bytes: int
 
 
-class Segment:
+class FileSegment:
     """One writable file, mapped, that nobody else looks at before it is sealed."""
 
     def __init__(self, path: Path, file: int, size: int) -> None:
@@ -97,7 +97,7 @@ class Segment:
             self.map.close()
 
 
-class Store:
+class VersionStore:
     """The versions in one folder. One process writes there at a time; any number may read."""
 
     def __init__(self, directory: Path) -> None:
@@ -112,8 +112,8 @@ class Store:
                 "folder that you may write to; set `weights.directory` to one."
             ) from error
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="checksum")
-        self._sealed: dict[int, Segment] = {}
-        self._spares: list[Segment] = []
+        self._sealed: dict[int, FileSegment] = {}
+        self._spares: list[FileSegment] = []
         self._lock = Lock()  # of the two above: training, sealing and retiring are threads of their own
         self._numbers = count()
 
@@ -129,7 +129,7 @@ class Store:
         """Where a version is, was, or will be."""
         return path_of(self.directory, policy_version)
 
-    def find(self, policy_version: int) -> Published | None:
+    def find(self, policy_version: int) -> PublishedFile | None:
         """A version that is there, whoever wrote it; None if it is not, or is not whole."""
         path = self.path(policy_version)
         try:
@@ -138,7 +138,7 @@ class Store:
             verify(mapped, digest, source=str(path))
         except (OSError, WeightsError):
             return None
-        return Published(str(path), digest, len(mapped))
+        return PublishedFile(str(path), digest, len(mapped))
 
     def versions(self) -> list[int]:
         """Those that are there, oldest first."""
@@ -150,7 +150,7 @@ class Store:
         for leftover in (*self.directory.glob(f"*{PARTIAL}"), *self.directory.glob(f"{SPARE}*")):
             _unlink_unless_locked(leftover)
 
-    def begin(self, layout: Layout) -> Segment:
+    def begin(self, layout: Layout) -> FileSegment:
         """Storage for a version that is to be written. Raises: RunError if there is no room."""
         path, size = self.path(layout.policy_version).with_suffix(PARTIAL), layout.file_bytes
         with self._lock:
@@ -176,11 +176,11 @@ class Store:
         with contextlib.suppress(OSError):  # `begin` says it in words if it is needed
             self._keep(_create(self.directory / f"{SPARE}{os.getpid()}-{next(self._numbers)}", size))
 
-    def written(self, segment: Segment, end: int | None = None) -> None:
+    def written(self, segment: FileSegment, end: int | None = None) -> None:
         """The data of a segment is complete up to this byte, or altogether."""
         segment.written(segment.layout.data_bytes if end is None else end, self._pool)
 
-    def seal(self, segment: Segment, header: bytes | None = None) -> Published:
+    def seal(self, segment: FileSegment, header: bytes | None = None) -> PublishedFile:
         """Make a version visible. Not synced to disk: a power cut ends the run that reads it anyway.
 
         Raises: RunError if the file system refuses.
@@ -195,7 +195,7 @@ class Store:
         segment.path = path
         fcntl.flock(segment.file, fcntl.LOCK_SH)  # says that its owner lives
         self._sealed[version] = segment
-        return Published(str(path), manifest.chunk_digest(header), segment.size)
+        return PublishedFile(str(path), manifest.chunk_digest(header), segment.size)
 
     def retire(self, policy_version: int) -> None:
         """Take a version away, unless another writer that lives has made it; one that is gone already is no
@@ -216,11 +216,11 @@ class Store:
         segment.release()
         self._keep(segment)
 
-    def discard(self, segment: Segment) -> None:
+    def discard(self, segment: FileSegment) -> None:
         """Give up a version that is being written."""
         self._drop(segment)
 
-    def _keep(self, spare: Segment) -> None:
+    def _keep(self, spare: FileSegment) -> None:
         with self._lock:
             is_wanted = len(self._spares) < MAX_SPARES
             if is_wanted:
@@ -228,7 +228,7 @@ class Store:
         if not is_wanted:
             self._drop(spare)
 
-    def _drop(self, segment: Segment) -> None:
+    def _drop(self, segment: FileSegment) -> None:
         segment.path.unlink(missing_ok=True)
         segment.close()
 
@@ -317,14 +317,14 @@ def _without_links(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-def _create(path: Path, size: int) -> Segment:
+def _create(path: Path, size: int) -> FileSegment:
     """A file of its own: what a writer that died left under this name goes first."""
     _unlink_unless_locked(path)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.posix_fallocate(file, 0, size)  # a mapping beyond a full file system would be SIGBUS
-        return Segment(path, file, size)
+        return FileSegment(path, file, size)
     except OSError:
         os.close(file)
         path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from protocol.errors import WeightsError
 from workers.weights import manifest
 from workers.weights.manifest import Layout
-from workers.weights.store import Published, Segment, Store, map_file, verify
+from workers.weights.store import FileSegment, PublishedFile, VersionStore, map_file, verify
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -66,19 +66,19 @@ def write_shard(target: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def publish(
-    store: Store,
+    store: VersionStore,
     policy_version: int,
     tensors: Mapping[str, torch.Tensor],
     *,
     dtype: torch.dtype | None = None,
-) -> Published:
+) -> PublishedFile:
     """Make whole tensors a version. Raises: RunError if there is no room."""
     segment = store.begin(layout_of(policy_version, tensors, dtype=dtype))
     write_whole(store, segment, tensors)
     return store.seal(segment)
 
 
-def write_whole(store: Store, segment: Segment, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_whole(store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor]) -> None:
     """Fill a segment; checksums are made behind the copy, while it is in the cache."""
     targets = views(segment.map, segment.layout)
     for name, entry in segment.layout.entries.items():

@@ -8,7 +8,7 @@ import pytest
 
 from controller.check.problems import check
 from controller.config.models import Config
-from protocol.wire.descriptors import NR_OPEN, OWN, Limit, limit
+from protocol.wire.descriptors import NR_OPEN, OWN, DescriptorLimit, limit
 
 RAISED = """
 import resource, subprocess, sys
@@ -36,10 +36,11 @@ def test_the_soft_limit_is_raised_to_the_hard_one_for_this_process_and_its_child
 
 
 def test_a_worker_needs_one_and_the_usual_hard_limit_has_room_for_thousands():
-    assert Limit(4096, 1024).workers == 4096 - OWN - 1024
-    assert Limit(524_288, 1024).strangers == 4096
+    assert DescriptorLimit(4096, 1024).workers == 4096 - OWN - 1024
+    assert DescriptorLimit(524_288, 1024).strangers == 4096
     assert (
-        "4,096 files and connections may be open (the soft limit was 1,024)" in Limit(4096, 1024).in_words()
+        "4,096 files and connections may be open (the soft limit was 1,024)"
+        in DescriptorLimit(4096, 1024).in_words()
     )
 
 

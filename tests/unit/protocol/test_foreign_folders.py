@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ConfigError
 from protocol.segments import hold, remove, segment_directory, sweep
 from workers.weights.manifest import lay_out
-from workers.weights.store import PARTIAL, Store
+from workers.weights.store import PARTIAL, VersionStore
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a folder of another user's")
@@ -38,7 +38,7 @@ def test_a_folder_that_another_user_made_is_refused_and_nothing_in_it_touched(di
     (directory / f"v4{PARTIAL}").symlink_to(victim)
     (directory / "lock").symlink_to(victim.with_name("made.by.following"))
     os.chown(directory, NOBODY, NOBODY)
-    for take in (hold, Store):
+    for take in (hold, VersionStore):
         with pytest.raises(
             ConfigError, match="a folder of the user with id 65534; expected a folder of yours"
         ):
@@ -73,7 +73,7 @@ def test_a_base_in_which_everybody_may_rename_is_refused(directory):
 
 
 def test_no_link_is_followed_within_the_folder(directory, victim):
-    store = Store(directory)
+    store = VersionStore(directory)
     (directory / f"v4{PARTIAL}").symlink_to(victim)
     (directory / "v3.safetensors").symlink_to(victim)
     segment = store.begin(_version(4))

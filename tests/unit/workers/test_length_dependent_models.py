@@ -20,7 +20,7 @@ from protocol.errors import ConfigError
 from protocol.settings import RolloutSettings
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
-from workers.trainer.batch import Batch
+from workers.trainer.batch import TrainBatch
 from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
 
 CPU = torch.device("cpu")
@@ -116,7 +116,7 @@ def packed_error(config, lengths):
     tokens = [rng.integers(3, VOCABULARY, length) for length in lengths]
     responses = [length - 1 for length in lengths]
     count = sum(responses)
-    batch = Batch(
+    batch = TrainBatch(
         tokens=tokens,
         prompt_lengths=[1] * len(lengths),
         response_starts=[0, *np.cumsum(responses)[:-1].tolist()],

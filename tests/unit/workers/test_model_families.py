@@ -7,7 +7,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from protocol.errors import ConfigError
 from workers.models.model import load_causal_lm
-from workers.trainer.batch import Batch
+from workers.trainer.batch import TrainBatch
 from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
 
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def batch():
     rng = np.random.default_rng(0)
     tokens = [rng.integers(3, VOCABULARY, length) for length in (5, 17, 9, 2)]
     responses = [len(row) - 1 for row in tokens]
-    return Batch(
+    return TrainBatch(
         tokens=tokens,
         prompt_lengths=[1] * 4,
         response_starts=[0, *np.cumsum(responses)[:-1].tolist()],

@@ -4,14 +4,16 @@ import random
 
 import pytest
 
-from workers.simulated import Engine, Request, StepCost
+from workers.simulated import Request, SimulatedEngine, StepCost
 from workers.simulated.physics import BLOCK, blocks
 
 COST = StepCost()
 
 
-def engine(*, rows=1000, kv_blocks=30_900, token_budget=8192, prompt_tokens=512, cost=COST) -> Engine:
-    return Engine(
+def engine(
+    *, rows=1000, kv_blocks=30_900, token_budget=8192, prompt_tokens=512, cost=COST
+) -> SimulatedEngine:
+    return SimulatedEngine(
         cost, rows=rows, kv_blocks=kv_blocks, token_budget=token_budget, prompt_tokens=prompt_tokens
     )
 
@@ -20,7 +22,7 @@ def request(group, *, member=0, resident=512, limit=100, is_redone=False) -> Req
     return Request((group, member, 1), resident=resident, limit=limit, is_redone=is_redone)
 
 
-def drain(one: Engine, now=0.0) -> list[tuple[float, int]]:
+def drain(one: SimulatedEngine, now=0.0) -> list[tuple[float, int]]:
     """(time, group) of all endings."""
     found = []
     for _ in range(100_000):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from protocol.errors import RunError, WeightsError
 from workers.weights import store as store_module
 from workers.weights.manifest import CHUNK_BYTES
-from workers.weights.store import Store
+from workers.weights.store import VersionStore
 from workers.weights.tensors import layout_of, publish, read
 
 
@@ -23,7 +23,7 @@ def tensors():
 
 @pytest.fixture
 def store(tmp_path):
-    store = Store(tmp_path / "versions")
+    store = VersionStore(tmp_path / "versions")
     yield store
     store.close()
 
@@ -128,7 +128,7 @@ def test_a_version_with_one_flipped_bit_is_refused(store, tensors, place):
 
 def test_a_version_is_found_by_a_store_that_did_not_write_it(store, tensors):
     published = publish(store, 2, tensors)
-    other = Store(store.directory)
+    other = VersionStore(store.directory)
     assert other.find(2) == published
     assert other.versions() == [2]
     other.retire(2)
@@ -143,7 +143,7 @@ def test_what_a_dead_writer_left_is_removed(store, tensors):
     publish(store, 0, tensors)
     segment = store.begin(layout_of(1, tensors))
     store.retire(0)
-    other = Store(store.directory)
+    other = VersionStore(store.directory)
     other.clean()
     assert len(names(store)) == 2  # the writer lives
     segment.close()
@@ -163,7 +163,7 @@ def test_storage_of_another_size_is_not_kept(store, tensors):
 def test_a_folder_that_cannot_be_made_ends_the_run(tmp_path):
     (tmp_path / "versions").write_text("a file in the way")
     with pytest.raises(RunError, match=r"set `weights\.directory`"):
-        Store(tmp_path / "versions")
+        VersionStore(tmp_path / "versions")
 
 
 def test_a_version_without_room_ends_the_run_in_words(store, tensors):

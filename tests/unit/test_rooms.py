@@ -1,0 +1,162 @@
+"""The rooms of the house: which folder may import which, and how large a room may grow. A failure says how to
+mend it."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("controller", "workers", "protocol", "strategies")
+MOST_FILES = 16  # of a folder, __init__.py not counted
+MOST_LINES = 400
+MOST_FUNCTION_LINES = 50
+LONG_FILES = {
+    "controller/core/core.py": 550,
+    "controller/host/shell.py": 545,
+    "protocol/messages.py": 585,
+    "workers/host/serve.py": 425,
+    "workers/trainer/trainer.py": 410,
+    "protocol/wire/transport.py": 405,
+}  # they may shrink, and never grow
+LONG_FUNCTIONS = {
+    ("controller/core/state/run_state.py", "__init__"),
+    ("workers/trainer/token_batch.py", "make_flat"),
+}
+CONTROLLER = {
+    "config": set(),
+    "core": {"config"},
+    "data": {"config"},
+    "check": {"config", "data", "cli"},
+    "durability": {"config", "core"},
+    "history": {"config", "core", "durability"},
+    "simulation": {"config", "core", "durability", "history"},
+    "host": {"config", "core", "data", "durability"},
+    "cluster": {"config"},
+    "cli": {"check", "cluster", "config", "durability", "history", "simulation"},
+}  # room -> rooms that it may import; controller/controller.py stands above them all
+WORKERS = {
+    "link": set(),
+    "models": set(),
+    "weights": {"link"},
+    "engines": {"models"},
+    "rollout": {"engines", "link", "weights"},
+    "reward": {"link"},
+    "trainer": {"link", "models", "weights"},
+    "simulated": set(),
+    "host": {"link", "reward", "rollout", "trainer", "weights"},
+}
+DECISIONS = """
+evaluation.evaluation_placement > evaluation.evaluation, placement.dispatch
+placement.migration > placement.dispatch, placement.reports
+placement.reports > evaluation.evaluation
+supply.scoring > evaluation.evaluation, placement.dispatch, placement.reports, supply.supervised
+supply.supervised > placement.dispatch
+training.training > evaluation.evaluation, placement.dispatch, training.logprob_drift
+training.training > training.trainer_batches, versions.relay_tree
+versions.pulls > evaluation.evaluation_placement, placement.dispatch, versions.relay_tree
+workers.door > training.trainer_batches
+workers.membership > placement.dispatch, placement.reports, supply.scoring, training.training
+workers.membership > workers.reattachment
+workers.reattachment > evaluation.evaluation, placement.dispatch, placement.reports
+workers.waiting_for > evaluation.evaluation, placement.dispatch, supply.scoring, training.training
+"""  # which decision uses which other one; the list may shrink, and never grow
+ROLE_NAMES = {"worker.py", "engine.py"}  # one role in sibling folders
+
+
+def arrows(folder: str) -> Iterator[tuple[str, str, str]]:
+    """Of each import below a folder: the file, and both modules as their names in it."""
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        me = ".".join(file.relative_to(ROOT / folder).with_suffix("").parts)
+        prefix = folder.replace("/", ".") + "."
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                continue
+            for name in names:
+                if name.startswith(prefix):
+                    yield str(file.relative_to(ROOT)), me, name.removeprefix(prefix)
+
+
+@pytest.mark.parametrize(("package", "rooms"), [("controller", CONTROLLER), ("workers", WORKERS)])
+def test_a_room_imports_only_those_below_it(package, rooms):
+    found = {path.name for path in (ROOT / package).iterdir() if (path / "__init__.py").exists()}
+    assert found == set(rooms), f"rooms of {package}: name each here, with the rooms that it may import"
+    for file, me, other in arrows(package):
+        mine, theirs = me.partition(".")[0], other.partition(".")[0]
+        if "." not in me or theirs in (mine, package):  # controller.controller has a test of its own
+            continue
+        assert theirs in rooms[mine], (
+            f"{file} imports {package}.{other}, but {mine} may import only {', '.join(sorted(rooms[mine]))}. "
+            f"Move what both need down, or let who stands above both pass it in."
+        )
+
+
+def test_the_controller_stands_above_its_rooms():
+    for file, _, other in arrows("controller"):
+        is_cli = file.startswith("controller/cli/")
+        assert other.partition(".")[0] != "controller" or is_cli or file == "controller/__init__.py", (
+            f"{file} imports controller.controller, which only commands and programs use"
+        )
+
+
+def test_state_knows_no_decision():
+    for file, _, other in arrows("controller/core"):
+        if file.startswith("controller/core/state/"):
+            assert not other.startswith("decisions"), (
+                f"{file} imports {other}: state is what is, decisions change it. Pass a value in."
+            )
+
+
+def test_decisions_use_each_other_only_as_listed():
+    allowed = {
+        (user.strip(), used.strip())
+        for line in DECISIONS.strip().splitlines()
+        for user, _, row in [line.partition(">")]
+        for used in row.split(",")
+    }
+    used = {
+        (me, ".".join(other.split(".")[:2]))
+        for _, me, other in arrows("controller/core/decisions")
+        if me != ".".join(other.split(".")[:2])
+    }
+    assert used <= allowed, (
+        f"{sorted(used - allowed)}: a decision imports another one that it did not. Put what both need into "
+        "core/state, or let the core call both."
+    )
+    assert allowed <= used, f"{sorted(allowed - used)} are used no more: take them out of DECISIONS here"
+
+
+def test_no_room_and_no_file_is_too_large_to_know():
+    for package in PACKAGES:
+        folders: dict[Path, int] = defaultdict(int)
+        for file in sorted((ROOT / package).rglob("*.py")):
+            name, text = str(file.relative_to(ROOT)), file.read_text()
+            folders[file.parent] += file.name not in ("__init__.py", "__main__.py")
+            lines, most = text.count("\n"), LONG_FILES.get(name, MOST_LINES)
+            assert lines <= most, f"{name} has {lines} lines, at most {most}: split it by what it decides"
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    length = (node.end_lineno or 0) - node.lineno + 1
+                    assert length <= MOST_FUNCTION_LINES or (name, node.name) in LONG_FUNCTIONS, (
+                        f"{name}: {node.name} has {length} lines, at most {MOST_FUNCTION_LINES}: split it"
+                    )
+        for folder, count in folders.items():
+            where = folder.relative_to(ROOT)
+            assert count <= MOST_FILES, f"{where} has {count} files, at most {MOST_FILES}: make rooms in it"
+
+
+def test_one_name_is_one_class():
+    found: dict[str, list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(file.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[node.name].append(str(file.relative_to(ROOT)))
+    twice = {name: files for name, files in found.items() if len(files) > 1}
+    assert not twice, f"{twice}: two public classes of one name; rename one to what it is of"
