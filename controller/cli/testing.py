@@ -48,7 +48,9 @@ def run_tests(
     import pytest
 
     if fast and thorough:
-        raise typer.BadParameter("--fast and --thorough exclude each other; expected one of them, or neither.")
+        raise typer.BadParameter(
+            "--fast and --thorough exclude each other; expected one of them, or neither."
+        )
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower with more threads
     every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml

@@ -21,6 +21,7 @@ from protocol.errors import RunError
 TWO = {"instances": 2}
 """Where it matters that versions differ between instances; each costs as much as the rest of a run."""
 
+
 def config(run_dir: Path, **sections) -> Config:
     """A run of a few seconds, with its model; `sections` override single keys."""
     lay_model(run_dir / "run")

@@ -64,7 +64,10 @@ def launch(*words):
 def test_the_default_runs_everything_on_all_cores_and_shows_the_slowest(asked):
     assert launch("--without-vllm").exit_code == 0
     cores = f"-n{len(os.sched_getaffinity(0))}"
-    assert asked == [[cores, "--dist=worksteal", "--durations=20", "tests"], ["vllm", "--without-vllm was given"]]
+    assert asked == [
+        [cores, "--dist=worksteal", "--durations=20", "tests"],
+        ["vllm", "--without-vllm was given"],
+    ]
 
 
 def test_the_fast_tier_is_unit_tests_and_few_examples_without_vllm(asked):
