@@ -33,7 +33,7 @@ INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
 def run_tests(
     context: typer.Context,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Unit tests and properties at few examples alone: two minutes.")
+        bool, typer.Option("--fast", help="Unit tests and properties at few examples alone.")
     ] = False,
     thorough: Annotated[
         bool,
