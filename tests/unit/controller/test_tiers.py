@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from controller import cli_testing
+from controller.cli import testing
 
 PROPERTIES = """
 from hypothesis import given, settings, strategies
@@ -49,7 +49,7 @@ def asked(monkeypatch):
     """The words that pytest is started with; no test is run."""
     calls: list[list[str]] = []
     monkeypatch.setattr(pytest, "main", lambda words: calls.append(list(words)) or 0)
-    monkeypatch.setattr(cli_testing, "test_vllm", lambda obstacle: calls.append(["vllm", obstacle]) or 0)
+    monkeypatch.setattr(testing, "test_vllm", lambda obstacle: calls.append(["vllm", obstacle]) or 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return calls
 
@@ -57,7 +57,7 @@ def asked(monkeypatch):
 def launch(*words):
     application = typer.Typer()
     extra = {"allow_extra_args": True, "ignore_unknown_options": True}
-    application.command(context_settings=extra)(cli_testing.run_tests)
+    application.command(context_settings=extra)(testing.run_tests)
     return CliRunner().invoke(application, words)
 
 
@@ -88,7 +88,7 @@ def test_fast_and_thorough_are_refused_together(asked):
 
 
 def test_without_xdist_tests_run_one_after_the_other_and_a_line_says_so(asked, monkeypatch):
-    monkeypatch.setattr(cli_testing, "find_spec", lambda name: None)
+    monkeypatch.setattr(testing, "find_spec", lambda name: None)
     done = launch("--fast")
     assert "pytest-xdist is missing" in done.stdout
     assert asked[0][0] == "--durations=20"
@@ -98,7 +98,7 @@ def test_without_xdist_tests_run_one_after_the_other_and_a_line_says_so(asked, m
 def test_few_examples_are_at_most_ten_of_each_property(tmp_path, words, expected):
     file = tmp_path / "test_properties.py"
     file.write_text(PROPERTIES)
-    root = Path(cli_testing.ROOT)
+    root = Path(testing.ROOT)
     command = [sys.executable, "-m", "pytest", "-s", "-c", str(root / "pyproject.toml"), *words]
     options = ["--confcutdir", str(root), "-p", "tests.conftest", "-p", "no:cacheprovider", str(file)]
     done = subprocess.run([*command, *options], cwd=root, capture_output=True, text=True, check=True)
