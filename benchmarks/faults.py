@@ -15,11 +15,11 @@ from collections import Counter
 from typing import NamedTuple
 
 from benchmarks.coordination.strict import random_rules
-from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
-from benchmarks.survivors import SurvivingSimulation
 from controller.config.models import Config
 from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
+from tests.support.fault_host import FaultySimulation, Plagues, trained_once
+from tests.support.survivors import SurvivingSimulation
 
 STEPS, GROUPS = 5, 3
 FAULTS = Faults(

@@ -24,9 +24,6 @@ from typing import Any
 
 from benchmarks.coordination.strict import random_rules
 from benchmarks.fuzz import packet_of
-from benchmarks.lying import generated
-from benchmarks.scripted import Disk, Frames, Said, Scripted, ints
-from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
 from controller.config.models import Config
 from controller.core.decisions.workers.door import MAY_SAY
 from controller.core.events import PeerFaulted
@@ -36,6 +33,9 @@ from protocol import messages
 from protocol.errors import RemoteError
 from protocol.messages import FROM_WORKER, Generated, Message, Role
 from protocol.wire.codec import from_fields, to_fields
+from tests.support.lying import generated
+from tests.support.scripted import Disk, Frames, Said, Scripted, ints
+from tests.support.scripted_run import ScriptedRun, config_of, honest, trained_groups
 
 LIVES = 300  # of liars in one run; then they are honest
 LIES = 0.2  # share of its words

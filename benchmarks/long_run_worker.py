@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.fault_host import Disk, DurableTrainer
 from benchmarks.long_run_rules import FAULTY, config, prompt_of, tokens_of
 from controller.simulation.cluster import Cluster
 from protocol import messages
 from protocol.errors import NoAnswer
 from protocol.messages import Attach, Message, Role
+from tests.support.fault_host import Disk, DurableTrainer
 from workers.link.link import Link, LinkClosed
 from workers.link.parent import die_with_parent
 from workers.simulated import SimulatedReward, SimulatedRollout, SimulatedTrainer

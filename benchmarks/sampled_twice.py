@@ -8,11 +8,11 @@ import argparse
 import platform
 from dataclasses import dataclass
 
-from benchmarks.fault_host import Plagues, trained_once
-from benchmarks.survivors import SurvivingSimulation
 from controller.config.models import Config
 from controller.simulation import Faults
 from tests.simulation.test_simulated_runs import config
+from tests.support.fault_host import Plagues, trained_once
+from tests.support.survivors import SurvivingSimulation
 
 STEPS, BATCH = 12, 4
 NO_PLAGUES, NO_FAULTS = Plagues(), Faults()

@@ -1,8 +1,10 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
-With `--thorough`, also the long sweeps, which are marked `thorough` and left out else.
+
+`--fast` runs the unit tests and the properties at few examples; `--thorough` adds the long sweeps, which are
+marked `thorough` and left out else.
 
 Invariants: a test that fails fails the command; vLLM that cannot be had here does not, and one line says why
-it was left out.
+it was left out; tests that are named run one after the other, whole tiers on all cores.
 """
 
 import os
@@ -23,29 +25,50 @@ VLLM_TESTS = [
     "--engine",
     "vllm",
 ]
+FAST = ["--few-examples", "tests/unit", "tests/properties"]
+SLOWEST = "--durations=20"
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
 
 
 def run_tests(
     context: typer.Context,
-    without_vllm: Annotated[
-        bool,
-        typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Unit tests and properties at few examples alone.")
     ] = False,
     thorough: Annotated[
         bool,
         typer.Option("--thorough", help="Run the long sweeps too: some ten thousand random worlds."),
     ] = False,
+    without_vllm: Annotated[
+        bool,
+        typer.Option("--without-vllm", help="Leave out the part that installs vLLM (4 GB) and tests it."),
+    ] = False,
 ) -> None:
     """Run the project's tests. With further arguments, which go to pytest, only what they name."""
     import pytest
 
+    if fast and thorough:
+        raise typer.BadParameter(
+            "--fast and --thorough exclude each other; expected one of them, or neither."
+        )
     os.chdir(ROOT)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower with more threads
     every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml
-    code = int(pytest.main([*every, *(context.args or ["tests"])]))
-    if not code and not context.args:
+    if context.args:
+        few = ["--few-examples"] if fast else []
+        raise typer.Exit(int(pytest.main([*every, *few, *context.args])))
+    code = int(pytest.main([*every, *on_all_cores(), SLOWEST, *(FAST if fast else ["tests"])]))
+    if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
     raise typer.Exit(code)
+
+
+def on_all_cores() -> list[str]:
+    """Words to pytest that run as many tests at a time as there are cores; none without pytest-xdist."""
+    if find_spec("xdist") is None:
+        print("pytest-xdist is missing, so that tests run one after the other: pip install -e '.[test]'")
+        return []
+    return [f"-n{len(os.sched_getaffinity(0))}", "--dist=worksteal"]
 
 
 def why_no_vllm() -> str:
@@ -66,14 +89,10 @@ def test_vllm(obstacle: str) -> int:
             install.install(VLLM_ENVIRONMENT, VLLM_EXTRAS, unwanted=UNWANTED, limit_s=INSTALL_LIMIT_S)
         except install.InstallFailed as error:
             obstacle = f"it could not be installed: {error}"
-        except KeyboardInterrupt as stop:
-            print(stop, flush=True)
-            return install.STOPPED
     if obstacle:
         print(f"vLLM is left out: {obstacle}.", flush=True)
         return 0
     print(f"vLLM, in {VLLM_ENVIRONMENT}:", flush=True)
     python = str(install.python_of(VLLM_ENVIRONMENT))
-    # models this small are slower with more threads
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "STALEFLOW_NO_INSTALL": "1"}
     return subprocess.run([python, "-m", "pytest", *VLLM_TESTS], cwd=ROOT, env=environment).returncode

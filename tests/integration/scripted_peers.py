@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scripted import VOCABULARY, Scripted
-from benchmarks.scripted_run import config_of
 from controller.config.models import Config
 from protocol.messages import Beat, Close, Message, Reattach, Welcome
 from protocol.wire.transport import Connection
+from tests.support.scripted import VOCABULARY, Scripted
+from tests.support.scripted_run import config_of
 
 WORK_S = 0.005  # between two looks at what a worker does by itself
 PROMPTS = [{"prompt": f"number {n}"} for n in range(200)]

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from test_killed_runs import PROGRAM, run_until, trained
 from test_trainer_ranks import assert_alike, lead, prepared, run_ranks  # noqa: F401 - a fixture
-from test_whole_runs import config, left_behind
+from test_whole_runs import TWO, config, left_behind
 from transformers import AutoModelForCausalLM
 
 from controller import Controller
@@ -24,6 +24,7 @@ def settings(run_dir: Path, *, rank: int = 4, **lora):
     return config(
         run_dir,
         run={"steps": STEPS},
+        rollout=TWO,
         trainer={
             "batch_groups": GROUPS,
             "checkpoint_steps": 4,

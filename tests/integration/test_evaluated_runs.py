@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import psutil
-from test_whole_runs import TASK, config, left_behind
+from made_model import TASK
+from test_whole_runs import config, left_behind
 
 from controller import Controller
 from controller.config.models import Config
@@ -32,12 +33,12 @@ asyncio.run(main())
 """
 
 
-def evaluated(run_dir: Path, **evaluation) -> Config:
+def evaluated(run_dir: Path, *, instances: int = 1, **evaluation) -> Config:
     rows = [{"question": f"{n:02d}:", "answer": "even", "kind": "low" if n < 3 else "high"} for n in range(5)]
     file = run_dir / "held_out.jsonl"
     rows.append({"question": "12:" * 200, "answer": "even", "kind": "high"})  # too long
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tree = config(run_dir, rollout={"max_prompt_tokens": 100}).model_dump()
+    tree = config(run_dir, rollout={"max_prompt_tokens": 100, "instances": instances}).model_dump()
     tree["evaluation"] = {
         "every_steps": 2,
         "samples": 4,
@@ -53,7 +54,7 @@ def evaluated(run_dir: Path, **evaluation) -> Config:
 
 async def test_versions_are_evaluated_before_the_first_step_between_and_at_the_end(tmp_path):
     heard = []
-    async with Controller(evaluated(tmp_path), on_evaluation=heard.append) as controller:
+    async with Controller(evaluated(tmp_path, instances=2), on_evaluation=heard.append) as controller:
         steps = [step.metrics async for step in controller.train()]
     lines = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
     assert lines == heard == controller.evaluations

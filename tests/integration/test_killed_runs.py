@@ -110,7 +110,7 @@ async def test_a_controller_that_is_killed_three_times_makes_the_whole_run(tmp_p
         assert replay(recording).epochs == 4
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
 async def test_a_killed_trainer_is_started_again_and_fed_the_same_batches(tmp_path, ranks):
     async with Controller(settings(tmp_path, ranks=ranks)) as controller:
         async for step in controller.train():

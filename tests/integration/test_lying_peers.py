@@ -1,14 +1,10 @@
-"""The lies of benchmarks/lies.py over real sockets, to a real server, shell and journal; then a restart."""
+"""The lies of `lies` over real sockets, to a real server, shell and journal; then a restart."""
 
 import asyncio
 
 import pytest
 from scripted_peers import PROMPTS, Peer, settings
 
-from benchmarks.lies import LIES
-from benchmarks.lying import Liar, Lie
-from benchmarks.scripted import Disk
-from benchmarks.scripted_run import honest, trained_groups
 from controller import Controller
 from controller.config.models import Config
 from controller.durability.recording import Recording
@@ -16,6 +12,10 @@ from controller.durability.replay import replay
 from controller.host.supervisor import Supervisor
 from protocol.errors import RunError
 from protocol.messages import Role
+from tests.support.lies import LIES
+from tests.support.lying import Liar, Lie
+from tests.support.scripted import Disk
+from tests.support.scripted_run import honest, trained_groups
 
 STEPS = 2
 LIMIT_S = 60

@@ -12,15 +12,15 @@ from lying_worker import LIES as OWN
 from scripted_peers import Peer
 from test_whole_runs import config, left_behind
 
-from benchmarks.lies import LIES
-from benchmarks.lying import Liar
-from benchmarks.scripted import Scripted, ScriptedReward, ScriptedRollout
 from controller import Controller
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.errors import RunError
 from protocol.segments import this_host
+from tests.support.lies import LIES
+from tests.support.lying import Liar
+from tests.support.scripted import Scripted, ScriptedReward, ScriptedRollout
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300

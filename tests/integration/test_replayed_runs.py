@@ -25,7 +25,7 @@ from test_whole_runs import config
 from controller import Controller
 
 async def main():
-    settings = config(Path(sys.argv[1]), run={"steps": 5000}, rollout={"instances": 1})
+    settings = config(Path(sys.argv[1]), run={"steps": 5000})
     async with Controller(settings) as controller:
         async for step in controller.train():
             print(step.policy_version, flush=True)
@@ -41,7 +41,7 @@ def replayed(run: Path) -> Verdict:
 
 
 async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_after(tmp_path):
-    async with Controller(config(tmp_path, run={"steps": 8}, rollout={"instances": 1})) as controller:
+    async with Controller(config(tmp_path, run={"steps": 8})) as controller:
         async for step in controller.train():
             if step.policy_version == 2:
                 children = psutil.Process().children(recursive=True)

@@ -23,7 +23,6 @@ def settings(run_dir: Path):
         run={"steps": STEPS},
         staleness={"max_staleness": 0},
         trainer={"checkpoint_steps": 4, "importance": "none", "lr_schedule": "cosine", "minibatches": 2},
-        rollout={"instances": 1},
     )
 
 

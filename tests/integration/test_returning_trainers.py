@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from made_model import TASK
 from test_killed_runs import check_whole, run_until
 from test_killed_runs import settings as rollout_settings
 from test_remote_workers import free_port
 from test_supervised_runs import config as supervised
 from test_supervised_runs import rows
 from test_torchrun import QUIET, TORCHRUN, rank
-from test_whole_runs import TASK, left_behind
+from test_whole_runs import left_behind
 
 from controller import Controller
 from controller.config.models import Config, ControllerSettings

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_whole_runs import TASK, config
+from made_model import TASK
+from test_whole_runs import config
 
 from controller import Controller
 from protocol.importing import load_object
@@ -85,7 +86,6 @@ async def test_a_synchronous_run_equals_the_textbook_loop(tmp_path):
         tmp_path,
         run={"steps": STEPS},
         staleness={"max_staleness": 0},
-        rollout={"instances": 1},
     )
     async with Controller(settings) as controller:
         lines = [step.metrics async for step in controller.train()]

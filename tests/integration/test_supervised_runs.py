@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from test_whole_runs import TASK, left_behind
+from made_model import TASK, lay_model
+from test_whole_runs import left_behind
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from controller import Controller
@@ -27,7 +28,9 @@ def rows(count: int) -> list[dict[str, str]]:
     return [{"question": f"{n % 100:02d}:", "answer": answer} for n, answer in enumerate(answers)]
 
 
-def config(run_dir: Path, **trainer) -> Config:
+def config(run_dir: Path, *, has_model: bool = True, **trainer) -> Config:
+    if has_model:
+        lay_model(run_dir / "run")
     data = run_dir / "rows.jsonl"
     data.write_text("".join(f"{json.dumps(row)}\n" for row in rows(BATCH * STEPS)))
     return Config.model_validate(
@@ -74,7 +77,8 @@ def plain_loop(directory: Path) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 async def test_the_first_steps_are_those_of_a_plain_loop_and_the_loss_goes_on_falling(tmp_path):
-    async with Controller(config(tmp_path, checkpoint_steps=COMPARED, keep_checkpoints=9)) as controller:
+    settings = config(tmp_path, has_model=False, checkpoint_steps=COMPARED, keep_checkpoints=9)
+    async with Controller(settings) as controller:
         lines = [step.metrics async for step in controller.train()]
         roles = {path.name for path in controller.run_dir.joinpath("logs").iterdir()}
     run = tmp_path / "run"
@@ -92,7 +96,7 @@ async def test_the_first_steps_are_those_of_a_plain_loop_and_the_loss_goes_on_fa
     assert not left_behind()
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.thorough)])
 async def test_a_killed_trainer_costs_no_example_and_changes_no_loss(tmp_path, ranks):
     async with Controller(config(tmp_path)) as controller:
         undisturbed = [step.metrics["loss"] async for step in controller.train()]

@@ -11,23 +11,26 @@ from pathlib import Path
 
 import psutil
 import pytest
+from made_model import TASK, lay_model
 
 from controller import Controller
 from controller.cli.status import in_words
 from controller.config.models import Config
 from protocol.errors import RunError
 
-TASK = Path(__file__).parents[1] / "tasks" / "even_digits.py"
+TWO = {"instances": 2}
+"""Where it matters that versions differ between instances; each costs as much as the rest of a run."""
 
 
 def config(run_dir: Path, **sections) -> Config:
-    """A run of a few seconds; `sections` override single keys."""
+    """A run of a few seconds, with its model; `sections` override single keys."""
+    lay_model(run_dir / "run")
     tree = {
         "run": {"dir": str(run_dir), "name": "run", "steps": 6},
         "model": {"factory": f"{TASK}:make_model"},
         "data": {"path": f"{TASK}:prompts"},
         "reward": {"function": f"{TASK}:reward", "timeout_s": 5.0},
-        "rollout": {"instances": 2, "group_size": 4, "max_response_tokens": 12, "max_running": 64},
+        "rollout": {"instances": 1, "group_size": 4, "max_response_tokens": 12, "max_running": 64},
         "trainer": {"batch_groups": 4, "lr": 0.01},
         "staleness": {"max_staleness": 2, "mu": 0.0},
         "logging": {"console": "quiet"},
@@ -52,9 +55,13 @@ def left_behind() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("max_staleness", [0, 1, 2, 4])
+@pytest.mark.parametrize(
+    "max_staleness",
+    [0, pytest.param(1, marks=pytest.mark.thorough), 2, pytest.param(4, marks=pytest.mark.thorough)],
+)
 async def test_every_line_keeps_the_bound_and_the_token_ledger_closes(tmp_path, max_staleness):
-    lines, summary = await run_to_the_end(config(tmp_path, staleness={"max_staleness": max_staleness}))
+    settings = config(tmp_path, staleness={"max_staleness": max_staleness}, rollout=TWO)
+    lines, summary = await run_to_the_end(settings)
     assert [line["step"] for line in lines] == list(range(1, 7))
     assert all(line["staleness/max"] <= max_staleness for line in lines)
     assert summary["staleness/violations"] == 0
@@ -82,7 +89,7 @@ async def test_two_trainer_ranks_make_the_same_kind_of_run(tmp_path):
 
 
 async def test_a_killed_rollout_worker_is_respawned_and_nothing_is_lost(tmp_path):
-    async with Controller(config(tmp_path, run={"steps": 8})) as controller:
+    async with Controller(config(tmp_path, run={"steps": 8}, rollout=TWO)) as controller:
         steps = 0
         async for step in controller.train():
             steps = step.policy_version
@@ -99,7 +106,14 @@ async def test_a_killed_rollout_worker_is_respawned_and_nothing_is_lost(tmp_path
     assert not left_behind()
 
 
-@pytest.mark.parametrize("function", ["raising_reward", "nan_reward", "text_reward"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        "raising_reward",
+        pytest.param("nan_reward", marks=pytest.mark.thorough),
+        pytest.param("text_reward", marks=pytest.mark.thorough),
+    ],
+)
 async def test_a_reward_that_never_works_ends_the_run_with_the_cause_and_the_row(tmp_path, function):
     with pytest.raises(RunError) as caught:
         await run_to_the_end(config(tmp_path, reward={"function": f"{TASK}:{function}"}))
@@ -140,7 +154,7 @@ async def test_rows_that_kill_or_hang_the_reward_are_set_aside_by_name_and_repla
 
 
 async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tmp_path):
-    async with Controller(config(tmp_path, run={"steps": 5000}, rollout={"instances": 1})) as controller:
+    async with Controller(config(tmp_path, run={"steps": 5000})) as controller:
         attached = None
         async for step in controller.train():
             names = {w.name: w for w in controller.snapshot().workers}

@@ -12,10 +12,7 @@ from test_evaluations import evaluated
 from test_simulated_runs import config
 from test_streamed_runs import streamed
 
-from benchmarks.fault_host import Plagues
 from benchmarks.faults import FAULTS
-from benchmarks.scripted_run import facts_of
-from benchmarks.survivors import SurvivingSimulation
 from controller.config.models import Config
 from controller.core.commands import Command
 from controller.core.core import Core
@@ -29,6 +26,9 @@ from controller.host.resume import derive
 from controller.host.stepper import Frames, Stepper
 from protocol import messages
 from protocol.messages import Attach
+from tests.support.fault_host import Plagues
+from tests.support.scripted_run import facts_of
+from tests.support.survivors import SurvivingSimulation
 
 BEHIND = 2  # events of the history that follow the one at fault in its turn
 BEFORE = 3  # that the journal has behind its snapshot

@@ -4,10 +4,10 @@ import pytest
 from test_restarts import PROMPTS, run
 from test_simulated_runs import config
 
-from benchmarks.fault_host import trained_once
 from controller.config.models import Config
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.simulation import Faults, Simulation
+from tests.support.fault_host import trained_once
 
 SETS = {"a": {"path": "-", "max_prompts": 5}, "b": {"path": "-", "max_prompts": 3}}
 

@@ -1,18 +1,18 @@
-"""Each lie of benchmarks/lies.py, told in a run of scripted workers: the liar is closed, the others go on."""
+"""Each lie of `lies`, told in a run of scripted workers: the liar is closed, the others go on."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lies import LIES
-from benchmarks.lying import Liar, Lie
-from benchmarks.scripted import Disk, Scripted
-from benchmarks.scripted_run import Make, ScriptedRun, config_of, honest, trained_groups
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.messages import Role
+from tests.support.lies import LIES
+from tests.support.lying import Liar, Lie
+from tests.support.scripted import Disk, Scripted
+from tests.support.scripted_run import Make, ScriptedRun, config_of, honest, trained_groups
 
 STEPS = 3
 NOWHERE = Path("/nowhere/run.db")

@@ -3,8 +3,8 @@
 import pytest
 from test_simulated_runs import config
 
-from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
 from controller.simulation import Faults
+from tests.support.fault_host import FaultySimulation, Plagues, trained_once
 
 PROMPTS, STEPS = 48, 12
 

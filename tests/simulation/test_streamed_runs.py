@@ -3,10 +3,10 @@
 import pytest
 from test_simulated_runs import config
 
-from benchmarks.fault_host import FaultySimulation, Plagues, trained_once
 from controller.config.models import Config
 from controller.simulation import Simulation
 from protocol.messages import TrainAhead
+from tests.support.fault_host import FaultySimulation, Plagues, trained_once
 
 PROMPTS, STEPS = 48, 12
 

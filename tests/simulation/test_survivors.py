@@ -3,9 +3,9 @@
 import pytest
 from test_simulated_runs import config
 
-from benchmarks.fault_host import Plagues, trained_once
 from benchmarks.faults import FAULTS, PLAGUES
-from benchmarks.survivors import SurvivingSimulation
+from tests.support.fault_host import Plagues, trained_once
+from tests.support.survivors import SurvivingSimulation
 
 STEPS, PROMPTS = 8, 32
 

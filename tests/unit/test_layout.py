@@ -129,3 +129,15 @@ def test_every_package_is_installed(package):
             f"{name} is not installed by pip: let a pattern of [tool.setuptools.packages.find] include it"
         )
         assert (folder / "__init__.py").exists(), f"{name} is not a package: give it an __init__.py"
+
+
+TESTED_BENCHMARKS = {
+    "coordination.report", "coordination.slots", "coordination.strict", "engine_mismatch", "faults", "fuzz",
+    "fuzz_values", "packing", "picture", "simulation_agreement",
+}  # fmt: skip
+
+
+def test_tests_share_tests_support_and_import_no_further_benchmark():
+    found = {name for file in sources("tests") for name in imports(file) if name.startswith("benchmarks.")}
+    further = {name.removeprefix("benchmarks.") for name in found} - TESTED_BENCHMARKS
+    assert not further, f"{sorted(further)}: move what several tests need from benchmarks to tests/support"

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from made_model import TASK
 from test_killed_runs import ROOT, trained
-from test_whole_runs import TASK, config
+from test_whole_runs import config
 
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
@@ -172,7 +173,7 @@ def _go_on(process: psutil.Process) -> None:
     ("seed", "ranks", "keep_kv"),
     [
         (0, 1, False),
-        (1, 1, False),
+        pytest.param(1, 1, False, marks=pytest.mark.thorough),
         pytest.param(2, 1, True, marks=pytest.mark.thorough),
         pytest.param(3, 2, False, marks=pytest.mark.thorough),
         pytest.param(4, 2, True, marks=pytest.mark.thorough),

@@ -2,14 +2,14 @@
 
 import pytest
 
-from benchmarks.fault_host import Plagues
-from benchmarks.survivors import SurvivingSimulation
 from controller.core.commands import Send
 from controller.core.core import Core
 from controller.core.events import Received, Restarted, Tick, WorkerExited
 from controller.core.state.registry import Instance
 from protocol.messages import Attach, Holding, Keep, Ready
 from tests.simulation.test_simulated_runs import config
+from tests.support.fault_host import Plagues
+from tests.support.survivors import SurvivingSimulation
 
 
 class Interrupted:

@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lies import scores
-from benchmarks.scripted import Disk, Scripted
-from benchmarks.scripted_run import ScriptedRun, config_of, honest, trained_groups
 from controller.core.core import Core
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.workers.door import Door
@@ -22,6 +19,9 @@ from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Beat, GroupScored, Role
+from tests.support.lies import scores
+from tests.support.scripted import Disk, Scripted
+from tests.support.scripted_run import ScriptedRun, config_of, honest, trained_groups
 
 MINE = (3.0, 4.0)  # rewards on which the core fails, while it is mined
 NAMES: dict[Role, str] = {"rollout": "node", "reward": "judge", "trainer": "trainer"}

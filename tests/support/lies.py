@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
 
-from benchmarks.lying import (
+from protocol import messages
+from protocol.messages import Delta, Generated, Message, Role, Route
+from tests.support.lying import (
     AGAIN,
     DRAIN,
     EVALUATION,
@@ -22,9 +24,7 @@ from benchmarks.lying import (
     status,
     twice,
 )
-from benchmarks.scripted import VOCABULARY, Frames, Said, Scripted, ScriptedRollout, ScriptedTrainer, ints
-from protocol import messages
-from protocol.messages import Delta, Generated, Message, Role, Route
+from tests.support.scripted import VOCABULARY, Frames, Said, Scripted, ScriptedRollout, ScriptedTrainer, ints
 
 # -- rollout workers -------------------------------------------------------------------------------------
 

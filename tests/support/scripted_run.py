@@ -12,16 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scripted import (
-    VOCABULARY,
-    Disk,
-    Frames,
-    Said,
-    Scripted,
-    ScriptedReward,
-    ScriptedRollout,
-    ScriptedTrainer,
-)
 from controller.config.models import Config
 from controller.core import commands, events
 from controller.core.commands import Command
@@ -34,6 +24,16 @@ from controller.host.stepper import Stepper
 from protocol.errors import RemoteError
 from protocol.messages import Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.wire.codec import Packet, decode, encode
+from tests.support.scripted import (
+    VOCABULARY,
+    Disk,
+    Frames,
+    Said,
+    Scripted,
+    ScriptedReward,
+    ScriptedRollout,
+    ScriptedTrainer,
+)
 
 HANG_S = 600.0  # of virtual time in which nobody says anything but that he is alive
 MAX_EVENTS = 30_000

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.scripted import Frames, Said, Scripted, ints
 from protocol import messages
 from protocol.messages import Attach, Delta, Generated, Message, Role
+from tests.support.scripted import Frames, Said, Scripted, ints
 
 FAR = 1 << 52
 EVALUATION = 1 << 40  # where held-out groups begin

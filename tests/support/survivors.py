@@ -7,7 +7,6 @@ by the production code; of every token it is known how often it was sampled.
 
 from copy import deepcopy
 
-from benchmarks.fault_host import RESTART_S, FaultySimulation, Plagues
 from controller.config.models import Config
 from controller.core.commands import Command, Forget
 from controller.simulation import Faults
@@ -26,6 +25,7 @@ from protocol.messages import (
     Route,
     Welcome,
 )
+from tests.support.fault_host import RESTART_S, FaultySimulation, Plagues
 from workers.rollout.unacknowledged import Hands
 from workers.simulated import SimulatedRollout
 

@@ -1,0 +1,31 @@
+"""Options that all tests share."""
+
+import pytest
+from hypothesis import settings
+
+FEW = 10
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--few-examples`, for `launch.py test --fast`."""
+    parser.addoption("--few-examples", action="store_true", help=f"{FEW} examples of each property at most")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cut down the examples of properties, also of those that say how many they want."""
+    if not config.getoption("--few-examples"):
+        return
+    for item in items:
+        case, function = getattr(item, "cls", None), getattr(item, "obj", None)
+        if machine := getattr(case, "settings", None):
+            case.settings = few(machine)
+        elif getattr(function, "is_hypothesis_test", False):
+            function = getattr(function, "__func__", function)
+            function._hypothesis_internal_use_settings = few(
+                getattr(function, "_hypothesis_internal_use_settings", None) or settings()
+            )
+
+
+def few(asked: settings) -> settings:
+    """The same, with `FEW` examples at most."""
+    return settings(asked, max_examples=min(FEW, asked.max_examples))
