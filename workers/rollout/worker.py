@@ -13,7 +13,7 @@ Invariants:
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,8 +108,10 @@ class RolloutWorker:
         except LinkClosed as closed:
             if not closed.may_reattach:
                 await self._leave_exchange()
-            elif self._has_pulled:  # else it has no weights, hence nothing in hand
+            elif self._has_pulled:
                 self._hands.cut(link.peer, link.unacknowledged())
+            else:  # what came behind a pull that failed is of no version of this run: nobody asks for it
+                self._drop(list(self._attempts))
             raise
         await self._leave_exchange()
 
@@ -152,9 +154,7 @@ class RolloutWorker:
             case Interrupt(attempts):
                 self._hand_back([key for key in attempts if key in self._attempts])
             case Abort(attempts):
-                self._engine.abort(attempts)
-                for key in attempts:
-                    self._attempts.pop(key, None)
+                self._drop(attempts)
             case Pull():
                 await self._pull(message)
             case Keep():
@@ -206,13 +206,16 @@ class RolloutWorker:
         self._engine.abort(keys)
         self._report([(key, "interrupt") for key in keys])
 
+    def _drop(self, keys: Sequence[Key]) -> None:
+        self._engine.abort(keys)
+        for key in keys:
+            self._attempts.pop(key, None)
+
     def _hand_over(self, keep: Keep) -> None:
         """Drop what the run does not want any more, and tell of the rest from where it stands."""
         wanted = {tuple(attempt[:3]) for attempt in keep.attempts}
         dropped = [key for key in self._attempts if key not in wanted]
-        self._engine.abort(dropped)
-        for key in dropped:
-            del self._attempts[key]
+        self._drop(dropped)
         kept, tokens = len(self._attempts), 0
         for message, frames in self._hands.release(keep):
             self._link.send(message, *frames)

@@ -84,6 +84,7 @@ class Host:
         now = self.clock.now
         if self._tell is not None:
             self._tell(f"{now:9.3f} {event}")
+        self._check_believed(event)
         self.books.heard(event)
         wanted = self.core.step(now, event)
         self.core.check()
@@ -103,6 +104,14 @@ class Host:
         if deadline is not None and (self._tick_s is None or deadline < self._tick_s):
             self._tick_s = deadline
             self.clock.at(deadline, self._tick, deadline)
+
+    def _check_believed(self, event: Event) -> None:
+        """All workers here are honest, so none of their words may be refused, however late it comes."""
+        if not isinstance(event, Received):
+            return
+        worker = self.core.state.registry.workers.get(event.peer)
+        reason = self.core.door.objection(worker, event.message) if worker is not None else None
+        assert reason is None, f"{event.peer} is honest and was refused: {reason}"
 
     def _tick(self, deadline: float) -> None:
         if deadline == self._tick_s:

@@ -75,7 +75,7 @@ class RolloutPeer(Peer):
         """A successor of a local worker has told of its forerunner's hands by now."""
         if not self.is_local:
             self._tell_hands()
-        return messages.Ready(0, self.machine.capacity, self.machine.kv_tokens)
+        return messages.Ready(max(0, self.version), self.machine.capacity, self.machine.kv_tokens)
 
     def _load(self, id: str) -> None:
         if id == self.id and self.is_local and self.hands is not None:
@@ -104,6 +104,8 @@ class RolloutPeer(Peer):
         hands.words += said
         hands.version = self.version
         self.hands = hands if self.version >= 0 else None
+        if self.hands is None:  # what came behind a pull that failed is of no version of this run
+            self._drop([attempt.key for attempt in self.attempts])
         self.forget_link()
         return self.hands
 
