@@ -1,11 +1,11 @@
-"""The oracle finds what it is for: with a cure taken out, one of the first worlds stands still."""
+"""The oracle finds what it is for: with a cure taken out, one of the first worlds stands still, or fails."""
 
 import pytest
 
 from controller.core.decisions.placement import dispatch, reports
 from controller.core.decisions.versions import pulls
 from controller.core.decisions.workers import limits
-from controller.core.state import run_state
+from controller.core.state import run_state, told
 from tests.simulation.oracle.host import Endless, Host
 from tests.simulation.oracle.stalls import Stall
 from tests.simulation.oracle.world import draw
@@ -91,3 +91,21 @@ def test_with_a_cure_taken_out_a_world_stands_still(monkeypatch, take_out, rules
         except (Stall, Endless):
             return
     pytest.fail(f"{WORLDS} worlds went on without it")
+
+
+def run_until_one_fails():
+    for seed in range(WORLDS):
+        Host(draw(seed)).run()
+
+
+def test_an_honest_worker_that_is_refused_is_seen(monkeypatch):
+    """Nobody remembers what was called off, though words of it may be on their way."""
+    tell = told.ToldInstance.tell
+
+    def forgetful(self, message, now):
+        tell(self, message, now)
+        self.called_off.clear()
+
+    monkeypatch.setattr(told.ToldInstance, "tell", forgetful)
+    with pytest.raises(AssertionError, match="is honest and was refused"):
+        run_until_one_fails()
