@@ -71,7 +71,7 @@ def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
         if "unpacking" in text and sum("unpacking" in line for line in told) == 2:
             gate.write_text("on\n")
 
-    code, last = install._run_pip([str(install.python_of(environment)), "slow"], say, 60.0)
+    code, last = install._run_pip([str(install.python_of(environment)), "slow"], environment, say, 60.0)
     assert code == 0
     assert last[-1] == "Successfully installed staleflow"
     assert any(line.endswith("s: unpacking torch, 2 of 3 packages") for line in told), told
