@@ -170,10 +170,12 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> No
 
 
 def _refuse_changes(run: Path, was: Config, now: Config) -> None:
-    before, after = _flat(was.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    changed = [key for key in before if not _may_change(key) and before[key] != after.get(key)]
+    before, after = _flat(was.model_dump(mode="json")), _flat(now.as_written().model_dump(mode="json"))
+    meant = _flat(now.model_dump(mode="json"))
+    keys = [key for key in {**before, **after} if not _may_change(key)]
+    changed = [key for key in keys if _at(before, key) not in (_at(after, key), _at(meant, key))]
     if changed:
-        listed = "\n".join(f"  {key}: {before[key]!r} there, {after[key]!r} now" for key in changed)
+        listed = "\n".join(f"  {key}: {_at(before, key)} there, {_at(after, key)} now" for key in changed)
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
@@ -198,6 +200,10 @@ def _way_on(run: Path) -> str:
 
 def _may_change(key: str) -> bool:
     return any(key == may or key.startswith(f"{may}.") for may in MAY_CHANGE)
+
+
+def _at(flat: Mapping[str, Any], key: str) -> str:
+    return repr(flat[key]) if key in flat else "not set"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -94,7 +94,7 @@ class RunDirectory:
         self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
         if self._config.run.private:
             self._close_to_others()
-        tree = self._config.model_dump(mode="json")
+        tree = self._config.as_written().model_dump(mode="json")
         self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
         self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
 
