@@ -222,7 +222,7 @@ def _install(
         _create(environment)
     command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
     name = "pip" if "-m" in command else "uv"
-    say(f"step 2/2: {name} install {' '.join(command[-4:])}")
+    say(f"step 2/2: {name} install {' '.join(command[-2:])}")
     code, last = _run_pip(command, environment, say, limit_s)
     if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
         _write_stamp(environment, before)
@@ -254,11 +254,11 @@ def _create(environment: Path) -> None:
 def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """How the extras are installed there: by uv if it looks where pip would, else by pip."""
     python, uv = str(python_of(environment)), _uv(environment, say)
-    if sys.platform == "linux" and not has_gpu():
-        name = "PIP_EXTRA_INDEX_URL" if uv is None else "UV_TORCH_BACKEND"
-        value = "PyTorch's index of CPU builds" if uv is None else "cpu"
-        if name not in os.environ:
-            say(f"no GPU here: with {name} set to {value}, far less is downloaded")
+    known, advice = ("PIP_EXTRA_INDEX_URL",), "PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU builds"
+    if uv is not None:
+        known, advice = UV_INDEXES, "UV_TORCH_BACKEND=cpu"
+    if sys.platform == "linux" and not has_gpu() and not any(name in os.environ for name in known):
+        say(f"no GPU here: with {advice}, far less is downloaded")
     installer = [python, "-m", "pip", "install", "--progress-bar", "off"]
     if uv is not None:
         installer = [uv, "pip", "install", "--python", python]

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import install
+from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
 from controller.cli import history, needs, remote, render, simulate, stacks, status, testing
@@ -125,6 +126,11 @@ def check(
     """Validate a configuration and say what would happen, without starting anything of the run."""
     settings = load_config(config, overrides or ())
     findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
+    installed = needs.installed_by_the_run(settings)
+    for place, finding in enumerate(findings):
+        if finding.field in installed and "not installed" in finding.text:
+            text = f"{installed[finding.field]}, which is installed when the run starts."
+            findings[place] = Finding("note", finding.field, text)
     for finding in findings:
         print(f"{finding.level}: {finding.field}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)

@@ -36,22 +36,43 @@ NEEDS = (
 
 
 def require(config: Config) -> None:
-    """Return if all that the configuration needs can be imported.
+    """Return if all that the configuration needs can be imported, or if only `check` can say why it cannot.
 
     Raises: install.Lacking if launch.py can install the rest; ConfigError if it may not.
     """
-    named = [(need, values) for need in NEEDS if (values := need.values(config))]
-    extras = [need.extra for need, _ in named]
-    reasons = [f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named]
+    reasons, extras = _named(config)
     if VLLM not in extras:
-        require_extras("workers", *extras, reason=", ".join(reasons))
-        return
-    wanted = list(dict.fromkeys([*vllm_extras(), *(extra for extra in extras if extra != VLLM)]))
-    can_be_had = install.is_complete(VLLM_ENVIRONMENT, wanted) or not why_not_here()
-    if install.missing(extras) and can_be_had:  # else `check` says what is the matter
+        require_extras("workers", *extras, reason=", ".join(reasons.values()))
+    elif install.missing(extras) and _can_have_vllm(extras):
         raise install.Lacking(
-            wanted, environment=VLLM_ENVIRONMENT, unwanted=unwanted(), reason=", ".join(reasons)
+            _beside_vllm(extras),
+            environment=VLLM_ENVIRONMENT,
+            unwanted=unwanted(),
+            reason=", ".join(reasons.values()),
         )
+
+
+def installed_by_the_run(config: Config) -> dict[str, str]:
+    """Keys whose values need what is missing here and `require` would have installed, and why."""
+    reasons, extras = _named(config)
+    if not install.missing(extras) or os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        return {}
+    return reasons if VLLM not in extras or _can_have_vllm(extras) else {}
+
+
+def _named(config: Config) -> tuple[dict[str, str], list[str]]:
+    """Why, by key, and the extras that the configuration names."""
+    named = [(need, values) for need in NEEDS if (values := need.values(config))]
+    reasons = {need.key: f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named}
+    return reasons, [need.extra for need, _ in named]
+
+
+def _can_have_vllm(extras: Sequence[str]) -> bool:
+    return install.is_complete(VLLM_ENVIRONMENT, _beside_vllm(extras)) or not why_not_here()
+
+
+def _beside_vllm(extras: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*vllm_extras(), *(extra for extra in extras if extra != VLLM)]))
 
 
 def require_extras(*extras: str, reason: str) -> None:

@@ -55,6 +55,7 @@ class RunDirectory:
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
+            (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
             sweep(config.weights.directory, keep=self._segments)
             may_go_on = config.run.resume != "never" and config.run.durability != "off"
             self.has_run = may_go_on and (self.path / "run.db").exists()

@@ -15,6 +15,7 @@ case "$*" in
     echo "Collecting torch"
     echo "Installing collected packages: numpy, torch, staleflow"
     site="$(dirname "$0")/../lib/python3.11/site-packages"
+    read line < "$(dirname "$0")/gate"
     mkdir -p "$site/numpy-2.dist-info"; echo > "$site/numpy-2.dist-info/RECORD"
     read line < "$(dirname "$0")/gate";;
 esac
@@ -68,7 +69,9 @@ def test_unpacking_is_told_of_every_few_seconds(environment, monkeypatch):
 
     def say(text: str) -> None:
         told.append(text)
-        if "unpacking" in text and sum("unpacking" in line for line in told) == 2:
+        is_first = sum("unpacking" in line for line in told) == 1
+        is_second = sum("unpacking torch" in line for line in told) == 1
+        if "unpacking" in text and (is_first or (is_second and "torch" in text)):
             gate.write_text("on\n")
 
     code, last = install._run_pip([str(install.python_of(environment)), "slow"], environment, say, 60.0)

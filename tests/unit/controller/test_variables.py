@@ -58,7 +58,8 @@ def test_values_of_all_kinds_come_out_of_the_environment(load, monkeypatch):
     monkeypatch.setenv("ALGORITHM", "rloo")
     config = load(
         "run: {name: '${NAME:-mine}', steps: '${STEPS}'}\n"
-        "trainer: {algorithm: '${ALGORITHM}', lr: '${LR:-1e-5}', lora: {target_modules: '${LAYERS}'}}\n"
+        "trainer: {algorithm: '${ALGORITHM}', lr: '${LR:-1e-5}', "
+        "lora: {rank: 8, target_modules: '${LAYERS}'}}\n"
         "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}', max_num_batched_tokens: '${STEPS}'}}}"
     )
     assert (config.run.name, config.run.steps) == ("mine", 12)
