@@ -21,7 +21,7 @@ from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed, in_words, turns
-from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
 READ_AT_ONCE = 1024  # prompts
@@ -71,8 +71,15 @@ def read_past(run: Path, config: Config) -> Past | None:
     """The run in this directory as it stood; None if it had not begun.
 
     Raises: ConfigError if it cannot go on with `config`; RunError if its journal is damaged, or this release
-    does not decide as the one that made it.
+    does not read it or decide as the one that made it.
     """
+    try:
+        return _read_past(run, config)
+    except OtherRelease as error:
+        raise RunError(f"{error} Use the release that made the run, {_way_on(run)}.") from error
+
+
+def _read_past(run: Path, config: Config) -> Past | None:
     if not _has_events(run / "run.db"):
         _refuse_if_trained(run)
         return None
