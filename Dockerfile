@@ -14,7 +14,8 @@ ENV STALEFLOW_NO_INSTALL=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_A
 
 WORKDIR /app
 # what is installed changes less often than the code: this layer is made anew only with one of these files
-COPY pyproject.toml launch.py install.py ./
+COPY pyproject.toml launch.py ./
+COPY install install
 COPY constraints constraints
 RUN pip install ${INDEX:+--extra-index-url "$INDEX"} -c "constraints/$CONSTRAINTS.txt" -e ".[$EXTRAS]"
 

@@ -1,4 +1,4 @@
-"""Writes the .txt files beside it, one per environment that install.py makes: `python constraints/make.py`.
+"""Writes the .txt files beside it, one per environment that install/ makes: `python constraints/make.py`.
 
 Needs uv on PATH, and an index that has torch's CPU builds (UV_FIND_LINKS, or UV_TORCH_BACKEND=cpu). Versions
 that a file has already are kept where they still fit; `--upgrade`, as any further argument, goes to uv.

@@ -162,9 +162,10 @@ def test_settings_of_tools_do_not_make_an_environment_incomplete(environment, mo
 @pytest.fixture
 def bare(tmp_path):
     """launch.py in a folder of its own, for a Python without any package."""
-    for name in ("launch.py", "install.py", "pyproject.toml"):
+    for name in ("launch.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
+    for name in ("install", "constraints"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path
 
 

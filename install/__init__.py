@@ -7,7 +7,6 @@ without a line every few seconds; Ctrl-C leaves no process and no half of a new 
 version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
 """
 
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -17,16 +16,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import tomllib
 import venv
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-ROOT = Path(__file__).resolve().parent
+from install.runner import UNPACKING, run_installer
+
+ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints"
 BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
@@ -41,7 +40,7 @@ EXTRAS = {
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
-COMMANDS = {
+NEEDED = {
     **dict.fromkeys(
         ["render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
     ),
@@ -52,13 +51,6 @@ COMMANDS = {
 """Extras by command; every other one needs the workers. What a configuration needs beside them says
 controller/needs.py."""
 BUILDS = ("torch", "triton")  # what a GPU's driver decides on, and all whose names begin so
-LAST_LINES = 15
-SILENCE_S = 5.0  # of the installer, until a line says that it is still at work
-UNPACKING = ("Installing collected packages:", "Resolved ")  # pip and uv change nothing before they say this
-FIRST_WORDS = (
-    "Collecting", "Downloading", "Using cached", "Building", "Built", "Installing", "Installed",
-    "Successfully", "Resolved", "Prepared", "Uninstalled",
-)  # fmt: skip
 INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
 """Settings of pip that uv does not read."""
 UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND")
@@ -85,13 +77,14 @@ class Lacking(Exception):
         self,
         extras: Sequence[str],
         *,
-        environment: Path = ENVIRONMENT,
+        environment: Path | None = None,
         unwanted: Sequence[str] = (),
         reason: str = "",
     ) -> None:
         """`unwanted`: packages to take out again; `reason`: what needs the extras, for a person."""
         super().__init__(reason)
-        self.extras, self.environment, self.unwanted = list(extras), environment, list(unwanted)
+        self.extras, self.unwanted = list(extras), list(unwanted)
+        self.environment = environment or ENVIRONMENT
 
 
 def ensure(arguments: list[str]) -> None:
@@ -106,7 +99,7 @@ def ensure(arguments: list[str]) -> None:
     if not arguments or "--help" in arguments:
         _ensure_help(arguments)
         return
-    extras = COMMANDS.get(arguments[0], ("workers",))
+    extras = NEEDED.get(arguments[0], ("workers",))
     if missing(extras):
         start_again(Lacking(extras), arguments)
 
@@ -223,7 +216,7 @@ def _install(
     command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
     name = "pip" if "-m" in command else "uv"
     say(f"step 2/2: {name} install {' '.join(command[-2:])}")
-    code, last = _run_pip(command, environment, say, limit_s)
+    code, last = run_installer(command, environment, say, limit_s)
     if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
         _write_stamp(environment, before)
     if code:
@@ -292,83 +285,6 @@ def _uv(environment: Path, say: Callable[[str], None]) -> str | None:
         say(f"pip has settings of its own ({', '.join(own)}), which uv does not read: pip is used, not uv")
         return None
     return uv
-
-
-def _run_pip(
-    command: list[str], environment: Path, say: Callable[[str], None], limit_s: float | None
-) -> tuple[int, deque[str]]:
-    """Exit code and last lines, with that about unpacking if there was one."""
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    unpacking: list[str] = []
-    watch = _Watch(environment, say)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    ) as pip:  # fmt: skip
-        assert pip.stdout is not None
-        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, _kill_session, [pip])
-        limit.daemon = True
-        limit.start()
-        watch.start()
-        try:
-            for line in pip.stdout:
-                last.append(line.rstrip())
-                unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
-                watch.heard(line)
-                if line.lstrip().startswith(FIRST_WORDS):
-                    say(f"  {line.strip().partition(' (from')[0][:110]}")
-            pip.wait()
-        finally:
-            watch.stop()
-            limit.cancel()
-            _kill_session(pip)  # with the compilers that it started
-            pip.wait()
-    return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
-
-
-class _Watch(threading.Thread):
-    """Says what pip does while it says nothing itself: it unpacks for minutes without a word."""
-
-    def __init__(self, environment: Path, say: Callable[[str], None]) -> None:
-        super().__init__(daemon=True, name="watch over pip")
-        self._environment, self._say = environment, say
-        self._was_heard, self._is_over = threading.Event(), False
-        self._line, self._packages, self._there = "pip starts", list[str](), 0
-        self._since = time.monotonic()
-
-    def heard(self, line: str) -> None:
-        """This is what pip does now."""
-        self._line, self._since = line.strip().partition(" (from")[0][:80], time.monotonic()
-        if line.startswith(UNPACKING[0]):
-            self._packages = line.partition(":")[2].replace(" ", "").strip().split(",")
-            self._there = self._count()
-        self._was_heard.set()
-
-    def stop(self) -> None:
-        """It is over."""
-        self._is_over = True
-        self._was_heard.set()
-        self.join()
-
-    def run(self) -> None:
-        while not self._is_over:
-            if self._was_heard.wait(SILENCE_S):
-                self._was_heard.clear()
-                continue
-            text, for_s = self._line, time.monotonic() - self._since
-            if self._packages:
-                done = min(max(0, self._count() - self._there), len(self._packages) - 1)
-                text = f"unpacking {self._packages[done]}, {done + 1} of {len(self._packages)} packages"
-            self._say(f"  still at it, for {for_s:.0f} s: {text}")
-
-    def _count(self) -> int:
-        """Packages in the environment: pip writes the metadata of each last."""
-        return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
-
-
-def _kill_session(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _has_pip(environment: Path) -> bool:
