@@ -234,7 +234,9 @@ class Config(Section):
 
         What the models refuse so (a number, one of several words) keeps its value.
         """
-        config = self
+        if not self._spellings:
+            return self
+        config = type(self).model_validate_json(self.model_dump_json())  # what fails below, fails by the text
         for path, text in self._spellings.items():
             tree = json.loads(config.model_dump_json())
             put(tree, path, text)

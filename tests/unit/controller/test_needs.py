@@ -91,17 +91,25 @@ def test_vllm_that_cannot_be_had_here_is_left_to_the_checks(monkeypatch):
     assert lacking(VLLM).environment == needs.VLLM_ENVIRONMENT  # it is there: no disk is needed
 
 
-def test_where_nothing_may_be_installed_the_one_line_is_printed(monkeypatch, capsys):
+@pytest.fixture
+def adapter_run(tmp_path):
+    """A configuration with an adapter, and without prompts, so that no run starts with it."""
+    file = tmp_path / "run.yaml"
+    file.write_text("trainer: {lora: {rank: 8}}")
+    return str(file)
+
+
+def test_where_nothing_may_be_installed_the_one_line_is_printed(monkeypatch, capsys, adapter_run):
     monkeypatch.setenv("STALEFLOW_NO_INSTALL", "1")
     with pytest.raises(ConfigError) as caught:
         needs.require(Config.model_validate(LORA))
     assert str(caught.value).count("pip install") == 1
     assert str(caught.value).endswith(f"{sys.executable} -m pip install -e '{install.ROOT}[workers,lora]'")
-    assert main([EXAMPLE, "trainer.lora.rank=8"]) == 2
+    assert main([adapter_run]) == 2
     assert "-m pip install -e" in capsys.readouterr().err
 
 
-def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch):
+def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch, adapter_run):
     class Replaced(Exception):
         pass
 
@@ -113,11 +121,11 @@ def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch):
 
     monkeypatch.setattr(install, "start_again", start_again)
     with pytest.raises(Replaced):
-        main([EXAMPLE, "trainer.lora.rank=8"])
+        main([adapter_run])
     with pytest.raises(Replaced):
         main(["simulate", EXAMPLE, "-o", "out"])
     assert started == [
-        (["workers", "lora"], [EXAMPLE, "trainer.lora.rank=8"]),
+        (["workers", "lora"], [adapter_run]),
         (["simulate", "plots"], ["simulate", EXAMPLE, "-o", "out"]),
     ]
 

@@ -141,8 +141,11 @@ def test_a_run_goes_on_whether_the_value_was_written_out_or_not(load, tmp_path):
     was = load(KEY).as_written()
     _refuse_changes(tmp_path, was, load(KEY))
     _refuse_changes(tmp_path, load("run: {seed: 12}"), load("run: {seed: '${STEPS}'}"))
+    _refuse_changes(tmp_path, load(KEY.replace("${TOKEN}", SECRET)), load(KEY))
     with pytest.raises(ConfigError, match="hf_token: '\\$\\{TOKEN\\}' there, not set now"):
         _refuse_changes(tmp_path, was, load(""))
+    with pytest.raises(ConfigError, match="hf_token: not set there, '\\$\\{TOKEN\\}' now"):
+        _refuse_changes(tmp_path, load(""), load(KEY))
 
 
 def test_a_key_with_a_point_in_it_is_no_path(load):
