@@ -49,7 +49,7 @@ NEEDED = {
     "simulate": ("simulate",),
 }
 """Extras by command; every other one needs the workers. What a configuration needs beside them says
-controller/needs.py."""
+controller/cli/needs.py."""
 BUILDS = ("torch", "triton")  # what a GPU's driver decides on, and all whose names begin so
 INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
 """Settings of pip that uv does not read."""

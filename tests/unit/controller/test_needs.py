@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import install
-from controller import cli_install, needs
-from controller.cli import main
-from controller.config import Config
+from controller.cli import install as cli_install
+from controller.cli import needs
+from controller.cli.main import main
+from controller.config.models import Config
 from protocol.errors import ConfigError
 
 LORA = {"trainer": {"lora": {"rank": 8}}}
@@ -131,7 +132,7 @@ def test_the_command_line_starts_again_with_what_it_lacks(monkeypatch, adapter_r
 
 
 def test_check_says_what_the_run_will_install_and_finds_no_fault_in_it(monkeypatch, capsys):
-    monkeypatch.setattr("controller.check_adapter.PathFinder", NoPeft)
+    monkeypatch.setattr("controller.check.lora.PathFinder", NoPeft)
     assert main(["check", EXAMPLE, "trainer.lora.rank=8"]) == 0
     said = capsys.readouterr().out
     assert (
