@@ -10,6 +10,9 @@ import sys
 
 STOPPED = 130
 
+if sys.version_info < (3, 11):  # noqa: UP036  # whoever has an older one reads this
+    sys.exit(f"This is Python {sys.version.split()[0]}; expected 3.11 or newer. Start launch.py with that.")
+
 
 def main() -> None:
     """Run the command line; ends the process with the exit code."""

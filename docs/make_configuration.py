@@ -1,4 +1,5 @@
-"""Writes docs/configuration.md from the configuration's models: `python docs/make_configuration.py`."""
+"""Writes docs/configuration.md, and the schema beside it for editors, from the configuration's models:
+`python docs/make_configuration.py`."""
 
 import sys
 from pathlib import Path
@@ -10,11 +11,20 @@ sys.path.insert(0, str(ROOT))
 from pydantic.fields import FieldInfo  # noqa: E402
 
 from controller.config.models import Config, Section  # noqa: E402
+from docs import make_schema  # noqa: E402
 
 INTRODUCTION = """# Configuration
 
 Every key of a configuration file. An unknown key is refused. Any key can be set on the command line:
 `launch.py CONFIG.yaml trainer.lr=1e-5`.
+
+A value may name environment variables: `${NAME}`, or `${NAME:-default}`; `$${` stands for the characters
+`${`. What is kept of a run has the text as it was written, so that a secret stays in the environment;
+numbers, words of a choice, import paths and paths of `model` and data are kept as they were found. Workers
+are told the values.
+
+An editor with a YAML language server completes keys and shows the meanings below, if the file begins with
+`# yaml-language-server: $schema=PATH/configuration.schema.json`: the path of the file beside this one.
 
 Generated from the models in `protocol/settings.py` and `controller/config/models.py` by
 `python docs/make_configuration.py`; do not edit.
@@ -83,3 +93,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     (ROOT / "docs" / "configuration.md").write_text(render(), encoding="utf-8")
+    (ROOT / "docs" / make_schema.FILE).write_text(make_schema.render(), encoding="utf-8")

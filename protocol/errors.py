@@ -21,6 +21,10 @@ class RunError(StaleFlowError):
     """The run ended without success; the text names the first cause. Exit code 1."""
 
 
+class OtherRelease(RunError):
+    """A file was written by a release whose files this one does not read."""
+
+
 class PluginError(RunError):
     """A function of the user's raised, or answered what cannot be; names the key, the file and the line."""
 

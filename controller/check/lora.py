@@ -24,8 +24,8 @@ def adapter_problems(config: Config, shape: Mapping[str, Any], weights: Shapes) 
     if config.trainer.local and PathFinder.find_spec("peft") is None:
         yield (
             "trainer.lora.rank",
-            f"is {lora.rank}, which needs peft, which is not installed here: pip install -e '.[workers]'; or "
-            "set it to 0 to train the whole model.",
+            f"is {lora.rank}, which needs peft, which is not installed here: pip install -e "
+            "'.[workers,lora]'; or set it to 0 to train the whole model.",
         )
     layers = _layers(weights)
     if not layers:

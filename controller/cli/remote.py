@@ -28,7 +28,7 @@ def attach(
     role: Annotated[str, typer.Option(help="rollout, reward or trainer")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key.path=value ...]", help="What this machine does differently."),
+        typer.Argument(metavar="key.path=value", help="What this machine does differently."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Shown to people.")] = None,
     key: Annotated[str | None, typer.Option(metavar="FILE", help="Key made by `keygen`.")] = None,

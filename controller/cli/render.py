@@ -19,7 +19,7 @@ def render(
     where: Annotated[Literal["slurm", "kubernetes"], typer.Argument(help="What the cluster runs.")],
     config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
+        list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where the files go; else printed.")

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from controller.cli import needs
 from controller.config.load import load_config
 from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named
@@ -21,7 +22,7 @@ from protocol.errors import ConfigError
 def simulate(
     config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key.path=value ...]", help="Override single keys.")
+        list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of lengths and faults; default run.seed.")] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Several seeds; figures are means.")] = "",
@@ -37,6 +38,8 @@ def simulate(
     ] = "",
 ) -> None:
     """Simulate a run in virtual time, for several strategies and bounds, without any GPU."""
+    if output:
+        needs.require_extras("simulate", "plots", reason="-o draws plots")
     settings = load_config(config, overrides or ())
     if settings.trainer.is_supervised:
         raise ConfigError(

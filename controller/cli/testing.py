@@ -77,7 +77,7 @@ def why_no_vllm() -> str:
         return "it is installed in this environment, so its tests have run with the others"
     if install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
         return ""
-    if Path("/dev/nvidia0").exists():
+    if install.has_gpu():
         return "its build without a GPU is for machines without one; here, `launch.py install --vllm`"
     return why_not_here()
 

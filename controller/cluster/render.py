@@ -18,6 +18,7 @@ from protocol.errors import ConfigError
 TEMPLATES = Path(__file__).parent / "templates"
 RENDEZVOUS_PORT = 29400  # torchrun's own default
 RESTARTS = 100  # of torchrun's ranks, and of pods: each goes on from the newest checkpoint
+PROBE_S = 5
 TERMINATION_S = 120  # for a last checkpoint
 Manifest = dict[str, Any]
 
@@ -197,6 +198,12 @@ def _controller(config: Config, file: str) -> Manifest:
     ]
     words = f"exec python launch.py run /config/{shlex.quote(file)} {_overrides(config, keys='/keys')}"
     pod = _pod(config, "controller", words, keys={"projected": {"sources": secrets, "defaultMode": 0o400}})
+    container = pod["containers"][0]
+    # workers find a service that is ready: the file is there while the controller listens, and only then
+    listens = ["test", "-e", f"{_run_root(config)}/runs/{config.run.name}/address"]
+    container["readinessProbe"] = {"exec": {"command": listens}, "periodSeconds": PROBE_S}
+    # what ${NAME} in the configuration stands for
+    container["envFrom"] = [{"secretRef": {"name": f"{config.run.name}-environment", "optional": True}}]
     return _job(config, "controller", pod, {"completions": 1, "parallelism": 1})
 
 

@@ -5,15 +5,18 @@ models refuse is refused here, but an int for a float and a list for a tuple, wh
 Relative paths come out absolute.
 """
 
+import contextlib
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from controller.config import variables
 from controller.config.evaluation import EvaluationSettings
 from controller.config.known_names import MOST_SHOWN, REMARKS, leaves, our_key
 from controller.config.models import Config, Section
@@ -36,7 +39,41 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     tree, lines, problems = _read_tree(file)
     for override in overrides:
         problems += _apply_override(tree, lines, override)
-    return _resolved(_validated(tree, lines, problems, str(file)), file.absolute().parent)
+    written = _expand_variables(tree, lines, problems)
+    shown = {_dotted(path): text for path, text in written.items()}
+    config = _resolved(_validated(tree, lines, problems, str(file), shown), file.absolute().parent)
+    return config.with_spellings({path: text for path, text in written.items() if not _names_a_place(path)})
+
+
+def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) -> dict[variables.Path, str]:
+    """Put environment variables in their places; what was written there."""
+    written = dict(variables.places(tree))
+    for path, text in written.items():
+        try:
+            value: Any = variables.expand(text, os.environ)
+        except variables.NotExpanded as problem:
+            problems.append(f"{_dotted(path)}{_line(lines, path)}: {problem}")
+            _drop(tree, _dotted(path))
+            continue
+        if not variables.is_text(Config, path):
+            with contextlib.suppress(yaml.YAMLError):  # then it is refused as the text that it is
+                value, _ = read_yaml(value)
+        variables.put(tree, path, value)
+    return written
+
+
+def _names_a_place(path: variables.Path) -> bool:
+    """Whether a value is code or a file: these are kept as found, so that a run's history names them."""
+    return _dotted(path) in (*FILES, *BUILT_IN) or path[:2] == ("evaluation", "data")
+
+
+def _dotted(path: variables.Path) -> str:
+    return ".".join(map(str, path))
+
+
+def _line(lines: dict[str, str], path: variables.Path) -> str:
+    """Where a value stands, or what it is in: entries of lists have no line of their own."""
+    return next((lines[d] for n in range(len(path), 0, -1) if (d := _dotted(path[:n])) in lines), "")
 
 
 def _resolved(config: Config, folder: Path) -> Config:
@@ -97,7 +134,13 @@ def change_config(config: Config, overrides: Sequence[str], *, without: Sequence
     return _resolved(_validated(tree, {}, problems, "with its changes"), Path.cwd())
 
 
-def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str) -> Config:
+def _validated(
+    tree: Tree,
+    lines: dict[str, str],
+    problems: list[str],
+    name: str,
+    written: Mapping[str, str] | None = None,
+) -> Config:
     _read_words(Config, tree)
     config, bad_fields = None, set[str]()
     for _ in range(
@@ -107,7 +150,7 @@ def _validated(tree: Tree, lines: dict[str, str], problems: list[str], name: str
             config = Config.model_validate_json(json.dumps(tree))
             break
         except ValidationError as error:
-            for field, problem in _in_words(error, tree):
+            for field, problem in _in_words(error, tree, written or {}):
                 bad_fields.add(field)
                 problems.append(f"{field}{lines.get(field, '')}: {problem}")
                 _drop(tree, field)
@@ -194,11 +237,13 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     return []
 
 
-def _in_words(error: ValidationError, tree: Tree) -> list[tuple[str, str]]:
-    """(dotted path, problem) of every refused field; the branches of a union become one sentence."""
+def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(dotted path, problem) of every refused field; the branches of a union become one sentence. What came
+    out of the environment is shown as it was written."""
     messages: dict[str, list[str]] = {}
     for entry in error.errors(include_url=False):
         field, value = _field_of(entry["loc"], tree)
+        value = written.get(field, value)
         if entry["type"] == "extra_forbidden":
             messages[field] = [_unknown_key(field, value)]
         else:

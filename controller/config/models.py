@@ -1,14 +1,18 @@
 """The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
 manual."""
 
+import contextlib
+import json
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from controller.config.cluster import ClusterSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.limits import LimitSettings
 from controller.config.simulation import SimulationSettings
+from controller.config.variables import put
 from protocol.algorithms import SAMPLING
 from protocol.settings import (
     ModelSettings,
@@ -210,6 +214,7 @@ class Config(Section):
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()
     cluster: ClusterSettings = ClusterSettings()
+    _spellings: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _sample_as_the_algorithm_does(self) -> Self:
@@ -217,6 +222,27 @@ class Config(Section):
         if filter is not None and "filter" not in self.staleness.model_fields_set:
             self.__dict__["staleness"] = self.staleness.model_copy(update={"filter": filter})  # frozen
         return self
+
+    def with_spellings(self, spellings: Mapping[tuple[Any, ...], str]) -> Self:
+        """The same, which knows by path (keys and indices) where `${NAME}` stood."""
+        config = self.model_copy()
+        config._spellings = dict(spellings)
+        return config
+
+    def as_written(self) -> Self:
+        """With `${NAME}` where it stood, for all that is kept of a run: the environment may hold secrets.
+
+        What the models refuse so (a number, one of several words) keeps its value.
+        """
+        if not self._spellings:
+            return self
+        config = type(self).model_validate_json(self.model_dump_json())  # what fails below, fails by the text
+        for path, text in self._spellings.items():
+            tree = json.loads(config.model_dump_json())
+            put(tree, path, text)
+            with contextlib.suppress(ValidationError):
+                config = type(self).model_validate_json(json.dumps(tree))
+        return config
 
     @property
     def local_instances(self) -> list[str]:

@@ -251,7 +251,7 @@ class _SavedDataset:
         except ImportError as error:
             raise ConfigError(
                 f"data.path {path!r} is a folder, and reading a saved dataset needs the package `datasets`. "
-                "Install it (`pip install 'staleflow[datasets]'`), or write the prompts to a JSONL file."
+                "Install it (pip install -e '.[datasets]'), or write the prompts to a JSONL file."
             ) from error
         parts = Path(path) / "dataset_dict.json"
         if parts.exists():

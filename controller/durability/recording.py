@@ -23,7 +23,7 @@ from controller.durability.damage import broken, damaged, is_whole, line_checksu
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
 from controller.durability.store import Store, check_schema, decode_record
-from protocol.errors import RunError
+from protocol.errors import OtherRelease, RunError
 
 AT_ONCE = 1000  # events that are read in one look at the file
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
@@ -153,15 +153,15 @@ class Recording:
         )
 
     def config(self) -> Config:
-        """The run's configuration. Raises: RunError if this release does not know it."""
+        """The run's configuration. Raises: OtherRelease if this release does not know it."""
         try:
             return Config.model_validate_json(self.facts["config"])
         except ValidationError as error:
             first = error.errors()[0]
-            raise RunError(
+            raise OtherRelease(
                 f"The configuration in {self.path} does not fit this release: "
-                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by {self.release}; "
-                "use that release."
+                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by {self.release}, "
+                "which reads it."
             ) from error
 
     def make_core(self, config: Config | None = None) -> Core:
@@ -174,10 +174,9 @@ class Recording:
         if config is None and self.pruned:
             found = self.snapshot(self.pruned)
             if found is None:
-                raise RunError(
+                raise OtherRelease(
                     f"{self.path} begins after event {self.pruned} (run.journal is compact), with a snapshot "
-                    f"that another release made or that is damaged: {self.other_release()}. Use the release "
-                    "that made it."
+                    f"that another release made or that is damaged: {self.other_release()}."
                 )
             return found.core
         return self._fresh_core(config or self.config())

@@ -37,7 +37,7 @@ from controller.durability.damage import (
     way_on,
 )
 from controller.durability.event_codec import decode_event, encode_event
-from protocol.errors import LocalError, RemoteError, RunError
+from protocol.errors import LocalError, OtherRelease, RemoteError, RunError
 from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
 from protocol.private_files import for_owner_only
 from protocol.wire.codec import ITEM_BYTES
@@ -355,17 +355,20 @@ class Store:
 
 
 def check_schema(db: sqlite3.Connection, path: str) -> None:
-    """Refuse a database that this release did not make. Raises: RunError, or sqlite3.Error if it is none."""
+    """Refuse a database that this release did not make.
+
+    Raises: OtherRelease, or sqlite3.Error if it is none.
+    """
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found != SCHEMA_VERSION:
-        raise RunError(
+        raise OtherRelease(
             f"{path} has schema {found}; expected {SCHEMA_VERSION}. It was written by another release of "
             "StaleFlow, which can read it, or by another program."
         )
 
 
 def decode_record(path: str, number: int, now: float, data: bytes, checksum: int) -> Event:
-    """The event of one record. Raises: RunError that names the record."""
+    """The event of one record. Raises: RunError that names the record; OtherRelease if it is whole."""
     if not is_whole(checksum, event_checksum, number, now, data):
         raise RunError(
             f"Event {number} of {path} cannot be replayed: it has changed since it was written. Look at the "
@@ -374,4 +377,4 @@ def decode_record(path: str, number: int, now: float, data: bytes, checksum: int
     try:
         return decode_event(data)
     except RemoteError as error:
-        raise RunError(f"Event {number} of {path} cannot be replayed: {error}") from error
+        raise OtherRelease(f"Event {number} of {path} cannot be replayed: {error}") from error

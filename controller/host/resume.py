@@ -21,7 +21,7 @@ from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import CoreFailed, in_words, turns
-from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
 READ_AT_ONCE = 1024  # prompts
@@ -71,8 +71,15 @@ def read_past(run: Path, config: Config) -> Past | None:
     """The run in this directory as it stood; None if it had not begun.
 
     Raises: ConfigError if it cannot go on with `config`; RunError if its journal is damaged, or this release
-    does not decide as the one that made it.
+    does not read it or decide as the one that made it.
     """
+    try:
+        return _read_past(run, config)
+    except OtherRelease as error:
+        raise RunError(f"{error} Use the release that made the run, {_way_on(run)}.") from error
+
+
+def _read_past(run: Path, config: Config) -> Past | None:
     if not _has_events(run / "run.db"):
         _refuse_if_trained(run)
         return None
@@ -170,10 +177,12 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> No
 
 
 def _refuse_changes(run: Path, was: Config, now: Config) -> None:
-    before, after = _flat(was.model_dump(mode="json")), _flat(now.model_dump(mode="json"))
-    changed = [key for key in before if not _may_change(key) and before[key] != after.get(key)]
+    before, after = _flat(was.model_dump(mode="json")), _flat(now.as_written().model_dump(mode="json"))
+    meant = _flat(now.model_dump(mode="json"))
+    keys = [key for key in {**before, **after} if not _may_change(key)]
+    changed = [key for key in keys if _at(before, key) not in (_at(after, key), _at(meant, key))]
     if changed:
-        listed = "\n".join(f"  {key}: {before[key]!r} there, {after[key]!r} now" for key in changed)
+        listed = "\n".join(f"  {key}: {_at(before, key)} there, {_at(after, key)} now" for key in changed)
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
@@ -198,6 +207,10 @@ def _way_on(run: Path) -> str:
 
 def _may_change(key: str) -> bool:
     return any(key == may or key.startswith(f"{may}.") for may in MAY_CHANGE)
+
+
+def _at(flat: Mapping[str, Any], key: str) -> str:
+    return repr(flat[key]) if key in flat else "not set"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -55,6 +55,7 @@ class RunDirectory:
             self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
+            (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
             sweep(config.weights.directory, keep=self._segments)
             may_go_on = config.run.resume != "never" and config.run.durability != "off"
             self.has_run = may_go_on and (self.path / "run.db").exists()
@@ -94,7 +95,7 @@ class RunDirectory:
         self.logs.mkdir(mode=self._folder_mode, exist_ok=True)
         if self._config.run.private:
             self._close_to_others()
-        tree = self._config.model_dump(mode="json")
+        tree = self._config.as_written().model_dump(mode="json")
         self._write_atomically("config.yaml", yaml.safe_dump(tree, sort_keys=False))
         self._metrics = self._open_file(self.path / "metrics.jsonl", "a")
 

@@ -84,6 +84,7 @@ class Shell:
         self.summary: dict[str, object] = {}
         """What summary.json says; empty until the end."""
         self._config = config
+        self._written = config.as_written()  # what the core and all files know: it holds no secrets
         self._iterable = prompts
         self._import_paths = import_paths
         self._on_step, self._on_warning, self._on_progress = on_step, on_warning, on_progress
@@ -186,7 +187,7 @@ class Shell:
         return None
 
     def _begin_core(self) -> None:
-        core = Core(self._config, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        core = Core(self._written, run_dir=str(self.directory.path), import_paths=self._import_paths)
         self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
             for name, value in self._facts().items():
@@ -195,7 +196,7 @@ class Shell:
     async def _take_up(self, past: Past) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
         self._next_group = past.core.scoring.read_until
-        config = self._config.model_dump_json()
+        config = self._written.model_dump_json()
         self._is_held = True
         self._first_events = [events.Restarted(config, str(self.directory.path), self._import_paths)]
         self._first_events += past.faults
@@ -386,10 +387,8 @@ class Shell:
             case commands.Send(peer, message):
                 if isinstance(message, Close):
                     self._peers.pop(peer, None)
-                if (
-                    isinstance(message, Welcome) and self._weights_key is not None
-                ):  # a secret stays out of the core
-                    message = replace(message, weights_key=self._weights_key.model_dump_json())
+                if isinstance(message, Welcome):
+                    message = self._with_secrets(message)
                 self._server.send(peer, message, self._store.fetch(message))
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)
@@ -506,10 +505,16 @@ class Shell:
             except RunError as error:
                 self.failure = self.failure or error
 
+    def _with_secrets(self, message: Welcome) -> Welcome:
+        """What the core does not know, and workers need."""
+        settings = worker_settings(self._config, str(self.directory.path), self._import_paths)
+        key = self._weights_key.model_dump_json() if self._weights_key is not None else message.weights_key
+        return replace(message, settings=settings.model_dump_json(), weights_key=key)
+
     def _facts(self) -> dict[str, str]:
         """What the core is built from, and by what: all that a replay needs beside the events."""
         return {
-            "config": self._config.model_dump_json(),
+            "config": self._written.model_dump_json(),
             "run_dir": str(self.directory.path),
             "import_paths": json.dumps(self._import_paths),
             "release": json.dumps(release()),

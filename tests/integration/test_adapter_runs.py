@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from controller import Controller
 from protocol.errors import ConfigError
 
-pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[workers]'")
+pytest.importorskip("peft", reason="peft is not installed: pip install -e '.[workers,lora]'")
 STEPS, GROUPS = 16, 8
 KILLED = PROGRAM.replace("test_killed_runs", "test_adapter_runs")
 

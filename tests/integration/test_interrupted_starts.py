@@ -1,6 +1,7 @@
 """Ctrl-C before a run has begun: in words, with exit code 130, and nothing is left behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,12 +49,12 @@ def make(environment, **options):
     (environment / "bin" / "python").write_text(pathlib.Path("pip").read_text())
     (environment / "bin" / "python").chmod(0o755)
 install.venv.create = make
-install.BASE, install.NEEDED = ("a_module_of_nobody",), {"": []}
-environment = pathlib.Path(".venv").absolute()
+install.BASE, install.NEEDED = ("a_module_of_nobody",), {"status": ()}
+environment = install.ENVIRONMENT = pathlib.Path(".venv").absolute()
 if sys.argv[1:]:
     make(environment)
 install.ROOT = pathlib.Path.cwd()
-install.ensure([])
+install.ensure(["status"])
 """
 
 
@@ -96,7 +97,7 @@ def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_while_dependencies_are_installed(tmp_path, was_there, number):
     (tmp_path / "pip").write_text(PIP)
-    (tmp_path / "pyproject.toml").touch()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", INSTALLING, *(["was there"] if was_there else [])],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -23,6 +23,7 @@ PURE = (
     "controller/config/models.py", "controller/config/cluster.py", "controller/config/evaluation.py",
     "controller/config/limits.py", "controller/config/simulation.py", "controller/config/rules.py",
     "controller/config/pluggable.py", "controller/config/known_names.py",
+    "controller/config/variables.py",
     "controller/durability/fingerprint.py", "controller/durability/core_image.py",
     "controller/host/watchdog.py",
     "protocol/ids.py", "protocol/messages.py", "protocol/errors.py", "protocol/settings.py",

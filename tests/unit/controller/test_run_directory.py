@@ -122,3 +122,14 @@ def test_a_place_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> N
 def test_a_name_that_is_no_plain_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"run\.name"):
         RunDirectory(config(tmp_path, name))
+
+
+def test_the_address_of_a_controller_that_was_killed_is_gone_before_its_run_is_read(tmp_path: Path) -> None:
+    directory = RunDirectory(config(tmp_path))
+    (directory.path / "run.db").touch()
+    directory.close()
+    (directory.path / "address").write_text("tcp://127.0.0.1:1\n")  # as if it had not come to closing
+    after = RunDirectory(config(tmp_path))
+    assert after.has_run
+    assert not (after.path / "address").exists()
+    after.close()

@@ -31,7 +31,7 @@ from workers.trainer.worker import Trainer, make_publisher, make_trainer, publis
 from workers.weights.tensors import read
 
 needs_peft = pytest.mark.skipif(
-    importlib.util.find_spec("peft") is None, reason="peft is not installed: pip install -e '.[workers]'"
+    importlib.util.find_spec("peft") is None, reason="peft is not installed: pip install -e '.[workers,lora]'"
 )
 SHAPE = {
     "vocab_size": 16, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

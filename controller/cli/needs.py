@@ -1,0 +1,112 @@
+"""What a configuration needs beside the base and the workers: one table from its values to extras.
+
+Invariants: every extra that a value needs is found before anything of the run starts; those that are missing
+are named together; nothing is installed here: launch.py does that, where it may.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import install
+from controller.cli.install import VLLM_ENVIRONMENT, unwanted, vllm_extras, why_not_here
+from controller.config.models import Config
+from protocol.errors import ConfigError
+
+VLLM = "vllm"  # stands for the build that this machine gets, in the environment of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An extra, and the values that need it."""
+
+    extra: str
+    key: str
+    values: Callable[[Config], Sequence[object]]
+    """Those of the configuration that need the extra on this machine."""
+
+
+NEEDS = (
+    Need("lora", "trainer.lora.rank", lambda config: _local(config, [config.trainer.lora.rank])),
+    Need("datasets", "data.path", lambda config: [path for path in _sources(config) if _is_saved(path)]),
+    Need(VLLM, "rollout.engine", lambda config: _instances(config, config.rollout.engine == "vllm")),
+)
+"""One line per extra; its modules are in install.EXTRAS, its packages in pyproject.toml."""
+
+
+def require(config: Config) -> None:
+    """Return if all that the configuration needs can be imported, or if only `check` can say why it cannot.
+
+    Raises: install.Lacking if launch.py can install the rest; ConfigError if it may not.
+    """
+    reasons, extras = _named(config)
+    if VLLM not in extras:
+        require_extras("workers", *extras, reason=", ".join(reasons.values()))
+    elif install.missing(extras) and _can_have_vllm(extras):
+        raise install.Lacking(
+            _beside_vllm(extras),
+            environment=VLLM_ENVIRONMENT,
+            unwanted=unwanted(),
+            reason=", ".join(reasons.values()),
+        )
+
+
+def installed_by_the_run(config: Config) -> dict[str, str]:
+    """Keys whose values need what is missing here and `require` would have installed, and why."""
+    reasons, extras = _named(config)
+    if not install.missing(extras) or os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        return {}
+    return reasons if VLLM not in extras or _can_have_vllm(extras) else {}
+
+
+def _named(config: Config) -> tuple[dict[str, str], list[str]]:
+    """Why, by key, and the extras that the configuration names."""
+    named = [(need, values) for need in NEEDS if (values := need.values(config))]
+    reasons = {need.key: f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named}
+    return reasons, [need.extra for need, _ in named]
+
+
+def _can_have_vllm(extras: Sequence[str]) -> bool:
+    return install.is_complete(VLLM_ENVIRONMENT, _beside_vllm(extras)) or not why_not_here()
+
+
+def _beside_vllm(extras: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*vllm_extras(), *(extra for extra in extras if extra != VLLM)]))
+
+
+def require_extras(*extras: str, reason: str) -> None:
+    """Return if the extras can be imported.
+
+    Raises: install.Lacking if launch.py can install them; ConfigError if it may not.
+    """
+    lacking = install.missing(extras)
+    if lacking and os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        raise ConfigError(
+            f"{reason}: {', '.join(lacking)} cannot be imported here, and STALEFLOW_NO_INSTALL=1 forbids to "
+            f"install. By hand: {install.by_hand(extras)}"
+        )
+    if lacking:
+        raise install.Lacking(extras, reason=reason)
+
+
+def _local(config: Config, values: Sequence[int]) -> list[int]:
+    """What a trainer on this machine needs; one from elsewhere brings its own."""
+    return [value for value in values if value and config.trainer.local]
+
+
+def _instances(config: Config, is_vllm: bool) -> list[str]:
+    starts_any = config.rollout.instances > 0 and not config.trainer.is_supervised
+    return [config.rollout.engine] if is_vllm and starts_any else []
+
+
+def _sources(config: Config) -> Iterator[str]:
+    """Every place that the run reads prompts from."""
+    yield config.data.path
+    if config.evaluation.every_steps:
+        yield from (source.path for source in config.evaluation.data.values())
+
+
+def _is_saved(path: str) -> bool:
+    """Whether `datasets.save_to_disk` wrote it."""
+    return any((Path(path) / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -1,0 +1,74 @@
+"""`${NAME}` and `${NAME:-default}` in the values of a configuration: environment variables, such as secrets.
+
+Invariants: keys are left alone; `$${` stands for the characters `${`; nothing else with `${` is understood,
+and a variable that is not set is a problem, never an empty text.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+Path = tuple[Any, ...]  # keys of mappings and indices of lists, from the top
+PLACE = re.compile(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]*))?\})?", re.ASCII)
+
+
+class NotExpanded(Exception):
+    """A value names a variable that is not set, or none; the text is for the user."""
+
+
+def places(tree: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Path and text of every value with `${` in it."""
+    if isinstance(tree, dict | list):
+        entries = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, value in entries:
+            yield from places(value, (*path, key))
+    elif isinstance(tree, str) and "${" in tree:
+        yield path, tree
+
+
+def put(tree: Any, path: Path, value: Any) -> None:
+    """Set the value at a path that is there."""
+    for part in path[:-1]:
+        tree = tree[part]
+    tree[path[-1]] = value
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """The text with what its variables stand for. As in a shell, a default also replaces an empty value.
+
+    Raises: NotExpanded.
+    """
+
+    def value(place: re.Match[str]) -> str:
+        name, default = place["name"], place["default"]
+        if place[0] == "$${":
+            return "${"
+        if name is None:
+            raise NotExpanded(
+                f"{text!r} has `${{` without the name of an environment variable. Expected ${{NAME}} or "
+                "${NAME:-default}; write $${ for the characters themselves."
+            )
+        if default is not None:
+            return variables.get(name) or default
+        if name not in variables:
+            raise NotExpanded(
+                f"names the environment variable {name}, which is not set. Set it (export {name}=...), or "
+                f"write ${{{name}:-default}}."
+            )
+        return variables[name]
+
+    return PLACE.sub(value, text)
+
+
+def is_text(model: type[BaseModel], path: Path) -> bool:
+    """Whether the model takes any text there; anything else is read as if it stood in the file itself."""
+    kind: Any = model
+    for part in path:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(part)
+            kind = field.annotation if field is not None else str
+        elif get_origin(kind) in (dict, tuple, list):
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+    return {*(get_args(kind) or (kind,))} <= {str, type(None)}

