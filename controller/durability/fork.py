@@ -1,9 +1,9 @@
-"""An image of the core that is made beside the event loop, in a child process that is a copy of this one.
+"""Checks the core and makes its image beside the event loop, in a child process that is a copy of this one.
 
-Invariants: the loop pauses for the fork alone, which copies page tables and no objects; the child touches
-nothing but its memory and one pipe: it closes every other descriptor before all else (a port or a lock must
-not outlive the controller in it), runs no finalizer, and ends without cleaning up, at the latest when nobody
-reads any more; it is reaped.
+Invariants: the loop pauses for the fork alone, which copies page tables and no objects; a core that breaks an
+invariant has no image; the child touches nothing but its memory and one pipe: it closes every other
+descriptor before all else (a port or a lock must not outlive the controller in it), runs no finalizer, and
+ends without cleaning up, at the latest when nobody reads any more; it is reaped.
 Source: Redis, BGSAVE.
 """
 
@@ -15,6 +15,8 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from traceback import extract_tb
 from typing import NoReturn
 
 from controller.core.core import Core
@@ -22,6 +24,7 @@ from controller.durability.core_image import Freezer
 
 IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing
 READ_BYTES = 1 << 20
+BROKEN = 2  # exit code of a child whose core breaks an invariant; it writes which in place of the image
 
 
 class Picture:
@@ -29,6 +32,8 @@ class Picture:
 
     def __init__(self, core: Core) -> None:
         """Fork. Raises: OSError if the system has no room for another process."""
+        self.violation = ""
+        """The invariant that the core breaks, once it is known."""
         self._parts: list[bytes] = []
         self._on_image: Callable[[bytes], None] | None = None
         reader, writer = os.pipe()
@@ -79,7 +84,20 @@ class Picture:
         os.close(self._reader)
         _, status = os.waitpid(self._pid, 0)  # it has closed its end, or was killed: it is ending
         self._pid = 0
-        return b"".join(self._parts) if status == 0 else b""
+        told = b"".join(self._parts)
+        if os.waitstatus_to_exitcode(status) == BROKEN:
+            self.violation = told.decode()
+        return told if status == 0 else b""
+
+
+def violation_of(core: Core) -> str:
+    """The invariant that the core breaks, in words with the line that says it; "" if it keeps all."""
+    try:
+        core.check()
+    except AssertionError as error:
+        frame = extract_tb(error.__traceback__)[-1]
+        return f"{error or frame.line} ({Path(frame.filename).name}, line {frame.lineno})"
+    return ""
 
 
 def _be_the_child(core: Core, writer: int) -> NoReturn:
@@ -89,8 +107,9 @@ def _be_the_child(core: Core, writer: int) -> NoReturn:
         gc.disable()
         os.closerange(3, writer)
         os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
-        image = memoryview(Freezer().freeze(core))
-        while image:
-            image = image[os.write(writer, image) :]
-        code = 0
+        violation = violation_of(core)
+        rest = memoryview(violation.encode() if violation else Freezer().freeze(core))
+        while rest:
+            rest = rest[os.write(writer, rest) :]
+        code = BROKEN if violation else 0
     os._exit(code)

@@ -1,10 +1,12 @@
 """When the whole core is written beside its journal, so that a restart is the newest snapshot and what
 follows.
 
-Invariants: a snapshot is of the core after the event that it names, whose fingerprint and all before are in
-the file; it is written in one transaction with the lines of metrics.jsonl since the last, so that a run
-directory is made whole from run.db alone; one is made at a time, beside the event loop where the system can
-(`controller.durability.fork`), for at most a hundredth of the controller's time.
+Invariants: the core is checked before a snapshot of it is made, at least every CHECK_S seconds in which
+anything happens, so that a restart never begins at a core that breaks an invariant; a snapshot is of the core
+after the event that it names, whose fingerprint and all before are in the file; it is written in one
+transaction with the lines of metrics.jsonl since the last, so that a run directory is made whole from run.db
+alone; one is made at a time, beside the event loop where the system can (`controller.durability.fork`), for
+at most a hundredth of the controller's time.
 """
 
 import json
@@ -15,13 +17,14 @@ from math import inf
 
 from controller.core.core import Core
 from controller.durability.core_image import Freezer
-from controller.durability.fork import IS_POSSIBLE, Picture
+from controller.durability.fork import IS_POSSIBLE, Picture, violation_of
 from controller.durability.release import release
 from controller.durability.store import Store
-from protocol.errors import LocalError
+from protocol.errors import LocalError, RunError
 
 EVENTS = 20_000  # since the last snapshot: four seconds of stepping through them again
 JOURNAL_BYTES = 64 << 20
+CHECK_S = 60.0  # the core is checked at least so often, as long as anything happens
 AGAIN_S = 60.0  # until the next try, when the system had no room
 SHARE = 0.01  # of the time that snapshots may take
 KEPT = 2  # the newest, and one more in case that it is damaged
@@ -40,7 +43,7 @@ class Snapshots:
         self._freezer = Freezer()
         self._lines: list[dict[str, object]] = []
         self._events, self._bytes = unsaved_events, 0
-        self._not_before = 0.0
+        self._not_before, self._checked_at = 0.0, 0.0
         self._picture: Picture | None = None
         self.pause_s = 0.0
         """Seconds that the last one held the caller up."""
@@ -52,11 +55,17 @@ class Snapshots:
     def is_due(self, *, events: int, journal_bytes: int, now: float) -> bool:
         """Whether it is time for one, after so many more events of so many bytes."""
         self._events, self._bytes = self._events + events, self._bytes + journal_bytes
-        return (self._events >= EVENTS or self._bytes >= JOURNAL_BYTES) and now >= self._not_before
+        is_long = self._events >= EVENTS or self._bytes >= JOURNAL_BYTES or now >= self._checked_at + CHECK_S
+        return is_long and self._events > 0 and now >= self._not_before
 
     def take(self, core: Core, *, number: int, now: float) -> None:
-        """Write the core as it is after event `number`, inside a transaction that has all before it."""
+        """Write the core as it is after event `number`, inside a transaction that has all before it.
+
+        Raises: RunError if the core breaks an invariant.
+        """
         begin = time.perf_counter()
+        if violation := violation_of(core):
+            raise broken_invariant(violation, number)
         try:
             image = self._freezer.freeze(core)
         except LocalError:  # the journal has it all; a release that holds something new must say so in tests
@@ -66,7 +75,7 @@ class Snapshots:
             self._lines = []
         self._events = self._bytes = 0
         self.pause_s = time.perf_counter() - begin
-        self._not_before = now + self.pause_s / SHARE
+        self._not_before, self._checked_at = now + self.pause_s / SHARE, now
         log.info("A snapshot after event %d took %.0f ms.", number, 1e3 * self.pause_s)
 
     def begin(self, core: Core, *, number: int, now: float, on_image: Callable[[bytes], None]) -> None:
@@ -80,14 +89,19 @@ class Snapshots:
             return
         self._picture.start(on_image)
         self.pause_s = time.perf_counter() - began
-        self._begun = number, now, began, self._lines
+        self._begun, self._checked_at = (number, now, began, self._lines), now
         self._events, self._bytes, self._lines = 0, 0, []
         self._not_before = inf
 
     def finish(self, image: bytes) -> None:
-        """Write what was begun, inside a transaction that has all before it; b"": it came to nothing."""
+        """Write what was begun, inside a transaction that has all before it; b"": it came to nothing.
+
+        Raises: RunError if the core breaks an invariant.
+        """
         begin = time.perf_counter()
         number, now, began, lines = self._begun
+        if self._picture is not None and self._picture.violation:
+            raise broken_invariant(self._picture.violation, number)
         if image:
             self._write(image, lines, number=number, now=now)
         else:
@@ -110,6 +124,15 @@ class Snapshots:
         covered = self._store.keep_snapshots(KEPT)
         if self._is_compact and covered is not None:
             self._store.forget_events(covered)
+
+
+def broken_invariant(violation: str, number: int) -> RunError:
+    """What ends a run whose core breaks an invariant after event `number`: no worker is to blame for that."""
+    return RunError(
+        f"The core breaks an invariant after event {number}: {violation}. This is a bug, and no snapshot of "
+        "such a core is kept: the same command goes back to the last one that was whole. Please report it "
+        "with run.db and logs/controller.log."
+    )
 
 
 CAN_BEGIN = IS_POSSIBLE
