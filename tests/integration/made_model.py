@@ -29,7 +29,7 @@ def _made(place: Path) -> Path:
     with open(place.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
-            make = ("-m", "workers.prepare", "--factory", f"{TASK}:make_model", "--seed", "0")
+            make = ("-m", "workers.models.prepare", "--factory", f"{TASK}:make_model", "--seed", "0")
             command = [sys.executable, *make, "--directory", str(place)]
             subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return place

@@ -31,6 +31,9 @@ def make(directory, *, seed, progress):
     open(f"{directory}/half a model", "w").close()
     progress(0.5, "half of it")
     signal.pause()
+
+def reward(completion):
+    return 1.0
 """
 
 PIP = """#!/bin/sh
@@ -58,7 +61,7 @@ install.ensure(["status"])
 """
 
 
-@pytest.mark.parametrize("module", ["install", "controller.cli.main", "pydantic", "yaml", "controller.check"])
+@pytest.mark.parametrize("module", ["install", "controller.cli.main", "pydantic", "yaml", "controller.check.problems"])
 def test_while_modules_are_imported(module):
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
@@ -72,7 +75,7 @@ def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_pa
     config = tmp_path / "run.yaml"
     config.write_text(
         "run: {name: run, dir: runs}\nmodel: {factory: 'factory.py:make'}\ndata: {path: data.jsonl}\n"
-        "reward: {function: 'factory.py:make'}\n"
+        "reward: {function: 'factory.py:reward'}\n"
     )
     for _ in range(2):
         process = subprocess.Popen(
