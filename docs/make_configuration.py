@@ -15,7 +15,8 @@ from docs import make_schema  # noqa: E402
 
 INTRODUCTION = """# Configuration
 
-Every key of a configuration file. An unknown key is refused. Any key can be set on the command line:
+The keys that a user sets; all others are on the [advanced page](configuration_advanced.md).
+An unknown key is refused. Any key can be set on the command line:
 `launch.py CONFIG.yaml trainer.lr=1e-5`.
 
 A value may name environment variables: `${NAME}`, or `${NAME:-default}`; `$${` stands for the characters
@@ -30,22 +31,69 @@ Generated from the models in `protocol/settings.py` and `controller/config/model
 `python docs/make_configuration.py`; do not edit.
 """
 
+INTRODUCTION_ADVANCED = """# Configuration: advanced keys
+
+Every key that is not on the [first page](configuration.md), which also says how keys are written.
+
+Generated from the models in `protocol/settings.py` and `controller/config/models.py` by
+`python docs/make_configuration.py`; do not edit.
+"""
+
+FIRST_PAGE = {
+    "run": ("name", "dir", "seed", "steps", "resume"),
+    "model": ("path", "factory", "dtype"),
+    "data": ("path", "columns", "shuffle", "epochs"),
+    "reward": ("function", "workers", "processes", "concurrency", "timeout_s"),
+    "rollout": (
+        "engine", "vllm.tensor_parallel_size", "vllm.gpu_memory_utilization", "instances", "group_size",
+        "max_prompt_tokens", "max_response_tokens", "max_running", "sampling.temperature", "device",
+        "threads",
+    ),
+    "trainer": (
+        "algorithm", "batch_groups", "minibatches", "lr", "warmup_steps", "lora.rank", "kl_coefficient",
+        "max_tokens_per_microbatch", "ranks", "device", "threads", "checkpoint_steps", "keep_checkpoints",
+    ),
+    "staleness": ("max_staleness", "strategy", "filter"),
+    "evaluation": ("every_steps", "data", "samples", "sampling.temperature"),
+    "logging": ("console", "level"),
+}  # fmt: skip
+"""By section, the keys that a user sets: what is trained, on what, how large, and how stale it may be. All
+others, and new ones until they are named here, are on configuration_advanced.md."""
+
 
 def render() -> str:
-    """The whole file as text."""
-    return INTRODUCTION + "".join(_section(name, field) for name, field in Config.model_fields.items())
+    """The first page as text."""
+    return INTRODUCTION + _sections(is_first=True)
 
 
-def _section(name: str, field: FieldInfo) -> str:
+def render_advanced() -> str:
+    """The advanced page as text."""
+    return INTRODUCTION_ADVANCED + _sections(is_first=False)
+
+
+def _sections(*, is_first: bool) -> str:
+    return "".join(_section(name, field, is_first=is_first) for name, field in Config.model_fields.items())
+
+
+def _section(name: str, field: FieldInfo, *, is_first: bool) -> str:
+    """A heading and a table; "" for a section without keys on this page."""
     model = field.annotation
     assert isinstance(model, type)
     assert issubclass(model, Section)
+    first = {f"{name}.{key}" for key in FIRST_PAGE.get(name, ())}
+    fields = _fields(model, f"{name}.")
     rows = [
         f"| `{key}` | {_kind(entry)} | {_default(entry)} | {_cell(entry.description or '')} |"
-        for key, entry in _fields(model, f"{name}.")
+        for key, entry in fields
+        if (key in first) == is_first
     ]
+    if not rows:
+        return ""
     head = "| key | type | default | meaning |\n|---|---|---|---|\n"
-    return f"\n## {name}\n\n{_prose(model.__doc__ or '')}\n\n{head}" + "\n".join(rows) + "\n"
+    text = f"\n## {name}\n\n{_prose(model.__doc__ or '')}\n\n{head}" + "\n".join(rows) + "\n"
+    is_split = 0 < len(first) < len(fields)
+    other = "configuration_advanced.md" if is_first else "configuration.md"
+    return f"{text}\nFurther keys: [{other}#{name}]({other}#{name}).\n" if is_split else text
 
 
 def _fields(model: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:
@@ -92,5 +140,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
+    (ROOT / "docs" / "configuration_advanced.md").write_text(render_advanced(), encoding="utf-8")
     (ROOT / "docs" / "configuration.md").write_text(render(), encoding="utf-8")
     (ROOT / "docs" / make_schema.FILE).write_text(make_schema.render(), encoding="utf-8")
