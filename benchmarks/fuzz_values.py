@@ -25,13 +25,12 @@ from typing import Any
 from benchmarks.coordination.strict import random_rules
 from benchmarks.fuzz import packet_of
 from controller.config.models import Config
-from controller.core.decisions.workers.door import MAY_SAY
 from controller.core.events import PeerFaulted
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol import messages
 from protocol.errors import RemoteError
-from protocol.messages import FROM_WORKER, Generated, Message, Role
+from protocol.messages import FROM_WORKER, MAY_SAY, Generated, Message, Role
 from protocol.wire.codec import from_fields, to_fields
 from tests.support.lying import generated
 from tests.support.scripted import Disk, Frames, Said, Scripted, ints

@@ -1,6 +1,10 @@
-"""What the core wants done. The host executes commands in order and decides nothing."""
+"""What the core wants done. The host executes commands in order and decides nothing.
+
+Invariant: the tag of a command stands for it in fingerprints, and is never used again.
+"""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
@@ -10,6 +14,7 @@ from protocol.messages import Message, Role
 class Send:
     """Send a message; its frames come out of the payload store, as `message.outgoing_payload()` says."""
 
+    tag: ClassVar[int] = 1
     peer: PeerId
     message: Message
 
@@ -18,6 +23,7 @@ class Send:
 class Spawn:
     """Start a local worker process under this name, `delay_s` seconds from now."""
 
+    tag: ClassVar[int] = 2
     name: str
     role: Role
     delay_s: float = 0.0
@@ -27,6 +33,7 @@ class Spawn:
 class ReadPrompts:
     """Read this many rows more and answer with PromptsRead."""
 
+    tag: ClassVar[int] = 3
     count: int
 
 
@@ -34,6 +41,7 @@ class ReadPrompts:
 class ReadHeldOut:
     """Store the rows of all held-out prompts as groups from `first_group` on, and answer with HeldOutRead."""
 
+    tag: ClassVar[int] = 10
     first_group: int
 
 
@@ -41,6 +49,7 @@ class ReadHeldOut:
 class DropPayload:
     """Nothing will ask for the payload of these groups again."""
 
+    tag: ClassVar[int] = 4
     groups: tuple[int, ...]
 
 
@@ -48,6 +57,7 @@ class DropPayload:
 class Forget:
     """The peer is gone or unwanted: free its session and socket state. Its process, if local, is killed."""
 
+    tag: ClassVar[int] = 5
     peer: PeerId
     name: str
 
@@ -56,6 +66,7 @@ class Forget:
 class ReportStep:
     """One train step is done: the line for metrics.jsonl, complete and in its order."""
 
+    tag: ClassVar[int] = 6
     metrics: dict[str, object] = field(hash=False)
 
 
@@ -63,6 +74,7 @@ class ReportStep:
 class ReportEvaluation:
     """An evaluation is complete: the line for evaluations.jsonl."""
 
+    tag: ClassVar[int] = 11
     metrics: dict[str, object] = field(hash=False)
 
 
@@ -70,6 +82,7 @@ class ReportEvaluation:
 class Warn:
     """Tell the person who watches, in words, once."""
 
+    tag: ClassVar[int] = 7
     text: str
 
 
@@ -77,6 +90,7 @@ class Warn:
 class Progress:
     """Something that a person waits for before the first step has come nearer; `fraction` of 1."""
 
+    tag: ClassVar[int] = 8
     fraction: float
     text: str
 
@@ -85,6 +99,7 @@ class Progress:
 class Finish:
     """The run is over. The host closes workers and writes the summary."""
 
+    tag: ClassVar[int] = 9
     is_success: bool
     reason: str  # first cause, one paragraph
 

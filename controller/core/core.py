@@ -8,6 +8,7 @@ ahead, retire, see whether it is over.
 """
 
 import ipaddress
+from typing import assert_never
 
 from controller.config.models import Config
 from controller.core.commands import Command, Finish
@@ -38,6 +39,7 @@ from controller.core.events import (
     Tick,
     WorkerExited,
 )
+from controller.core.hearing import hear
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
@@ -250,6 +252,8 @@ class Core:
                 self.state.end(reason, is_success=True)
             case Tick():
                 pass
+            case _:
+                assert_never(event)
 
     def _restart(self, event: Restarted) -> None:
         """Begin another epoch of the run, whatever ended the last one."""
@@ -287,65 +291,8 @@ class Core:
             self.membership.faulted(PeerFaulted(peer, reason))
             return
         worker.told.hear(message, self.state.now)
-        self._understood(worker, message)
+        hear(self, worker, message)
         self.limits.heard(worker, message)
-
-    def _understood(self, worker: Worker, message: Message) -> None:
-        match message:
-            case messages.Ready():
-                self.membership.ready(worker, message)
-            case messages.Detach(reason):
-                self.membership.detach(worker, reason)
-            case messages.Serving(endpoint):
-                self.fan_out.on_serving(worker, endpoint)
-            case messages.WorkerFailed():
-                self.membership.failed(worker, message)
-            case _ if isinstance(worker, Instance):
-                self._from_instance(worker, message)
-            case _ if isinstance(worker, TextWorker):
-                self._from_text_worker(worker, message)
-            case messages.TrainStepFinished():
-                if self.training.on_finished(worker, message):
-                    self.membership.useful(worker)
-            case messages.TrainedAhead(train_version):
-                self.training.feed.on_ahead(train_version)
-            case messages.PolicyPublished():
-                self.training.on_published(worker, message)
-            case messages.CheckpointSaved():
-                self.training.on_saved(message)
-
-    def _from_instance(self, instance: Instance, message: Message) -> None:
-        match message:
-            case messages.Generated():
-                self.membership.useful(instance)
-                self.coordination.on_generated(instance, message)
-            case messages.InstanceStatus():
-                self.coordination.on_status(instance, message)
-                self.moves.on_status(instance, message)
-            case messages.Pulled():
-                self.coordination.on_pulled(instance, message)
-                self.fan_out.on_answer(instance)
-            case messages.PullFailed():
-                is_awaited = self.training.is_awaited(message.policy_version)
-                fault = self.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
-                self.fan_out.on_answer(instance)
-                if fault is not None:
-                    self.membership.faulted(fault)
-            case messages.Holding():
-                self.returns.on_holding(instance, message)
-            case messages.GenerationFailed():
-                self.coordination.on_failed(instance, message)
-
-    def _from_text_worker(self, worker: TextWorker, message: Message) -> None:
-        match message:
-            case messages.PromptsEncoded() | messages.ExamplesEncoded():
-                self.membership.filled(worker)
-                self.scoring.on_encoded(worker, message)
-            case messages.GroupScored():
-                self.membership.useful(worker)
-                self.scoring.on_scored(worker, message)
-            case messages.ScoreFailed():
-                self.scoring.on_score_failed(worker, message)
 
     # -- the end ----------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """What can happen to the core. Together with their times, events are the whole history of a run.
 
-Invariant: an event is plain data that the journal writes before the core sees it.
+Invariant: an event is plain data that the journal writes before the core sees it, under its tag; a tag is
+never used again.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
@@ -13,12 +15,15 @@ from protocol.messages import Message, Role
 class Started:
     """The run begins: time to ask for workers and prompts."""
 
+    tag: ClassVar[int] = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """Another controller process goes on with the run: an epoch begins, and no worker of the last one is
     left."""
 
+    tag: ClassVar[int] = 8
     config: str  # JSON of the configuration that counts from now on
     run_dir: str
     import_paths: tuple[str, ...]
@@ -28,6 +33,7 @@ class Restarted:
 class Received:
     """A worker's message, new and in order. Its frames are already in the payload store."""
 
+    tag: ClassVar[int] = 2
     peer: PeerId
     message: Message
 
@@ -36,6 +42,7 @@ class Received:
 class PeerFaulted:
     """A peer broke the protocol, or its queue overflowed; it is to be closed."""
 
+    tag: ClassVar[int] = 3
     peer: PeerId
     reason: str
 
@@ -44,6 +51,7 @@ class PeerFaulted:
 class WorkerExited:
     """A local worker process ended (the controller started it)."""
 
+    tag: ClassVar[int] = 4
     name: str
     role: Role
     exit_code: int  # negative: the signal that killed it
@@ -54,6 +62,7 @@ class WorkerExited:
 class PromptsRead:
     """Rows of the next prompts are in the store: groups first_group .. first_group + count - 1."""
 
+    tag: ClassVar[int] = 5
     first_group: int
     count: int
     is_end: bool  # no more will come
@@ -63,6 +72,7 @@ class PromptsRead:
 class HeldOutRead:
     """Rows of held-out prompts are in the store: groups first_group, first_group + 1, ... one per source."""
 
+    tag: ClassVar[int] = 9
     first_group: int
     sources: tuple[str, ...]  # the data source of each prompt
     digest: str  # of all rows
@@ -72,12 +82,15 @@ class HeldOutRead:
 class StopRequested:
     """The operator wants the run to end after what is being trained now."""
 
+    tag: ClassVar[int] = 6
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
     """The deadline that `Core.next_deadline` named has come."""
+
+    tag: ClassVar[int] = 7
 
 
 Event = (

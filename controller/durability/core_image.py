@@ -44,8 +44,9 @@ from controller.core.state import (
     run_state,
     told,
 )
-from protocol import ids, messages, settings
+from protocol import ids, settings
 from protocol.errors import LocalError, RunError
+from protocol.messages import from_controller, from_workers, pieces
 from strategies import cost_model, fitting, instance_kinds, lengths, views
 
 MODULES = (
@@ -53,7 +54,8 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_settings, groups, ledger, limit_settings, limits,
     logprob_drift, membership, migration, models, policy_versions, pulls, reattachment, registry, relay_tree,
     reports, run_state, scoring, supervised, told, trainer_batches, training,
-    ids, messages, settings, cost_model, fitting, instance_kinds, lengths, views,
+    from_controller, from_workers, pieces,
+    ids, settings, cost_model, fitting, instance_kinds, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

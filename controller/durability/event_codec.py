@@ -5,28 +5,17 @@ travels as its own tag and fields, checked by `protocol.wire.codec` exactly as o
 """
 
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from controller.core import events
 from controller.core.events import Event, Received
 from protocol.errors import RemoteError
+from protocol.messages import by_tag
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
 
-RECEIVED_TAG = 2
-_TAGS: dict[type, int] = {
-    events.Started: 1,
-    Received: RECEIVED_TAG,
-    events.PeerFaulted: 3,
-    events.WorkerExited: 4,
-    events.PromptsRead: 5,
-    events.StopRequested: 6,
-    events.Tick: 7,
-    events.Restarted: 8,
-    events.HeldOutRead: 9,
-}
-_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
+_TAGGED = by_tag(get_args(Event))
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGGED.values()}
 
 
 def _adapter(kind: type) -> TypeAdapter[Any]:
@@ -38,15 +27,15 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
 
 
 _KINDS: dict[int, tuple[type, TypeAdapter[Any]]] = {
-    tag: (kind, _adapter(kind)) for kind, tag in _TAGS.items()
+    tag: (kind, _adapter(kind)) for tag, kind in _TAGGED.items()
 }
 
 
 def encode_event(event: Event) -> bytes:
     """The bytes that the journal keeps of an event."""
     if isinstance(event, Received):
-        return pack((RECEIVED_TAG, event.peer, event.message.tag, to_fields(event.message)))
-    return pack((_TAGS[type(event)], *(getattr(event, name) for name in _FIELDS[type(event)])))
+        return pack((event.tag, event.peer, event.message.tag, to_fields(event.message)))
+    return pack((event.tag, *(getattr(event, name) for name in _FIELDS[type(event)])))
 
 
 def decode_event(data: bytes) -> Event:

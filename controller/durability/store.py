@@ -38,7 +38,7 @@ from controller.durability.damage import (
 )
 from controller.durability.event_codec import decode_event, encode_event
 from protocol.errors import LocalError, OtherRelease, RemoteError, RunError
-from protocol.messages import ExamplesEncoded, Generated, Message, Piece, PromptsEncoded
+from protocol.messages import Message, Piece
 from protocol.private_files import for_owner_only
 from protocol.wire.codec import ITEM_BYTES
 
@@ -225,28 +225,11 @@ class Store:
 
     def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
         """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
-        if isinstance(message, PromptsEncoded):
-            for (group, _), frame in zip(message.encoded, frames, strict=True):
-                self._put(group, [(("prompt", 0, 0), 0, frame)], is_last_word=True)
-        elif isinstance(message, ExamplesEncoded):
-            for (group, prompt, response), frame in zip(message.encoded, frames, strict=True):
-                end = ITEM_BYTES * prompt
-                self._put(group, [
-                    (("prompt", 0, 0), 0, frame[:end]),
-                    (("tokens", 0, 1), 0, frame[end:]),
-                    (("logprobs", 0, 1), 0, bytes(ITEM_BYTES * response)),  # given, so of probability 1
-                ], is_last_word=True)  # fmt: skip
-        elif isinstance(message, Generated):
-            tokens, logprobs = frames
-            begin = 0
-            for delta in message.deltas:
-                end = begin + ITEM_BYTES * delta.count
-                if delta.count:
-                    self._put(delta.group, [
-                        (("tokens", delta.member, delta.attempt), delta.start, tokens[begin:end]),
-                        (("logprobs", delta.member, delta.attempt), delta.start, logprobs[begin:end]),
-                    ])  # fmt: skip
-                begin = end
+        for group, stretches in message.kept(frames):
+            parts: list[tuple[Slot, int, bytes]] = [
+                ((kind, member, attempt), start, data) for kind, member, attempt, start, data in stretches
+            ]
+            self._put(group, parts, is_last_word=message.is_last_word)
 
     def fetch(self, message: Message) -> tuple[bytes, ...]:
         """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""

@@ -12,15 +12,13 @@ import msgpack
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from protocol import messages
 from protocol.errors import RemoteError
-from protocol.messages import PROTOCOL_VERSION, ExamplesEncoded, Generated, Message, PromptsEncoded
+from protocol.messages import ITEM_BYTES, KINDS, PROTOCOL_VERSION, Message
 
 MAX_ARRAY = (
     262_144  # elements of one msgpack array: one megabyte of nils would otherwise become 16 of objects
 )
 MAX_HEADER_BYTES = 16 << 20
-ITEM_BYTES = 4  # tokens are int32, logprobs float32
 
 
 class Packet(NamedTuple):
@@ -39,7 +37,7 @@ def _adapter(kind: type[Message]) -> TypeAdapter[Any]:
 
 
 _KINDS: dict[int, tuple[type[Message], TypeAdapter[Any]]] = {
-    kind.tag: (kind, _adapter(kind)) for kind in {*messages.FROM_WORKER, *messages.TO_WORKER}
+    tag: (kind, _adapter(kind)) for tag, kind in KINDS.items()
 }
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind, _ in _KINDS.values()}  # type: ignore[arg-type]
 
@@ -130,42 +128,34 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
     """Refuse buffers that contradict the message, tokens that the model has not, and logprobs that no token
     can have. Raises: RemoteError."""
     name = type(message).__name__
-    if isinstance(message, Generated):
-        size = ITEM_BYTES * sum(delta.count for delta in message.deltas)
-        expected: list[int] | None = [size, size]
-    elif isinstance(message, PromptsEncoded):
-        expected = [ITEM_BYTES * count for _, count in message.encoded]
-    elif isinstance(message, ExamplesEncoded):
-        expected = [ITEM_BYTES * (prompt + response) for _, prompt, response in message.encoded]
-    elif type(message) in messages.FROM_WORKER:
-        expected = []
-    else:
-        expected = None if message.outgoing_payload() else []
-        if expected is None and len(frames) != len(message.outgoing_payload()):
-            raise RemoteError(
-                f"{name} came with {len(frames)} frames; expected {len(message.outgoing_payload())}."
-            )
-    if expected is not None and [len(frame) for frame in frames] != expected:
+    if outgoing := message.outgoing_payload():
+        if len(frames) != len(outgoing):
+            raise RemoteError(f"{name} came with {len(frames)} frames; expected {len(outgoing)}.")
+        return
+    incoming = message.incoming_frames()
+    expected = [ITEM_BYTES * size for _, size in incoming]
+    if [len(frame) for frame in frames] != expected:
         raise RemoteError(
             f"{name} came with frames of {[len(f) for f in frames]} bytes; its counts say {expected}."
         )
-    if isinstance(message, Generated):
-        _check_tokens(name, frames[:1], vocabulary)
-        logprobs = np.frombuffer(frames[1], dtype="<f4")
-        if not bool(np.isfinite(logprobs).all()) or bool((logprobs > 1e-3).any()):
-            raise RemoteError(
-                "Generated carries logprobs that are not finite numbers <= 0; the engine is broken."
-            )
-    elif isinstance(message, PromptsEncoded | ExamplesEncoded):
-        _check_tokens(name, frames, vocabulary)
+    for (kind, _), frame in zip(incoming, frames, strict=True):
+        if kind == "tokens":
+            _check_tokens(name, frame, vocabulary)
+        else:
+            _check_logprobs(name, frame)
 
 
-def _check_tokens(name: str, frames: tuple[bytes, ...], vocabulary: int | None) -> None:
-    for frame in frames:
-        tokens = np.frombuffer(frame, dtype="<i4")
-        if not len(tokens):
-            continue
-        for found in (int(tokens.min()), int(tokens.max())):
-            if found < 0 or (vocabulary is not None and found >= vocabulary):
-                limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
-                raise RemoteError(f"{name} carries the token id {found}; {limit}.")
+def _check_tokens(name: str, frame: bytes, vocabulary: int | None) -> None:
+    tokens = np.frombuffer(frame, dtype="<i4")
+    if not len(tokens):
+        return
+    for found in (int(tokens.min()), int(tokens.max())):
+        if found < 0 or (vocabulary is not None and found >= vocabulary):
+            limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
+            raise RemoteError(f"{name} carries the token id {found}; {limit}.")
+
+
+def _check_logprobs(name: str, frame: bytes) -> None:
+    logprobs = np.frombuffer(frame, dtype="<f4")
+    if not bool(np.isfinite(logprobs).all()) or bool((logprobs > 1e-3).any()):
+        raise RemoteError(f"{name} carries logprobs that are not finite numbers <= 0; the engine is broken.")

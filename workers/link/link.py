@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from protocol.errors import ConfigError, NoAnswer, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Welcome
+from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
@@ -40,7 +40,8 @@ class Link:
 
     settings: WorkerSettings
 
-    def __init__(self, endpoint: str, key: WorkerKey | None = None) -> None:
+    def __init__(self, endpoint: str, role: Role, key: WorkerKey | None = None) -> None:
+        self._role: Role = role
         self.arrived = asyncio.Event()
         """Set while something waits in the inbox, once the link is closed, and by `wake`."""
         self.on_drain: Callable[[], None] = lambda: None
@@ -73,7 +74,7 @@ class Link:
         """
         endpoint, local_key = find_endpoint(address)
         file = key or local_key
-        link = cls(endpoint, load_worker_key(file) if file else None)
+        link = cls(endpoint, attach.role, load_worker_key(file) if file else None)
         try:
             link._connection.start()
             link.send(attach)
@@ -193,9 +194,13 @@ class Link:
             self._close(LinkClosed(text, False, may_reattach=True))
         elif isinstance(message, Drain):
             self.on_drain()
-        elif not isinstance(message, Beat):
+        elif isinstance(message, Beat):
+            pass
+        elif type(message) in MAY_HEAR[self._role]:
             self._inbox.append((message, frames))
             self.arrived.set()
+        else:
+            self._blame(f"{type(message).__name__} is not for a {self._role} worker.")
 
     def _blame(self, reason: str) -> None:
         self._close(LinkClosed(f"The controller broke the protocol: {reason}", True))

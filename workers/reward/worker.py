@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from protocol.messages import (
     Ready,
     Score,
     ScoreFailed,
+    ToReward,
 )
 from protocol.model_files import vocabulary_of
 from protocol.settings import WorkerSettings
@@ -101,15 +102,16 @@ class RewardWorker:
                 task.cancel()
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
-        match message:
+        order = cast("ToReward", message)  # the link lets nothing else pass
+        match order:
             case Encode():
                 async with self._tokenizing:
-                    answer = await asyncio.to_thread(self._encode, message.groups, frames)
+                    answer = await asyncio.to_thread(self._encode, order.groups, frames)
                 self._link.send(*answer)
             case Score():
-                await self._score(message, frames)
+                await self._score(order, frames)
             case _:
-                logger.warning("A reward worker has no use for %s; ignored.", type(message).__name__)
+                assert_never(order)
 
     def _encode(self, groups: tuple[int, ...], frames: tuple[bytes, ...]) -> tuple[Any, ...]:
         encoded: list[tuple[int, ...]] = []

@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never, cast
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from protocol.messages import (
     Route,
     Serve,
     Serving,
+    ToRollout,
 )
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
@@ -148,23 +149,24 @@ class RolloutWorker:
                 await link.arrived.wait()
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
-        match message:
+        order = cast("ToRollout", message)  # the link lets nothing else pass
+        match order:
             case Route():
-                self._add(message, frames)
+                self._add(order, frames)
             case Interrupt(attempts):
                 self._hand_back([key for key in attempts if key in self._attempts])
             case Abort(attempts):
                 self._drop(attempts)
             case Pull():
-                await self._pull(message)
+                await self._pull(order)
             case Keep():
-                self._hand_over(message)
+                self._hand_over(order)
             case Serve():
                 self._link.send(Serving(await self._exchange().start()))
             case Retire(policy_version):
                 await self._exchange().retire(policy_version)
             case _:
-                logger.warning("A rollout worker has no use for %s; ignored.", type(message).__name__)
+                assert_never(order)
 
     def _add(self, route: Route, frames: tuple[bytes, ...]) -> None:
         key = (route.group, route.member, route.attempt)

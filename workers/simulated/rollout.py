@@ -5,10 +5,12 @@ version; progress and load are reported while the engine has work, and once more
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 from protocol import messages
-from protocol.messages import Delta, Ending, Generated, InstanceStatus, Message, Route
+from protocol.messages import Delta, Ending, Generated, InstanceStatus, Message, Route, ToAnyRole, ToRollout
 from workers.simulated.engine import Request, SimulatedEngine
+from workers.simulated.link import taken_by_link
 from workers.simulated.workload import Workload
 
 Tag = tuple[int, int, int]  # group, member, attempt
@@ -52,9 +54,10 @@ class SimulatedRollout:
     def handle(self, now: float, command: Message) -> list[Message]:
         """Answers to one command. Call `wake(now)` after the last command of an instant."""
         out = self._advance(now)
-        match command:
+        order = cast("ToRollout | ToAnyRole", command)
+        match order:
             case Route():
-                self._add(now, command)
+                self._add(now, order)
             case messages.Interrupt(attempts):
                 deltas = tuple(self._end(now, tag) for tag in attempts if tag in self._routes)
                 out += [Generated(deltas)] if deltas else []
@@ -64,15 +67,17 @@ class SimulatedRollout:
                         self.engine.remove(now, tag)
             case messages.Pull():
                 out += self._progress()  # the last tokens of the old version
-                self._pull = (now + self.times.pull_s, command)
+                self._pull = (now + self.times.pull_s, order)
                 if self._routes:  # nothing was interrupted, so it goes on with the KV that it has
                     self.engine.pause(now + self.times.pull_s)
                 else:
                     self.engine.clear(now, now + self.times.pull_s)
             case messages.Serve():
                 out.append(messages.Serving("tcp://simulated:1"))
+            case messages.Retire() | messages.Keep():
+                pass  # it keeps no versions, and nothing of a controller before
             case _:
-                pass
+                taken_by_link(order)
         return out
 
     def wake(self, now: float) -> list[Message]:

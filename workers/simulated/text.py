@@ -6,9 +6,11 @@ processes, the others wait for their turn; the same seed gives the same rewards.
 
 import random
 from heapq import heappop, heappush
+from typing import cast
 
 from protocol import messages
-from protocol.messages import Message
+from protocol.messages import Message, ToAnyRole, ToReward
+from workers.simulated.link import taken_by_link
 
 
 class SimulatedReward:
@@ -36,7 +38,8 @@ class SimulatedReward:
 
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; returns what is said at once."""
-        match command:
+        order = cast("ToReward | ToAnyRole", command)
+        match order:
             case messages.Encode(groups):
                 return [messages.PromptsEncoded(tuple((g, self._prompt_tokens) for g in groups), ())]
             case messages.Score(group, attempt, items):
@@ -46,6 +49,8 @@ class SimulatedReward:
                 done_s = max(now, heappop(self._free_s)) + self._score_s
                 heappush(self._free_s, done_s)
                 heappush(self._due, (done_s, self._count, scored))
+            case _:
+                taken_by_link(order)
         return []
 
     def wake(self, now: float) -> list[Message]:

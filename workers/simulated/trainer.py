@@ -7,9 +7,11 @@ the rest of its step begins, which no real trainer can do.
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import cast
 
 from protocol import messages
-from protocol.messages import Message
+from protocol.messages import Message, ToAnyRole, ToTrainer
+from workers.simulated.link import taken_by_link
 
 CHECKPOINT_S = 0.1
 
@@ -48,14 +50,15 @@ class SimulatedTrainer:
 
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; returns what is said at once."""
-        match command:
+        order = cast("ToTrainer | ToAnyRole", command)
+        match order:
             case messages.TrainAhead(train_version):
                 before_s = self.busy_s
-                self._later(self._work(now, command, 0.0), messages.TrainedAhead(train_version))
+                self._later(self._work(now, order, 0.0), messages.TrainedAhead(train_version))
                 self._ahead_s += self.busy_s - before_s
             case messages.Train(train_version):
-                end, version = self._work(now, command, self.times.base_s), train_version + 1
-                metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if command.ahead else 1]
+                end, version = self._work(now, order, self.times.base_s), train_version + 1
+                metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if order.ahead else 1]
                 self._ahead_s = 0.0
                 self._later(end, messages.TrainStepFinished(version, end - now, metrics))
                 if self.times.is_early:
@@ -65,6 +68,10 @@ class SimulatedTrainer:
                 self._later(now + CHECKPOINT_S, messages.CheckpointSaved(version, f"step_{version}"))
             case messages.Serve():
                 return [messages.Serving("tcp://simulated:1")]
+            case messages.Retire():
+                pass  # it keeps no versions
+            case _:
+                taken_by_link(order)
         return []
 
     def wake(self, now: float) -> list[Message]:

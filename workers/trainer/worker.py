@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, assert_never, cast
 
-from protocol.errors import ConfigError, RemoteError, RunError, StaleFlowError
+from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.importing import load_object
 from protocol.messages import (
     MAX_METRICS,
@@ -36,6 +36,7 @@ from protocol.messages import (
     SaveCheckpoint,
     Serve,
     Serving,
+    ToTrainer,
     Train,
     TrainAhead,
     TrainedAhead,
@@ -141,19 +142,20 @@ class TrainerWorker:
                 await self._handle(*item)
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
-        match message:
+        order = cast("ToTrainer", message)  # the link lets nothing else pass
+        match order:
             case Train(train_version):
                 began = time.perf_counter()
-                metrics = await self._in_thread(self._train, message, frames)
+                metrics = await self._in_thread(self._train, order, frames)
                 train_s = time.perf_counter() - began
                 self._link.send(TrainStepFinished(train_version + 1, train_s, sound(metrics)))
-                if not message.is_published:
+                if not order.is_published:
                     await self._snapshot()
             case TrainAhead(train_version):
-                await self._in_thread(self._train_ahead, message, frames)
+                await self._in_thread(self._train_ahead, order, frames)
                 self._link.send(TrainedAhead(train_version))
             case SaveCheckpoint(policy_version):
-                write = await self._in_thread(self._begin_checkpoint, message)
+                write = await self._in_thread(self._begin_checkpoint, order)
                 await self._checkpoints.put((policy_version, write))
             case Retire(policy_version):
                 await self._neighbour.retire(policy_version)
@@ -161,10 +163,7 @@ class TrainerWorker:
             case Serve():
                 self._link.send(Serving(await self._neighbour.start()))
             case _:
-                raise RemoteError(
-                    f"{type(message).__name__} came to a trainer; expected Train, TrainAhead, "
-                    "SaveCheckpoint, Retire or Serve. Install the same release on both sides."
-                )
+                assert_never(order)
 
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
         self._trainer.ranks.broadcast(train, frames)

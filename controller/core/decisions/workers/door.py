@@ -15,7 +15,7 @@ from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
-from protocol.messages import MAX_REWARD, Delta, Generated, InstanceStatus, Message, Role
+from protocol.messages import MAX_REWARD, MAY_SAY, Delta, Generated, InstanceStatus, Message
 
 MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
@@ -28,37 +28,6 @@ COUNTERS = (
     "preemptions",
 )  # fmt: skip
 
-COMMON: tuple[type[Message], ...] = (
-    messages.Beat, messages.Ready, messages.Detach, messages.WorkerFailed,
-)  # fmt: skip
-MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
-    "rollout": (
-        *COMMON,
-        Generated,
-        messages.GenerationFailed,
-        InstanceStatus,
-        messages.Pulled,
-        messages.PullFailed,
-        messages.Serving,
-        messages.Holding,
-    ),
-    "reward": (
-        *COMMON,
-        messages.PromptsEncoded,
-        messages.ExamplesEncoded,
-        messages.GroupScored,
-        messages.ScoreFailed,
-    ),
-    "trainer": (
-        *COMMON,
-        messages.TrainStepFinished,
-        messages.TrainedAhead,
-        messages.PolicyPublished,
-        messages.CheckpointSaved,
-        messages.Serving,
-    ),
-}
-
 
 class Door:
     """Looks at every word of an attached worker before anybody acts on it."""
@@ -69,7 +38,7 @@ class Door:
 
     def objection(self, worker: Worker, message: Message) -> str | None:
         """Why an honest worker would not say this; None if it might."""
-        if not isinstance(message, MAY_SAY[worker.role]):
+        if type(message) not in MAY_SAY[worker.role]:
             return f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
         if isinstance(message, messages.Ready):
             return self._ready(worker, message)

@@ -1,0 +1,97 @@
+"""Which part of the core hears which message of an attached worker: one ladder for each role.
+
+Invariant: a ladder has a case for every message that its role may say (`FromRollout`, `FromReward`,
+`FromTrainer`); a message without one is an error of the type checker, and of
+tests/unit/test_messages_are_heard.py.
+"""
+
+from typing import TYPE_CHECKING, assert_never, cast
+
+from controller.core.state.registry import Instance, TextWorker, Worker
+from protocol import messages
+from protocol.messages import FromAnyRole, FromReward, FromRollout, FromTrainer, Message
+
+if TYPE_CHECKING:
+    from controller.core.core import Core
+
+
+def hear(core: "Core", worker: Worker, message: Message) -> None:
+    """Take a message of an attached worker, whose role may say it and whom the door believes."""
+    if isinstance(worker, Instance):
+        _from_instance(core, worker, cast("FromRollout", message))
+    elif isinstance(worker, TextWorker):
+        _from_text_worker(core, worker, cast("FromReward", message))
+    else:
+        _from_trainer(core, worker, cast("FromTrainer", message))
+
+
+def _from_any_role(core: "Core", worker: Worker, message: FromAnyRole) -> None:
+    match message:
+        case messages.Beat():
+            pass
+        case messages.Ready():
+            core.membership.ready(worker, message)
+        case messages.Detach(reason):
+            core.membership.detach(worker, reason)
+        case messages.WorkerFailed():
+            core.membership.failed(worker, message)
+        case _:
+            assert_never(message)
+
+
+def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> None:
+    match message:
+        case messages.Generated():
+            core.membership.useful(instance)
+            core.coordination.on_generated(instance, message)
+        case messages.InstanceStatus():
+            core.coordination.on_status(instance, message)
+            core.moves.on_status(instance, message)
+        case messages.Pulled():
+            core.coordination.on_pulled(instance, message)
+            core.fan_out.on_answer(instance)
+        case messages.PullFailed():
+            is_awaited = core.training.is_awaited(message.policy_version)
+            fault = core.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
+            core.fan_out.on_answer(instance)
+            if fault is not None:
+                core.membership.faulted(fault)
+        case messages.Holding():
+            core.returns.on_holding(instance, message)
+        case messages.GenerationFailed():
+            core.coordination.on_failed(instance, message)
+        case messages.Serving(endpoint):
+            core.fan_out.on_serving(instance, endpoint)
+        case _:
+            _from_any_role(core, instance, message)
+
+
+def _from_text_worker(core: "Core", worker: TextWorker, message: FromReward) -> None:
+    match message:
+        case messages.PromptsEncoded() | messages.ExamplesEncoded():
+            core.membership.filled(worker)
+            core.scoring.on_encoded(worker, message)
+        case messages.GroupScored():
+            core.membership.useful(worker)
+            core.scoring.on_scored(worker, message)
+        case messages.ScoreFailed():
+            core.scoring.on_score_failed(worker, message)
+        case _:
+            _from_any_role(core, worker, message)
+
+
+def _from_trainer(core: "Core", trainer: Worker, message: FromTrainer) -> None:
+    match message:
+        case messages.TrainStepFinished():
+            if core.training.on_finished(trainer, message):
+                core.membership.useful(trainer)
+        case messages.TrainedAhead(train_version):
+            core.training.feed.on_ahead(train_version)
+        case messages.PolicyPublished():
+            core.training.on_published(trainer, message)
+        case messages.CheckpointSaved():
+            core.training.on_saved(message)
+        case messages.Serving(endpoint):
+            core.fan_out.on_serving(trainer, endpoint)
+        case _:
+            _from_any_role(core, trainer, message)

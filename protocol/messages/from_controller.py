@@ -1,0 +1,277 @@
+"""What the controller says to workers."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from protocol.ids import TrajectoryId
+from protocol.messages.from_workers import Beat
+from protocol.messages.pieces import (
+    ControllerMessage,
+    Count,
+    Ending,
+    Endpoint,
+    Name,
+    Party,
+    Piece,
+    Place,
+    Real,
+    Segments,
+    Settings,
+    Text,
+    Version,
+    response_pieces,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome(ControllerMessage):
+    """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
+    protocol.settings.WorkerSettings)."""
+
+    tag: ClassVar[int] = 32
+    heard_by: ClassVar[tuple[Party, ...]] = ("link",)
+    beat_s: Real
+    lease_s: Real
+    settings: Settings
+    weights_key: Text = ""  # JSON of protocol.wire.security.ServerKey; "" where nobody else can listen
+    name: Text = ""  # that the worker is called by, if another one has claimed the same
+
+
+@dataclass(frozen=True, slots=True)
+class Encode(ControllerMessage):
+    """Turn prompts into token ids. One frame per group: its row."""
+
+    tag: ClassVar[int] = 33
+    heard_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    groups: tuple[Count, ...]
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return [[Piece("row", group)] for group in self.groups]
+
+
+@dataclass(frozen=True, slots=True)
+class Route(ControllerMessage):
+    """Generate one trajectory, or go on with it. Frame 0: prompt tokens; frame 1: response tokens so far."""
+
+    tag: ClassVar[int] = 34
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    group: Count
+    member: Count
+    attempt: Count
+    seed: Count  # noise is a function of (seed, response position), so a resumed response keeps its noise
+    max_new_tokens: Count  # what is left of the budget
+    segments: Segments
+    is_evaluation: bool = False  # sampled by WorkerSettings.evaluation_sampling
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        id = TrajectoryId(self.group, self.member)
+        return [[Piece("prompt", self.group)], response_pieces("tokens", id, self.segments)]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt(ControllerMessage):
+    """Stop these attempts and hand back what they have: each ends with ending "interrupt"."""
+
+    tag: ClassVar[int] = 35
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    attempts: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort(ControllerMessage):
+    """Drop these attempts for good; nothing comes back."""
+
+    tag: ClassVar[int] = 36
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    attempts: tuple[tuple[Count, Count, Count], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull(ControllerMessage):
+    """Load this very version. What runs was interrupted before, or goes on with the KV that it has; a Route
+    behind it runs under the new version."""
+
+    tag: ClassVar[int] = 37
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    policy_version: Version
+    location: Place
+    digest: Name
+    sources: tuple[Endpoint, ...] = ()  # where one on another host than the trainer's gets it, nearest first
+
+
+class ScoreItem(NamedTuple):
+    """One member to score."""
+
+    member: Count
+    ending: Ending
+    segments: Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Score(ControllerMessage):
+    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per
+    member."""
+
+    tag: ClassVar[int] = 38
+    heard_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    group: Count
+    attempt: Count
+    items: tuple[ScoreItem, ...]
+    is_evaluation: bool = False  # by WorkerSettings.evaluation_function
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        frames = [[Piece("row", self.group)], [Piece("prompt", self.group)]]
+        for item in self.items:
+            frames.append(response_pieces("tokens", TrajectoryId(self.group, item.member), item.segments))
+        return frames
+
+
+class TrainItem(NamedTuple):
+    """One trajectory of a batch; siblings stand together."""
+
+    group: Count
+    member: Count
+    prompt_tokens: Count
+    reward: Real
+    advantage: Real
+    ending: Ending
+    segments: Segments  # their policy versions are the per-token versions, as runs
+
+    @property
+    def response_tokens(self) -> int:
+        return sum(segment.count for segment in self.segments)
+
+
+def train_pieces(items: tuple[TrainItem, ...]) -> list[list[Piece]]:
+    """The frames that trajectories are trained from: prompt tokens, once per *trajectory*, in the order of
+    items; response tokens; rollout logprobs. All concatenated without padding."""
+    prompts: list[Piece] = []
+    tokens: list[Piece] = []
+    logprobs: list[Piece] = []
+    for item in items:
+        id = TrajectoryId(item.group, item.member)
+        prompts.append(Piece("prompt", item.group))
+        tokens += response_pieces("tokens", id, item.segments)
+        logprobs += response_pieces("logprobs", id, item.segments)
+    return [prompts, tokens, logprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Train(ControllerMessage):
+    """One batch for the version `train_version`: what was sent ahead of it, in that order, then the oldest
+    group first. Frames: `train_pieces` of what was not sent ahead."""
+
+    tag: ClassVar[int] = 39
+    heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    train_version: Version
+    items: tuple[TrainItem, ...]
+    is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
+    ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
+
+    @property
+    def rest(self) -> tuple[TrainItem, ...]:
+        """What was not sent ahead."""
+        return self.items[self.ahead :]
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return train_pieces(self.rest)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveCheckpoint(ControllerMessage):
+    """Save the trainer as it stands at `policy_version`, before the next batch."""
+
+    tag: ClassVar[int] = 40
+    heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    policy_version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(ControllerMessage):
+    """Nobody holds or needs this version any more: free its storage."""
+
+    tag: ClassVar[int] = 41
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
+    policy_version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Close(ControllerMessage):
+    """Leave: `reason` says why. After a fault the worker must not attach again."""
+
+    tag: ClassVar[int] = 42
+    heard_by: ClassVar[tuple[Party, ...]] = ("link",)
+    reason: Text
+    is_fault: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reattach(ControllerMessage):
+    """This controller does not know the worker (any more): it was started again, or the worker was silent for
+    longer than its lease. It may attach as a new one."""
+
+    tag: ClassVar[int] = 43
+    heard_by: ClassVar[tuple[Party, ...]] = ("link",)
+
+
+@dataclass(frozen=True, slots=True)
+class Serve(ControllerMessage):
+    """Other hosts need policy versions: say where this worker hands on what it has (Serving)."""
+
+    tag: ClassVar[int] = 44
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles(ControllerMessage):
+    """Answer to FetchModel. One frame per file: its content. No files: the controller has none either."""
+
+    tag: ClassVar[int] = 45
+    heard_by: ClassVar[tuple[Party, ...]] = ("host",)
+    names: tuple[Name, ...]
+    digest: Name  # of protocol.model_files.digest_of
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return [[] for _ in self.names]  # read from disk, not from the store
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(ControllerMessage):
+    """Hand back what is in hand, detach and end."""
+
+    tag: ClassVar[int] = 46
+    heard_by: ClassVar[tuple[Party, ...]] = ("link",)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(ControllerMessage):
+    """Answer to Holding: go on with these attempts, and tell of each from this token on; drop the others."""
+
+    tag: ClassVar[int] = 47
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainAhead(ControllerMessage):
+    """Groups that are sure to be in the batch of `train_version`, which is not complete: make their
+    gradients, and keep them for its Train. Frames: `train_pieces` of the items."""
+
+    tag: ClassVar[int] = 48
+    heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    train_version: Version
+    items: tuple[TrainItem, ...]
+
+    @property
+    def rest(self) -> tuple[TrainItem, ...]:
+        """All of it, as `Train.rest`."""
+        return self.items
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return train_pieces(self.items)
+
+
+ToAnyRole = Beat | Welcome | Close | Reattach | ModelFiles | Drain
+ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep
+ToReward = Encode | Score
+ToTrainer = Train | TrainAhead | SaveCheckpoint | Retire | Serve

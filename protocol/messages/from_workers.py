@@ -1,0 +1,341 @@
+"""What workers say to the controller."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+from pydantic import Field
+
+from protocol.messages.pieces import (
+    ITEM_BYTES,
+    MAX_METRICS,
+    ROLES,
+    Count,
+    Ending,
+    Endpoint,
+    Frame,
+    Name,
+    Party,
+    Place,
+    Real,
+    Role,
+    Seconds,
+    Stretch,
+    Text,
+    Version,
+    WorkerMessage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(WorkerMessage):
+    """First word of a worker: who it is."""
+
+    tag: ClassVar[int] = 1
+    said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
+    role: Role
+    name: Name
+    pid: Count
+    host: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(WorkerMessage):
+    """Sign of life from the thread that does the work; also carries the acknowledgement when nothing else
+    does."""
+
+    tag: ClassVar[int] = 2
+    said_by: ClassVar[tuple[Party, ...]] = (*ROLES, "controller")
+    heard_by: ClassVar[tuple[Party, ...]] = ("core", "link")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(WorkerMessage):
+    """The worker has loaded what its role needs and says how much it can carry."""
+
+    tag: ClassVar[int] = 3
+    said_by: ClassVar[tuple[Party, ...]] = ROLES
+    # what it has now. Of a rollout instance 0, which is what the model directory holds, or what it had when
+    # it was cut off; whatever it says, it pulls before it samples. Of a trainer the version of the checkpoint
+    # that it took up, 0 without one
+    policy_version: Version
+    capacity: Count  # trajectories that it can run at once, groups that it can score at once; 0: not said
+    kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
+
+
+@dataclass(frozen=True, slots=True)
+class Detach(WorkerMessage):
+    """The worker leaves on purpose; everything that it had was handed back before this message."""
+
+    tag: ClassVar[int] = 4
+    said_by: ClassVar[tuple[Party, ...]] = ROLES
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed(WorkerMessage):
+    """The worker cannot do its job at all; one paragraph: what happened, what was expected, what to do."""
+
+    tag: ClassVar[int] = 5
+    said_by: ClassVar[tuple[Party, ...]] = ROLES
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsEncoded(WorkerMessage):
+    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for
+    each other."""
+
+    tag: ClassVar[int] = 6
+    said_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    is_last_word: ClassVar[bool] = True
+    encoded: tuple[tuple[Count, Count], ...]  # (group, prompt tokens)
+    refused: tuple[tuple[Count, Text], ...]  # (group, why)
+
+    def incoming_frames(self) -> list[Frame]:
+        return [Frame("tokens", count) for _, count in self.encoded]
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        for (group, _), frame in zip(self.encoded, frames, strict=True):
+            yield group, [Stretch("prompt", 0, 0, 0, frame)]
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplesEncoded(WorkerMessage):
+    """The same for supervised training: prompts with the responses that the data gives. One int32 frame per
+    entry of `encoded`: the prompt, then the response."""
+
+    tag: ClassVar[int] = 17
+    said_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    is_last_word: ClassVar[bool] = True
+    encoded: tuple[tuple[Count, Count, Count], ...]  # (group, prompt tokens, response tokens)
+    refused: tuple[tuple[Count, Text], ...]  # (group, why)
+
+    def incoming_frames(self) -> list[Frame]:
+        return [Frame("tokens", prompt + response) for _, prompt, response in self.encoded]
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        for (group, prompt, response), frame in zip(self.encoded, frames, strict=True):
+            end = ITEM_BYTES * prompt
+            given = bytes(ITEM_BYTES * response)  # of probability 1
+            yield (
+                group,
+                [
+                    Stretch("prompt", 0, 0, 0, frame[:end]),
+                    Stretch("tokens", 0, 1, 0, frame[end:]),
+                    Stretch("logprobs", 0, 1, 0, given),
+                ],
+            )
+
+
+class Delta(NamedTuple):
+    """New response tokens of one trajectory, all sampled by one policy version."""
+
+    group: Count
+    member: Count
+    attempt: Count
+    start: Count  # tokens of this attempt reported before
+    count: Count
+    policy_version: Version
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Generated(WorkerMessage):
+    """Progress and endings. Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs
+    (float32)."""
+
+    tag: ClassVar[int] = 7
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    deltas: tuple[Delta, ...]
+
+    def incoming_frames(self) -> list[Frame]:
+        count = sum(delta.count for delta in self.deltas)
+        return [Frame("tokens", count), Frame("logprobs", count)]
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        tokens, logprobs = frames
+        begin = 0
+        for delta in self.deltas:
+            end = begin + ITEM_BYTES * delta.count
+            if delta.count:
+                yield (
+                    delta.group,
+                    [
+                        Stretch("tokens", delta.member, delta.attempt, delta.start, tokens[begin:end]),
+                        Stretch("logprobs", delta.member, delta.attempt, delta.start, logprobs[begin:end]),
+                    ],
+                )
+            begin = end
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFailed(WorkerMessage):
+    """The engine could not go on with one attempt; its tokens so far were reported by `Generated`."""
+
+    tag: ClassVar[int] = 8
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    group: Count
+    member: Count
+    attempt: Count
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus(WorkerMessage):
+    """Load of one rollout instance as its engine sees it, between two engine steps.
+
+    Counters are totals since the process started, so that a lost report loses nothing.
+    """
+
+    tag: ClassVar[int] = 9
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    sequence: Count
+    policy_version: Version
+    running: Count  # trajectories in the decode batch
+    waiting: Count  # accepted, not started
+    resident_tokens: Count  # prompt and response tokens in the KV cache
+    decode_steps: Count
+    decode_tokens: Count
+    decode_s: Seconds  # time spent in decode steps
+    prefill_tokens: Count
+    prefill_s: Seconds
+    decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
+    preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
+    queued: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt) of those that wait
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled(WorkerMessage):
+    """The instance now samples from `policy_version`; `digest` is the checksum that it computed itself."""
+
+    tag: ClassVar[int] = 10
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    policy_version: Version
+    digest: Name
+    pull_s: Seconds
+    refused: Count = 0  # chunks that came with a wrong checksum, and were pulled again
+
+
+@dataclass(frozen=True, slots=True)
+class PullFailed(WorkerMessage):
+    """The version could not be loaded; the instance still holds the one before."""
+
+    tag: ClassVar[int] = 11
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    policy_version: Version
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScored(WorkerMessage):
+    """One finite reward for each member, in the order asked."""
+
+    tag: ClassVar[int] = 12
+    said_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    group: Count
+    attempt: Count
+    rewards: tuple[Real, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreFailed(WorkerMessage):
+    """The reward raised, hung, or returned something that is not a finite number."""
+
+    tag: ClassVar[int] = 13
+    said_by: ClassVar[tuple[Party, ...]] = ("reward",)
+    group: Count
+    attempt: Count
+    reason: Text  # one sentence, then the traceback if there is one
+    row: Text  # the data row, as JSON, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStepFinished(WorkerMessage):
+    """The optimizer has made `policy_version` out of the batch of `policy_version - 1`."""
+
+    tag: ClassVar[int] = 14
+    said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    policy_version: Version
+    train_s: Seconds
+    metrics: Annotated[tuple[tuple[Name, Real], ...], Field(max_length=MAX_METRICS)]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPublished(WorkerMessage):
+    """A version became visible: complete, checksummed, immutable until retired."""
+
+    tag: ClassVar[int] = 15
+    said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    policy_version: Version
+    location: Place  # that readers on the same host can map
+    digest: Name
+    size_bytes: Count
+    publish_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(WorkerMessage):
+    """A complete checkpoint of `policy_version` lies at `path`."""
+
+    tag: ClassVar[int] = 16
+    said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    policy_version: Version
+    path: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Serving(WorkerMessage):
+    """The worker hands its policy versions to other hosts at this endpoint."""
+
+    tag: ClassVar[int] = 18
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class FetchModel(WorkerMessage):
+    """This machine has no model directory: send the small files of it. The host answers, not the core."""
+
+    tag: ClassVar[int] = 19
+    said_by: ClassVar[tuple[Party, ...]] = ROLES
+    heard_by: ClassVar[tuple[Party, ...]] = ("shell",)
+
+
+@dataclass(frozen=True, slots=True)
+class DrainWorker(WorkerMessage):
+    """First and only word of an operator, answered by Close: have this worker leave."""
+
+    tag: ClassVar[int] = 20
+    said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Holding(WorkerMessage):
+    """Before Ready, of a worker that was attached before and has gone on without a controller: what it has,
+    and from which token of each attempt on it can still tell. It says nothing else of that before Keep."""
+
+    tag: ClassVar[int] = 21
+    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    # who it was to the controllers since the last one that answered
+    formers: Annotated[tuple[Name, ...], Field(max_length=1000)]
+    policy_version: Version  # that it samples from
+    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAhead(WorkerMessage):
+    """The gradients of the newest TrainAhead are made; the weights are still those of `train_version`."""
+
+    tag: ClassVar[int] = 22
+    said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
+    train_version: Version
+
+
+FromAnyRole = Beat | Ready | Detach | WorkerFailed
+FromRollout = (
+    FromAnyRole | Generated | GenerationFailed | InstanceStatus | Pulled | PullFailed | Serving | Holding
+)
+FromReward = FromAnyRole | PromptsEncoded | ExamplesEncoded | GroupScored | ScoreFailed
+FromTrainer = FromAnyRole | TrainStepFinished | TrainedAhead | PolicyPublished | CheckpointSaved | Serving

@@ -1,0 +1,145 @@
+"""What messages are made of: field types, pieces of stored payload, and the base of all messages.
+
+Invariant: tokens are int32, logprobs float32, both little-endian; a row is one JSON object in UTF-8.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+
+from pydantic import AfterValidator, Field
+
+from protocol.ids import TrajectoryId
+from protocol.plain_text import is_plain_line, plain
+
+MAX_TEXT_CHARS = 65_536
+MAX_METRICS = 4096  # of one train step: each is in a line of metrics.jsonl, for ever
+MAX_REWARD = 1e30  # of either sign: squares and sums of such numbers are far from overflow
+ITEM_BYTES = 4  # tokens are int32, logprobs float32
+
+
+def _one_plain_line(text: str) -> str:
+    if not is_plain_line(text):
+        raise ValueError("expected one line without control characters")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    is_host = re.fullmatch(r"[A-Za-z0-9_.%-]+|\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]", host) is not None
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) is not None and 0 < int(port) < 65_536
+    if not (text.startswith("tcp://") and is_host and is_port):
+        raise ValueError("expected tcp://HOST:PORT")
+    return text
+
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Version = Annotated[int, Field(ge=0, lt=2**31)]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_plain_line)]
+Text = Annotated[
+    str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(lambda text: plain(text)[:MAX_TEXT_CHARS])
+]
+Place = Annotated[str, Field(max_length=4096), AfterValidator(_one_plain_line)]
+"""A path, as it is on the host that says it."""
+Endpoint = Annotated[str, Field(max_length=200), AfterValidator(_endpoint)]
+Settings = Annotated[str, Field(max_length=1_048_576)]
+Role = Literal["rollout", "reward", "trainer"]
+ROLES: tuple[Role, ...] = get_args(Role)
+Party = Role | Literal["stranger", "controller", "core", "shell", "link", "host"]
+"""Who says or hears a message. A stranger is a connection that has not attached; core and shell are the
+controller's, link and host those of a worker process of any role."""
+Ending = Literal["", "stop", "length", "interrupt"]
+"""Why a delta is the last of its attempt; "" while the trajectory goes on."""
+
+
+PieceKind = Literal["row", "prompt", "tokens", "logprobs"]
+
+
+class Piece(NamedTuple):
+    """A piece of stored payload: the first `count` elements kept under a key (-1: all of them)."""
+
+    kind: PieceKind
+    group: int
+    member: int = 0
+    attempt: int = 0
+    count: int = -1
+
+
+class Segment(NamedTuple):
+    """Consecutive response tokens of one attempt under one policy version."""
+
+    attempt: Count
+    policy_version: Version
+    count: Count
+
+
+Segments = tuple[Segment, ...]
+
+
+def response_pieces(kind: Literal["tokens", "logprobs"], id: TrajectoryId, segments: Segments) -> list[Piece]:
+    """The stored pieces of a response, in order: of each attempt, as many elements as the core accepted.
+
+    A late delta of an abandoned attempt lies behind the accepted count, so it is never read.
+    """
+    counts: dict[int, int] = {}
+    for segment in segments:
+        counts[segment.attempt] = counts.get(segment.attempt, 0) + segment.count
+    return [Piece(kind, id.group, id.member, attempt, count) for attempt, count in counts.items()]
+
+
+class Frame(NamedTuple):
+    """A frame that comes with a worker's message: so many elements of one kind."""
+
+    kind: Literal["tokens", "logprobs"]
+    size: int
+
+
+class Stretch(NamedTuple):
+    """Elements that a frame brings, and where the receiver keeps them within a group."""
+
+    kind: PieceKind
+    member: int
+    attempt: int
+    start: int  # elements of this attempt that came before
+    data: bytes
+
+
+class Message:
+    """Base of all messages. What a class has to say, and what follows from it, stands in the package's
+    docstring."""
+
+    __slots__ = ()
+    tag: ClassVar[int]
+    said_by: ClassVar[tuple[Party, ...]]
+    heard_by: ClassVar[tuple[Party, ...]]
+    is_last_word: ClassVar[bool] = False
+    """Whether its payload replaces what is kept; otherwise what came first stays."""
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        """For each frame, the pieces that make it up. Empty: the message is its header."""
+        return []
+
+    def incoming_frames(self) -> list[Frame]:
+        """What its frames must be, in order; tokens and logprobs are checked as such."""
+        return []
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        """The payload to keep, by group: `frames` agree with `incoming_frames()`."""
+        del frames
+        return iter(())
+
+
+class WorkerMessage(Message):
+    """Base of what workers say."""
+
+    __slots__ = ()
+    heard_by: ClassVar[tuple[Party, ...]] = ("core",)
+
+
+class ControllerMessage(Message):
+    """Base of what the controller says."""
+
+    __slots__ = ()
+    said_by: ClassVar[tuple[Party, ...]] = ("controller",)
