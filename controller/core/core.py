@@ -197,6 +197,8 @@ class Core:
         due = [state.ledger.deadline(id) for id in self.training.feed.ahead]
         assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
         self.evaluation.check()
+        state.versions.check()
+        state.registry.check()
         tokens = state.accounts.tokens()
         in_flight = sum(group.response_tokens for group in state.groups.values())
         assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
@@ -204,12 +206,18 @@ class Core:
         assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
         running = {id: i.peer for i in state.registry.instances() for id in i.running}
         for group in state.groups.values():
+            group.check()
+            assert (group.state == "training") == (group.id in self.training.batch), f"group {group.id}"
             in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
             assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
             is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
             assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
             for member in group.members:
                 assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
+                assert running.get(member.id) == member.peer, f"{member.id} is not at {member.peer}"
+                is_queued = member.state == "queued" and group.state == "generating"
+                is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
+                assert is_queued == is_held, f"{member.id} is {member.state}"
                 versions = [segment.policy_version for segment in member.segments]
                 assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
                 assert member.response_tokens == sum(segment.count for segment in member.segments)
@@ -223,9 +231,6 @@ class Core:
                 f"{instance.name}: {instance.resident_tokens} != {resident}"
             )
         self.fan_out.check()
-        assert state.registry.busy_instances == sum(
-            i.ready and bool(i.running) for i in state.registry.instances()
-        )
 
     # -- events -----------------------------------------------------------------------------------------
 

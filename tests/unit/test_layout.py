@@ -146,3 +146,64 @@ def test_tests_share_tests_support_and_import_no_further_benchmark():
     found = {name for file in sources("tests") for name in imports(file) if name.startswith("benchmarks.")}
     further = {name.removeprefix("benchmarks.") for name in found} - TESTED_BENCHMARKS
     assert not further, f"{sorted(further)}: move what several tests need from benchmarks to tests/support"
+
+
+WRITER_OF_STATES = "controller/core/state/transitions.py"
+SETTERS = ("setattr", "__setattr__")
+
+
+def is_run_state(target: ast.expr, value: ast.expr) -> bool:
+    """Whether this hands the RunState to a part of the core: `self.state = state`, `= RunState(...)`."""
+    name = value.func if isinstance(value, ast.Call) else value
+    is_own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+    return is_own and target.value.id == "self" and getattr(name, "id", "") in ("state", "RunState")
+
+
+def written_states(tree: ast.AST) -> list[int]:
+    """Lines that write the `.state` of something, in whatever form, but for the RunState of a part."""
+    handed: set[ast.expr] = set()
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            is_pair = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=False) if is_pair else [(target, node.value)]
+            handed.update(its for its, value in pairs if is_run_state(its, value))
+    found: list[int] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_written = node.attr == "state" and isinstance(node.ctx, ast.Store) and node not in handed
+        else:
+            is_setter = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(SETTERS)
+            is_written = is_setter and any(getattr(a, "value", "") == "state" for a in node.args)
+        found += [node.lineno] if is_written else []
+    return found
+
+
+def test_only_the_tables_write_the_state_of_a_thing():
+    for file in sources("controller"):
+        name = str(file.relative_to(ROOT))
+        if name == WRITER_OF_STATES:
+            continue
+        lines = written_states(ast.parse(file.read_text()))
+        assert not lines, (
+            f"{name}, line {lines[0]}, assigns a `.state`. Give the thing's table in {WRITER_OF_STATES} an "
+            "event for it, and call move_group, move_member or move_worker."
+        )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "group.state = 'waiting'", "a.b, member.state = 1, 'queued'", "self.state, x = 'ready', state",
+        "worker.state: str = 'ready'", "setattr(group, 'state', 'gone')", "for group.state in names: pass",
+        "(a, (b.state, c)) = it",
+    ],
+)  # fmt: skip
+def test_every_way_to_write_a_state_is_seen(code):
+    assert written_states(ast.parse(code)) == [1]
+
+
+@pytest.mark.parametrize(
+    "code", ["self.state = state", "self.state = RunState(c)", "self.state, x = state, y"]
+)
+def test_parts_of_the_core_may_hold_the_run_state(code):
+    assert written_states(ast.parse(code)) == []

@@ -1,6 +1,6 @@
 """Groups and their trajectories: one prompt, its responses, and where each of them stands.
 
-Invariants: a trajectory is in exactly one of the states queued, running, finished, dropped; its attempt grows
+Invariants: groups and trajectories move as the tables in `transitions` say; an attempt's number grows
 with every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
 segments never change, only grow, and their policy versions never decrease; a group is scored only with
 exactly `size` finished trajectories, and what else it had is dropped.
@@ -10,13 +10,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from controller.core.state.transitions import (
+    GONE,
+    GROUP,
+    MEMBER,
+    GroupState,
+    MemberState,
+    move_group,
+    move_member,
+)
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Delta, Ending, Segment, TrainItem
 
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
-GroupState = Literal["encoding", "waiting", "generating", "scoring", "occupied", "training"]
 
 
 @dataclass(slots=True)
@@ -25,7 +33,7 @@ class Trajectory:
 
     id: TrajectoryId
     prompt_tokens: int
-    state: Literal["queued", "running", "finished", "dropped"] = "queued"
+    state: MemberState = "queued"
     attempt: int = 0  # of the newest route; 0: never routed
     reported: int = 0  # tokens of this attempt that were accepted
     peer: PeerId | None = None  # where it runs
@@ -107,7 +115,8 @@ class Group:
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
         """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""
-        self.state, self.policy_version, self.size = "generating", policy_version, size
+        move_group(self, "started")
+        self.policy_version, self.size = policy_version, size
         self.finished_lengths, self.is_cut_short, self.starts = [], False, self.starts + 1
         self.contribution = None
         attempts = [member.attempt for member in self.members] or [0] * (size + spare)
@@ -138,7 +147,8 @@ class Group:
 
     def finish(self, member: Trajectory, ending: Ending) -> None:
         """A response is complete."""
-        member.state, member.ending = "finished", ending
+        move_member(member, "finished")
+        member.ending = ending
         self.finished_lengths.append(member.response_tokens)
 
     def oldest_token_version(self) -> int:
@@ -167,6 +177,30 @@ class Group:
         ):
             return None
         return member
+
+    def check(self) -> None:
+        """What holds in the state that the group is in, of itself and of its members."""
+        here = f"group {self.id} is {self.state}"
+        assert self.state in GROUP.states, here
+        assert self.state != GONE, f"{here}, and still among the groups"
+        has_begun = self.state not in ("encoding", "waiting")
+        assert has_begun == (self.policy_version is not None), f"{here}, of version {self.policy_version}"
+        assert not has_begun or len(self.members) >= self.size > 0, (
+            f"{here}, with {len(self.members)} members"
+        )
+        if self.state in ("scoring", "occupied", "training"):
+            finished = sum(member.state == "finished" for member in self.members)
+            assert finished == self.size, f"{here}, with {finished} of {self.size} responses"
+            assert all(m.state in ("finished", "dropped") for m in self.members), f"{here}, and not complete"
+        if self.state in ("occupied", "training"):
+            assert len(self.rewards) == len(self.advantages) == self.size, f"{here}, with {self.rewards}"
+        for member in self.members:
+            assert member.state in MEMBER.states, f"{member.id} is {member.state}"
+            is_placed = member.peer is not None
+            assert is_placed == (member.state == "running"), (
+                f"{member.id} is {member.state}, at {member.peer}"
+            )
+            assert bool(member.ending) == (member.state == "finished"), f"{member.id} is {member.state}"
 
     def contribute(self) -> Contribution:
         """What the group brings to its batch. Call when it is scored; it does not change from then on."""

@@ -2,10 +2,13 @@
 
 Invariants: a version is visible from its publication to its retirement and never changes between; versions
 are published in order, but one that is held may be shown again; the newest is never retired; nobody is told
-to pull a version that is not visible, or that was lost with its trainer and is not made again yet.
+to pull a version that is not visible, or that was lost with its trainer and is not made again yet. Versions
+move as the table in `transitions` says.
 """
 
 from dataclasses import dataclass
+
+from controller.core.state.transitions import VersionEvent, VersionState, next_of_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class PolicyVersions:
     def __init__(self) -> None:
         self._visible: dict[int, Published] = {}
         self._newest: Published | None = None
-        self._lost: int | None = None
+        self._states: dict[int, VersionState] = {}  # of those in `_visible`
         self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
         self.passed = -1
         """The trainer that is there shows none up to this one any more, unless it is visible."""
@@ -43,8 +46,10 @@ class PolicyVersions:
         newest = self.newest
         if newest is not None and version.policy_version <= newest.policy_version:
             return False
+        if newest is not None and self.is_lost(newest.policy_version):
+            self._move(newest.policy_version, "superseded")
+        self._move(version.policy_version, "published")
         self._visible[version.policy_version] = self._newest = version
-        self._lost = None
         return True
 
     def pulled(self, policy_version: int) -> None:
@@ -59,11 +64,11 @@ class PolicyVersions:
     def lose(self, policy_version: int) -> None:
         """The newest version is not where it was, and will be published again."""
         assert self._newest is not None and policy_version == self._newest.policy_version  # noqa: PT018
-        self._lost = policy_version
+        self._move(policy_version, "lost")
 
     def is_lost(self, policy_version: int) -> bool:
         """Whether it is no use to pull this version now."""
-        return policy_version == self._lost
+        return self._states.get(policy_version) == "lost"
 
     def renew(self, version: Published) -> bool:
         """A visible version was published again, maybe elsewhere; False if it is not visible."""
@@ -71,18 +76,22 @@ class PolicyVersions:
             return False
         if self._visible[version.policy_version] != version:
             self._pulled.pop(version.policy_version, None)
+        self._move(version.policy_version, "renewed")
         self._visible[version.policy_version] = version
         if self._newest is not None and version.policy_version == self._newest.policy_version:
-            self._newest, self._lost = version, None
+            self._newest = version
         return True
 
     def show_again(self, version: Published) -> None:
         """A version that was forgotten is there again, although there are newer ones."""
+        self._move(version.policy_version, "shown_again")
         self._visible[version.policy_version] = version
 
     def forget(self) -> None:
         """What was visible may not have outlived its host: the trainer says again what is there."""
-        self._visible, self._newest, self._lost, self._pulled, self.passed = {}, None, None, {}, -1
+        for version in self._visible:
+            self._move(version, "forgotten")
+        self._visible, self._newest, self._pulled, self.passed = {}, None, {}, -1
 
     def retire(self, needed: set[int]) -> list[int]:
         """Take out every version but the newest and those that somebody needs; returns them, oldest first."""
@@ -91,9 +100,30 @@ class PolicyVersions:
         newest = max(self._visible)
         retired = sorted(v for v in self._visible if v != newest and v not in needed)
         for version in retired:
+            self._move(version, "retired")
             del self._visible[version]
             self._pulled.pop(version, None)
         return retired
+
+    def state(self, policy_version: int) -> VersionState:
+        """Where a version stands."""
+        return self._states.get(policy_version, "hidden")
+
+    def check(self) -> None:
+        """What can be pulled has a state, and only the newest may be lost."""
+        assert self._states.keys() == self._visible.keys(), f"{self._states} of {self.visible}"
+        assert self._pulled.keys() <= self._visible.keys(), f"{self._pulled} of {self.visible}"
+        newest = -1 if self._newest is None else self._newest.policy_version
+        assert max(self._visible, default=-1) == newest, f"the newest of {self.visible} is not {newest}"
+        for version, state in self._states.items():
+            assert state == "visible" or (state == "lost" and version == newest), f"{version} is {state}"
+
+    def _move(self, version: int, event: VersionEvent) -> None:
+        state = next_of_version(version, self.state(version), event)
+        if state == "hidden":
+            del self._states[version]
+        else:
+            self._states[version] = state
 
     @property
     def count(self) -> int:

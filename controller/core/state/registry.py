@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from controller.core.state.groups import Trajectory
 from controller.core.state.told import Told, told_as
+from controller.core.state.transitions import GONE, WORKER, WorkerState, move_member, move_worker
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, Role
 from strategies.fitting import OnlineFit
@@ -29,13 +30,22 @@ class Worker:
     name: str
     role: Role
     last_heard: float
-    ready: bool = False
+    state: WorkerState = "attached"
     lease_s: float | None = None  # that it may be silent for; None when it is attached no more
     host: str = ""
     endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
     is_asked: bool = False  # to do so
-    is_absent: bool = False  # it was attached to the controller before this one, and may come back
     told: Told = field(default_factory=lambda: Told(0.0))
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may be given work."""
+        return self.state == "ready"
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether it was attached to the controller before this one, and may come back."""
+        return self.state == "absent"
 
     @property
     def deadline(self) -> float | None:
@@ -153,7 +163,7 @@ class Registry:
             self.ready_instances += 1
             self.busy_instances += bool(worker.running)
             self.changed[worker.peer] = None
-        worker.ready = True
+        move_worker(worker, "readied")
 
     def remove(self, peer: PeerId) -> Worker | None:
         """Take a peer out."""
@@ -168,13 +178,16 @@ class Registry:
             self._see_largest(without=worker)
         self._text_workers.pop(peer, None)
         self._trainers.pop(peer, None)
+        if worker is not None:
+            move_worker(worker, "removed")
         return worker
 
     def make_absent(self, instance: Instance, now: float, lease_s: float) -> None:
         """It is gone, and keeps what it has until it is back, or its lease ends."""
         self.ready_instances -= instance.ready
         self.busy_instances -= instance.ready and bool(instance.running)
-        instance.ready, instance.is_absent, instance.pulling = False, True, None
+        move_worker(instance, "awaited")
+        instance.pulling = None
         instance.promised.clear()
         instance.last_heard, instance.lease_s = now, lease_s
         self.leases.watch(instance)
@@ -199,7 +212,8 @@ class Registry:
     def place(self, instance: Instance, trajectory: Trajectory) -> None:
         """A trajectory runs on the instance from now on."""
         self.busy_instances += instance.ready and not instance.running
-        trajectory.state, trajectory.peer, trajectory.reported = "running", instance.peer, 0
+        move_member(trajectory, "placed")
+        trajectory.peer, trajectory.reported = instance.peer, 0
         trajectory.look_again = 0
         instance.running[trajectory.id] = trajectory.attempt
         instance.evaluating += trajectory.is_evaluation
@@ -218,7 +232,8 @@ class Registry:
         instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
         instance.urgent -= trajectory.is_urgent
         trajectory.is_urgent = False
-        trajectory.state, trajectory.peer = "queued", None
+        move_member(trajectory, "taken")
+        trajectory.peer = None
         if instance.peer in self._instances:  # else it was lost, and is counted no more
             self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None
@@ -270,6 +285,22 @@ class Registry:
         for local in self.local.values():
             if local.deadline is not None:
                 local.deadline += gap_s
+
+    def check(self) -> None:
+        """What holds of a worker in each state, and what is counted of them."""
+        for worker in self.workers.values():
+            here = f"{worker.name} is {worker.state}"
+            assert worker.state in WORKER.states, here
+            assert worker.state != GONE, f"{here}, and still among the workers"
+            assert worker.deadline is not None, f"{here}, and would never be missed"
+            if isinstance(worker, Instance):
+                assert worker.ready or worker.pulling is None, f"{here}, and pulls {worker.pulling}"
+            else:
+                assert not worker.is_absent, f"{here}; only rollout workers come back"
+            if isinstance(worker, TextWorker):
+                assert worker.ready or not worker.pending, f"{here}, with {worker.pending} groups"
+        assert self.ready_instances == sum(i.ready for i in self.instances())
+        assert self.busy_instances == sum(i.ready and bool(i.running) for i in self.instances())
 
 
 class Leases:

@@ -16,6 +16,7 @@ from controller.core.state.groups import Group, Trajectory
 from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Registry
+from controller.core.state.transitions import GroupEnd, move_group
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.admission import first_cap
@@ -163,8 +164,9 @@ class RunState:
         )
         return self.strategy_settings
 
-    def remove_group(self, group: Group, end: str) -> None:
-        """A group leaves the system without being trained: "aborted", "filtered" or "evaluated"."""
+    def remove_group(self, group: Group, end: GroupEnd) -> None:
+        """A group leaves the system without being trained."""
+        move_group(group, end)
         if group.id in self.ledger:
             self.ledger.abort(group.id)
         for member in group.members:
@@ -181,7 +183,7 @@ class RunState:
 
     def withdraw(self, group: Group) -> None:
         """A group that was generating waits for a new start; its tokens were in vain."""
-        assert group.state == "generating", f"group {group.id} is {group.state}"
+        move_group(group, "withdrawn")
         self.ledger.abort(group.id)
         for member in group.members:
             self.queue.remove(member)
@@ -189,4 +191,4 @@ class RunState:
         for member in group.members:
             member.segments, member.response_tokens = [], 0
         self.started -= 1
-        group.state, group.policy_version = "waiting", None
+        group.policy_version = None

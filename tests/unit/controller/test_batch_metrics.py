@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from controller.core.state.accounts import batch_metrics
 from controller.core.state.groups import Group
+from controller.core.state.transitions import move_group
 from protocol.messages import Segment
 
 REWARDS = st.floats(-1e6, 1e6)
@@ -62,5 +63,6 @@ def test_what_a_group_brings_is_made_once_and_forgotten_when_it_begins_anew():
         (7, 1, 0.0, (Segment(1, 2, 5),)),
     ]
     assert one.contribute() is brought
+    move_group(one, "withdrawn")
     one.start(3, size=2)
     assert one.contribution is None

@@ -14,6 +14,7 @@ from controller.core.events import PeerFaulted
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.transitions import GroupEnd, move_member
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
     Abort,
@@ -228,7 +229,7 @@ class Coordination:
 
     # -- what the core wants ----------------------------------------------------------------------------
 
-    def abort(self, group: Group, end: str) -> None:
+    def abort(self, group: Group, end: GroupEnd) -> None:
         """Give a group up for good, wherever its members are; a fresh prompt takes its place by itself."""
         self._abort_running(group.members)
         self.state.remove_group(group, end)
@@ -313,7 +314,7 @@ class Coordination:
         for member in spare:
             self.state.queue.remove(member)  # held-out groups have none
             self.state.accounts.drop(member.response_tokens)
-            member.state = "dropped"
+            move_member(member, "dropped")
         if not (group.is_cut_short or group.is_evaluation):
             self.state.lengths.observe_group(group.finished_lengths)
 

@@ -18,6 +18,7 @@ from controller.core.events import HeldOutRead, PromptsRead
 from controller.core.state.groups import Group
 from controller.core.state.registry import TextWorker
 from controller.core.state.run_state import RunState
+from controller.core.state.transitions import GONE, move_group
 from protocol.messages import (
     Encode,
     ExamplesEncoded,
@@ -114,7 +115,7 @@ class Scoring:
                 if group.is_evaluation:
                     self.evaluation.on_encoded(group)
                     continue
-                group.state = "waiting"
+                move_group(group, "encoded")
                 self.state.prompt_tokens = tokens
                 self._refused_in_a_row = 0
                 self.examples.add(group_id, response)
@@ -128,6 +129,7 @@ class Scoring:
         if (group := self.state.groups[group_id]).is_evaluation:
             self.evaluation.on_failed(group, reason)
             return
+        move_group(group, "refused")
         del self.state.groups[group_id]
         self.state.emit(DropPayload((group_id,)))
         self.state.accounts.counts["prompts/refused"] += 1
@@ -154,8 +156,9 @@ class Scoring:
     def take_completed(self) -> None:
         """Groups whose responses are finished are to be scored."""
         for group in self.state.completed:
-            group.state = "scoring"
-            self._to_score.append(group.id)
+            if group.state != GONE:  # it became useless since
+                move_group(group, "completed")
+                self._to_score.append(group.id)
         self.state.completed.clear()
 
     def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
@@ -179,7 +182,7 @@ class Scoring:
             settings=self.state.config.trainer,
             max_tokens=self.state.config.rollout.max_response_tokens,
         )
-        group.state = "occupied"
+        move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)
         self.give_up_useless()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_group
 from protocol.messages import Segment
 
 ATTEMPT = 1  # that the store keeps a given response under
@@ -41,5 +42,6 @@ class Examples:
             member.segments.append(Segment(ATTEMPT, version, tokens))
             group.finish(member, "stop")
             state.accounts.take(tokens, is_expected=True)
-            group.rewards, group.advantages, group.state = (0.0,), (1.0,), "occupied"
+            group.rewards, group.advantages = (0.0,), (1.0,)
+            move_group(group, "given")
             state.ledger.occupy(group.id)

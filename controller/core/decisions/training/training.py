@@ -21,6 +21,7 @@ from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Worker
 from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_group
 from protocol.messages import (
     CheckpointSaved,
     PolicyPublished,
@@ -95,7 +96,8 @@ class Training:
         self._adapt_cap()
         self.state.ledger.consume(ready)
         for group in groups:
-            group.state, group.contribution = "training", None
+            move_group(group, "consumed")
+            group.contribution = None
         self.batch = tuple(group.id for group in groups)
         self._metrics = batch_metrics(contributions, train_version)
         self._metrics["trajectories"] = sum(group.size for group in groups)
@@ -227,7 +229,9 @@ class Training:
 
     def _account(self, message: TrainStepFinished) -> None:
         for id in self.batch:
-            self.state.accounts.close(self.state.groups.pop(id), "trained")
+            group = self.state.groups.pop(id)
+            move_group(group, "trained")
+            self.state.accounts.close(group, "trained")
         self.batch = ()
         self.state.steps += 1
         self.state.accounts.spend("train", message.train_s)

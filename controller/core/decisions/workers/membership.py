@@ -350,7 +350,10 @@ class Membership:
 
     def _remove(self, peer: PeerId) -> Worker | None:
         """Take a peer out; what it had goes elsewhere."""
-        worker = self.state.registry.remove(peer)
+        worker = self.state.registry.workers.get(peer)
+        # an absent one has no process any more, and its successor may go by its name
+        name = worker.name if worker and not worker.is_absent else ""
+        self.state.registry.remove(peer)
         if isinstance(worker, Instance):
             self.dispatch.forget(worker)
             self.coordination.on_lost(worker)
@@ -358,7 +361,7 @@ class Membership:
             self.scoring.on_lost(worker)
         elif worker is not None:
             self.training.on_lost()
-        self.state.emit(Forget(peer, worker.name if worker and not worker.is_absent else ""))
+        self.state.emit(Forget(peer, name))
         return worker
 
 

@@ -1,0 +1,215 @@
+"""State machines of groups, trajectories, workers and policy versions: their tables, and their writers.
+
+Invariants: no other module of the controller assigns a `.state`; a move that its table does not have raises,
+names the thing, its state and the event, and changes nothing; what is GONE never moves again. This module
+imports nothing of what has the states. `docs/states.md` is drawn from these tables.
+Source: h11, temporal sdk-core (`fsm!`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+GroupState = Literal["encoding", "waiting", "generating", "scoring", "occupied", "training", "gone"]
+MemberState = Literal["queued", "running", "finished", "dropped"]
+WorkerState = Literal["attached", "ready", "absent", "gone"]
+VersionState = Literal["hidden", "visible", "lost"]
+GroupEnd = Literal["aborted", "filtered", "evaluated"]
+GroupEvent = Literal[
+    "encoded", "refused", "started", "completed", "withdrawn", "given", "scored", "consumed", "trained",
+    GroupEnd,
+]  # fmt: skip
+MemberEvent = Literal["placed", "taken", "finished", "dropped"]
+WorkerEvent = Literal["readied", "awaited", "removed"]
+VersionEvent = Literal["published", "shown_again", "renewed", "lost", "superseded", "retired", "forgotten"]
+GONE: Literal["gone"] = "gone"
+"""The state of what has left the run for good."""
+S = TypeVar("S", bound=str)
+E = TypeVar("E", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine(Generic[S, E]):
+    """One state machine. A state without a row is final."""
+
+    subject: str
+    begins: S
+    moves: Mapping[S, Mapping[E, S]]
+    """State -> event -> next state."""
+    states: Mapping[S, str]
+    """What each state means."""
+    events: Mapping[E, str]
+    """What each event is."""
+
+
+GROUP: Machine[GroupState, GroupEvent] = Machine(
+    subject="group",
+    begins="encoding",
+    moves={
+        "encoding": {"encoded": "waiting", "started": "generating", "refused": GONE, "evaluated": GONE},
+        "waiting": {"started": "generating"},
+        "generating": {
+            "completed": "scoring", "withdrawn": "waiting", "given": "occupied",
+            "aborted": GONE, "evaluated": GONE,
+        },
+        "scoring": {"scored": "occupied", "aborted": GONE, "filtered": GONE, "evaluated": GONE},
+        "occupied": {"consumed": "training", "aborted": GONE},
+        "training": {"trained": GONE},
+    },
+    states={
+        "encoding": "Its prompt is text: a reward worker has it, or will get it.",
+        "waiting": "Its prompt is tokens. Nothing runs, and the ledger has no place for it yet.",
+        "generating": "It has a policy version and members. A training group has its place in the ledger.",
+        "scoring": "All responses that count are finished. It waits for a reward worker, or is with one.",
+        "occupied": "It has one reward and one advantage per response, and waits for its batch.",
+        "training": "It is in the batch that the trainer has. Its place in the ledger is free again.",
+        "gone": "It has left the run. Nobody looks at it again.",
+    },
+    events={
+        "encoded": "A reward worker made tokens of a training prompt.",
+        "refused": "A reward worker cannot use a training prompt.",
+        "started": "It got its place in the ledger; a held-out group starts when its prompt is encoded.",
+        "completed": "As many responses are finished as count.",
+        "withdrawn": "It held its batch back, and starts again (`staleness.stragglers: retry`).",
+        "given": "Its response came out of the data (supervised training).",
+        "scored": "Its rewards came, and `staleness.filter` keeps it.",
+        "consumed": "Its batch went to the trainer.",
+        "trained": "The trainer has finished its batch.",
+        "aborted": "No batch can use it any more, or its generation or scoring failed too often.",
+        "filtered": "`staleness.filter` drops it.",
+        "evaluated": "A held-out group was scored, or was left out of its evaluation.",
+    },
+)  # fmt: skip
+
+MEMBER: Machine[MemberState, MemberEvent] = Machine(
+    subject="trajectory",
+    begins="queued",
+    moves={
+        "queued": {"placed": "running", "finished": "finished", "dropped": "dropped"},
+        "running": {"taken": "queued"},
+    },
+    states={
+        "queued": "It waits for an instance. Between `taken` and its next event it is in no queue.",
+        "running": "One instance has its newest attempt.",
+        "finished": "Its response is complete, and is scored and trained with its group.",
+        "dropped": "Its group was complete without it.",
+    },
+    events={
+        "placed": "It was routed to an instance, or handed to the successor of its instance.",
+        "taken": "Its instance has ended it, handed it back, was told to abort it, or is gone.",
+        "finished": "Its last attempt ended with a whole response, or its group was cut short.",
+        "dropped": "The last response that its group needs was finished by a sibling.",
+    },
+)
+
+WORKER: Machine[WorkerState, WorkerEvent] = Machine(
+    subject="worker",
+    begins="attached",
+    moves={
+        "attached": {"readied": "ready", "awaited": "absent", "removed": GONE},
+        "ready": {"awaited": "absent", "removed": GONE},
+        "absent": {"readied": "ready", "awaited": "absent", "removed": GONE},
+    },
+    states={
+        "attached": "Its process said who it is, and loads its model or its engine. It gets no work.",
+        "ready": "It gets work. A worker that was told to drain stays ready until it detaches.",
+        "absent": "A rollout worker from before a restart of the controller. It keeps what it has.",
+        "gone": "It left, was closed, or was silent beyond its lease. Its successor is another worker.",
+    },
+    events={
+        "readied": "It said Ready.",
+        "awaited": "The controller was started again, and the worker may come back with what it has.",
+        "removed": "It detached, failed, broke the protocol, exceeded its lease, or its successor came.",
+    },
+)
+
+VERSION: Machine[VersionState, VersionEvent] = Machine(
+    subject="policy version",
+    begins="hidden",
+    moves={
+        "hidden": {"published": "visible", "shown_again": "visible"},
+        "visible": {"renewed": "visible", "lost": "lost", "retired": "hidden", "forgotten": "hidden"},
+        "lost": {"renewed": "visible", "lost": "lost", "superseded": "visible", "forgotten": "hidden"},
+    },
+    states={
+        "hidden": "It cannot be pulled: not made, not published yet, or freed.",
+        "visible": "Instances may pull it.",
+        "lost": "It is the newest, and went with its trainer. Nobody pulls it until it is published again.",
+    },
+    events={
+        "published": "The trainer published it, and it is newer than all others.",
+        "shown_again": "An evaluation needs it, and the trainer published it although there are newer ones.",
+        "renewed": "The trainer published it once more, maybe elsewhere.",
+        "lost": "A pull of it failed while its trainer was away or behind it.",
+        "superseded": "A newer one was published.",
+        "retired": "Nobody needs it: the trainer and the relays free it.",
+        "forgotten": "The controller was started again; the trainer says again what is there.",
+    },
+)
+
+MACHINES: tuple[Machine[Any, Any], ...] = (GROUP, MEMBER, WORKER, VERSION)
+"""In the order of the page."""
+
+
+class HasGroupState(Protocol):
+    """A group."""
+
+    id: int
+    state: GroupState
+
+
+class HasMemberState(Protocol):
+    """A trajectory. Its id is a property here, as nobody sets it."""
+
+    state: MemberState
+
+    @property
+    def id(self) -> object:
+        """What names it."""
+        ...
+
+
+class HasWorkerState(Protocol):
+    """A worker."""
+
+    name: str
+    state: WorkerState
+
+
+def move_group(group: HasGroupState, event: GroupEvent) -> None:
+    """Bring a group to its next state."""
+    try:
+        group.state = GROUP.moves[group.state][event]
+    except KeyError:
+        raise _refusal(GROUP, group.id, group.state, event) from None
+
+
+def move_member(member: HasMemberState, event: MemberEvent) -> None:
+    """Bring a trajectory to its next state."""
+    try:
+        member.state = MEMBER.moves[member.state][event]
+    except KeyError:
+        raise _refusal(MEMBER, member.id, member.state, event) from None
+
+
+def move_worker(worker: HasWorkerState, event: WorkerEvent) -> None:
+    """Bring a worker to its next state."""
+    try:
+        worker.state = WORKER.moves[worker.state][event]
+    except KeyError:
+        raise _refusal(WORKER, worker.name, worker.state, event) from None
+
+
+def next_of_version(policy_version: int, state: VersionState, event: VersionEvent) -> VersionState:
+    """The next state of a policy version, which is a number and holds none itself."""
+    try:
+        return VERSION.moves[state][event]
+    except KeyError:
+        raise _refusal(VERSION, policy_version, state, event) from None
+
+
+def _refusal(machine: Machine[Any, Any], id: object, state: str, event: str) -> AssertionError:
+    legal = ", ".join(machine.moves.get(state, ())) or "nothing"
+    return AssertionError(
+        f"{machine.subject} {id} is {state} and was {event}, which is no transition; expected {legal}"
+    )
