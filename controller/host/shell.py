@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core import commands, events
 from controller.core.commands import Command
 from controller.core.core import Core, worker_settings
@@ -187,7 +188,8 @@ class Shell:
         return None
 
     def _begin_core(self) -> None:
-        core = Core(self._written, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        strategies, run_dir = load_strategies(self._written), str(self.directory.path)
+        core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
         self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
             for name, value in self._facts().items():

@@ -20,6 +20,7 @@ from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.admission import first_cap
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
+from strategies.kinds import Strategies
 from strategies.lengths import LengthModel
 from strategies.views import Settings
 
@@ -30,8 +31,10 @@ FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one
 class RunState:
     """One run, as the controller knows it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, strategies: Strategies) -> None:
         self.config = config
+        self.strategies = strategies
+        """What decisions are made by; the one attribute that no image of a core holds."""
         named = config.staleness.cost_model in COST_MODELS
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
