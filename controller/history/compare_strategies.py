@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from controller.config.load import change_config
 from controller.config.models import Config
 from controller.core.core import Core
+from controller.core.state.run_state import knobs
 from controller.durability.recording import Recording
 from controller.durability.replay import shortened
 from protocol.errors import ConfigError, RunError
 from strategies.kinds import Strategies
 from strategies.presets import FIXED_BOUND
 from strategies.routing import Routing
-from strategies.views import AdmissionView
+from strategies.views import AdmissionView, Settings
 
 KEPT = 5  # differences of each kind that are told one by one
 LABELS = {
@@ -100,16 +101,17 @@ class Shadow:
         return decide
 
     def _with_knobs(self, argument: Any) -> Any:
-        """The argument with the other configuration's value for each field that is a key of `staleness`."""
+        """The argument with the other configuration's value for whatever the user sets."""
         staleness = self._other.staleness
         if argument is self._core.state.config.staleness.in_flight_batches:  # admission gets this knob alone
             return staleness.in_flight_batches
-        names = getattr(argument, "_fields", ())
-        return (
-            argument._replace(**{n: getattr(staleness, n) for n in names if hasattr(staleness, n)})
-            if names
-            else argument
-        )
+        if isinstance(argument, Settings):
+            return argument._replace(**knobs(self._other))
+        if isinstance(argument, AdmissionView):
+            return argument._replace(
+                max_staleness=staleness.max_staleness, spare_groups=staleness.spare_groups
+            )
+        return argument
 
 
 def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.check.strategies import try_strategy
-from controller.config.models import Config
+from controller.config.models import Config, StalenessSettings
 from controller.config.pluggable import BUILT_IN
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
@@ -16,6 +16,7 @@ from protocol.errors import ConfigError
 from strategies.admission import adaptive, by_cap, whole_window
 from strategies.kinds import STRATEGIES, Strategies
 from strategies.routing import ROUTINGS, Routing, by_marginal_gain
+from strategies.views import KNOBS, Settings
 from tests.unit.controller.answered_run import AnsweredRun
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "strategies.md"
@@ -86,3 +87,12 @@ def test_the_order_of_a_routing_is_tried_as_well(tmp_path, monkeypatch):
     said = [*try_strategy("routing", f"{tmp_path / 'ordered.py'}:rule")]
     assert [level for level, _ in said] == ["error"]
     assert re.search(r"\(its `order`\): .*ordered\.py, line 2\) raised AttributeError", said[0][1])
+
+
+def test_each_setting_of_strategies_is_a_key_of_the_configuration_or_measured():
+    measured = {"newest_version", "fresh", "typical_tokens", "horizon_s", "is_batch_ready", "is_tail_bound"}
+    assert set(Settings._fields) == set(KNOBS) | measured
+    assert set(KNOBS.values()) <= set(StalenessSettings.model_fields)
+    config = Config.model_validate({"staleness": {"keep_kv": True, "length_prediction": False, "mu": 0.5}})
+    settings = Core(config, load_strategies(config)).state.strategy_settings
+    assert (settings.keeps_kv, settings.uses_prediction, settings.mu) == (True, False, 0.5)

@@ -30,6 +30,11 @@ def full_of_doubt(work, instances, settings):
     return None if settings.mu == 0.75 else instances[0].index
 
 
+def averse_to_interruption(work, instances, settings):
+    """Tells by its answer whether it was given knobs that `staleness` calls otherwise."""
+    return None if settings.keeps_kv and not settings.uses_prediction else instances[0].index
+
+
 def of(agreements, name):
     """The decisions of routing, or of pulling, by their field of `Strategies`."""
     return agreements[name]
@@ -73,6 +78,12 @@ def test_another_one_is_compared_at_each_decision_and_the_run_stays_as_it_was(ru
 def test_it_is_asked_with_its_own_knobs(run_dir):
     changes = (f"staleness.routing={__name__}:full_of_doubt", "staleness.mu=0.75")
     _, agreements = shadowed(run_dir, *changes)
+    assert {difference.other for difference in of(agreements, "route").first} == {None}
+
+
+def test_a_knob_that_strategies_know_by_another_name_is_its_own_too(run_dir):
+    changes = (f"staleness.routing={__name__}:averse_to_interruption",)
+    _, agreements = shadowed(run_dir, *changes, "staleness.keep_kv=true", "staleness.length_prediction=false")
     assert {difference.other for difference in of(agreements, "route").first} == {None}
 
 
