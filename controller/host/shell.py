@@ -197,11 +197,9 @@ class Shell:
 
     async def _take_up(self, past: Past) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
-        self._next_group = past.core.scoring.read_until
-        config = self._written.model_dump_json()
-        self._is_held = True
-        self._first_events = [events.Restarted(config, str(self.directory.path), self._import_paths)]
-        self._first_events += past.faults
+        self._next_group, self._is_held = past.core.scoring.read_until, True
+        config, run_dir = self._written.model_dump_json(), str(self.directory.path)
+        self._first_events = [events.Restarted(config, run_dir, self._import_paths), *past.faults]
         with self._store.transaction():
             for number, reason in past.skipped.items():
                 self._store.skip(number, reason)
