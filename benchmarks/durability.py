@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.recovery import settings
+from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.fingerprint import fingerprint
@@ -42,7 +43,8 @@ def seconds(
     told: list[tuple[float, Event]], kind: Durability, *, group: int, folder: Path
 ) -> tuple[float, float]:
     """Wall and CPU time for journal and core to take them all, `group` events in a transaction."""
-    core = Core(settings(Path("none")))
+    config = settings(Path("none"))
+    core = Core(config, load_strategies(config))
     store = Store(folder / f"{time.monotonic_ns()}.db", durability=kind)
     digests, first = b"", 0
     gc.collect()

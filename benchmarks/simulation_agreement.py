@@ -15,6 +15,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from controller.config.models import Config  # noqa: E402
 from controller.simulation import Simulation, window  # noqa: E402
+from strategies.routing import Routing  # noqa: E402
 from strategies.views import InstanceView, Settings, WorkView  # noqa: E402
 
 INSTANCES, BATCH, VERSIONS, SKIP = 16, 512, 41, 10
@@ -118,7 +120,7 @@ def _reserve(simulation: Simulation) -> None:
         return least.index if any(one.index == least.index for one in instances) else None
 
     state.expected_tokens = lambda group, trajectory: workload.length(group.id, trajectory.id.member)
-    dispatch.route, dispatch._order = route, None
+    state.strategies = replace(state.strategies, route=Routing(route))
 
 
 def main() -> int:

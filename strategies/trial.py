@@ -1,21 +1,18 @@
-"""Calls a strategy of the user's on made-up pictures of a run.
+"""Calls a strategy on made-up pictures of a run.
 
 Invariants: every situation is one that the core really shows; each is shown ASKED times, so that a strategy
 whose answers differ, or that changes what it is given, is told.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 from protocol.blame import shown
-from protocol.errors import ConfigError, PluginError
-from strategies.own import GOES_ON, Arguments
-from strategies.routing import has_room
-from strategies.select import select
+from strategies.own import Arguments
+from strategies.routing import Routing, has_room
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
 
-Remarks = Iterator[tuple[str, str]]
 ASKED = 4  # chance among two answers shows in 7 of 8 situations that have two
 
 SETTINGS = Settings(newest_version=3, fresh=4, typical_tokens=64, horizon_s=10.0, is_batch_ready=True)
@@ -75,19 +72,22 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
 }
 
 
-def try_out(field: str, name: str) -> Remarks:
-    """("error" or "note", text) on the strategy at the import path `name`, called as `staleness.FIELD` is."""
+def try_out(field: str, strategy: Any) -> Iterator[str]:
+    """What a person should know of this strategy for the key `staleness.FIELD`, each kind of remark once.
+
+    Raises: PluginError if it fails, or answers what cannot be.
+    """
     notes: dict[str, str] = {}
-    try:
-        strategy = select(field, name)
-        for arguments in SITUATIONS[field]():
-            for kind, text in _try_one(strategy, arguments):
-                notes.setdefault(kind, text)
-    except (ConfigError, PluginError) as error:
-        yield "error", str(error).removeprefix(f"staleness.{field}: ").replace(GOES_ON, "")
-        return
-    for text in notes.values():
-        yield "note", text
+    is_routing = isinstance(strategy, Routing)
+    decide = strategy.choose if is_routing else strategy
+    for arguments in SITUATIONS[field]():
+        for kind, text in _try_one(decide, arguments):
+            notes.setdefault(kind, text)
+        if is_routing and strategy.order is not None:
+            _, instances, settings = arguments
+            for instance in instances:
+                strategy.order(instance, settings)
+    yield from notes.values()
 
 
 def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[str, str]]:
@@ -117,8 +117,3 @@ def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tup
                 "chose an instance without room, inside which the work waits while others become free. Leave "
                 "out those for which strategies.routing.has_room(work, instance) is False.",
             )
-
-
-def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What `try_out` says, for `protocol.asking`: `{"field": "routing", "name": "mine.py:route"}`."""
-    return list(try_out(question["field"], question["name"]))

@@ -83,6 +83,14 @@ class Settings(NamedTuple):
     urgency: float = 0.0  # worth of a token/s of an urgent trajectory, relative to any other
 
 
+KNOBS = {
+    "mu": "mu", "guard": "guard", "indicator": "indicator", "indicator_threshold": "indicator_threshold",
+    "phi_throughput": "phi_throughput", "sync_steps": "sync_steps", "uses_prediction": "length_prediction",
+    "keeps_kv": "keep_kv", "urgency": "urgency",
+}  # fmt: skip
+"""The fields of `Settings` that the user sets, each with its key of `staleness`; the others are measured."""
+
+
 class AdmissionView(NamedTuple):
     """What is in the system, for the rule that says how many groups may start. Units: groups, versions."""
 

@@ -30,7 +30,7 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
         if problem is not None:
             yield "error", key, problem
         elif section == "staleness":
-            yield from _tried("strategies.trial", key, {"field": field, "name": value})
+            yield from _tried("controller.check.strategies", key, {"field": field, "name": value})
         elif key == "trainer.loss" and is_thorough:
             yield from _tried(
                 "workers.trainer.losses.own",

@@ -5,7 +5,7 @@ is built in goes by this list, so that a key of a new kind is added here alone.
 """
 
 from protocol.algorithms import LOSSES
-from strategies.select import STRATEGIES
+from strategies.kinds import STRATEGIES
 
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "model.factory": (),

@@ -49,6 +49,7 @@ from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from protocol import messages
 from protocol.messages import Abort, Attach, Close, Message, Role
 from protocol.settings import WorkerSettings
+from strategies.kinds import Strategies
 
 OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
 
@@ -56,8 +57,10 @@ OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller
 class Core:
     """A run as a state machine. Hosts: the shell (asyncio, sockets) and the simulation (virtual time)."""
 
-    def __init__(self, config: Config, *, run_dir: str = "", import_paths: tuple[str, ...] = ()) -> None:
-        self.state = RunState(config)
+    def __init__(
+        self, config: Config, strategies: Strategies, *, run_dir: str = "", import_paths: tuple[str, ...] = ()
+    ) -> None:
+        self.state = RunState(config, strategies)
         self.evaluation = Evaluation(self.state)
         self.coordination = Coordination(self.state, self.evaluation)
         self.dispatch = Dispatch(self.state)

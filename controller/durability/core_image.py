@@ -2,9 +2,9 @@
 
 Invariants: thawing gives a core that wants what the frozen one would have wanted, whatever comes; objects
 that were one are one again; only classes of CLASSES are made, by creation and setting of attributes, and no
-code is stored: functions (strategies) come from a fresh core of the same configuration. An image counts only
-for the release that made it (see `controller.durability.snapshots`), so it has no other version than its
-shapes.
+code is stored: object 0 of every image is the core's `Strategies`, which the image does not hold and `thaw`
+is given. An image counts only for the release that made it (see `controller.durability.snapshots`), so it has
+no other version than its shapes.
 """
 
 from collections import Counter, deque
@@ -48,6 +48,7 @@ from protocol import ids, settings
 from protocol.errors import LocalError, RunError
 from protocol.messages import from_controller, from_workers, pieces
 from strategies import cost_model, fitting, instance_kinds, lengths, views
+from strategies.kinds import Strategies
 
 MODULES = (
     accounts, asks, candidates, core, counting_ledger, dispatch, dispatch_queue, door, evaluation,
@@ -65,7 +66,7 @@ CLASSES: dict[str, type] = {
 }
 """What an image may hold beside plain values and containers."""
 
-REFERENCE, TUPLE, LIST, DICT, SET, DEQUE, COUNTER, ARRAY, NUMBER, CODE, MODEL, PACKED = range(12)
+REFERENCE, TUPLE, LIST, DICT, SET, DEQUE, COUNTER, ARRAY, NUMBER, MODEL, PACKED = range(11)
 FIRST_SHAPE = 16  # tags from here on are places in the list of shapes
 _NAMES = {kind: name for name, kind in CLASSES.items()}
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None)))
@@ -95,7 +96,7 @@ class Freezer:
 
     def freeze(self, core: Core) -> bytes:
         """The image. Raises: LocalError naming a value that no image can hold."""
-        self._seen, self._used = {}, set()
+        self._seen, self._used = {id(core.state.strategies): 0}, set()
         root = self._value(core)
         self._alone = {key: found for key, found in self._alone.items() if key in self._used}
         return _pack(([[name, list(names)] for name, names in self._shapes], root))
@@ -137,11 +138,7 @@ class Freezer:
                 self._plans[kind] = self._shape(kind, slots), attrgetter(*slots)
             tag, getter = self._plans[kind]
             return [tag, *self._values(getter(value))]
-        return [self._shape(kind, tuple(vars(value))), *map(self._attribute, vars(value).values())]
-
-    def _attribute(self, value: Any) -> Any:
-        is_code = callable(value) and type(value) not in _NAMES
-        return [CODE] if is_code else self._value(value)
+        return [self._shape(kind, tuple(vars(value))), *map(self._value, vars(value).values())]
 
     def _named(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -167,8 +164,8 @@ class Freezer:
             yield self._value(value)
 
 
-def thaw(image: bytes, fresh: Core) -> Core:
-    """The core in an image; `fresh` is a new one of the same run, whose functions it takes over.
+def thaw(image: bytes, strategies: Strategies) -> Core:
+    """The core in an image, which decides by `strategies`: those of the same configuration.
 
     Raises: RunError if the image is damaged, or of a release with other classes.
     """
@@ -176,7 +173,7 @@ def thaw(image: bytes, fresh: Core) -> Core:
         shapes, root = msgpack.unpackb(
             image, raw=False, use_list=True, strict_map_key=False, max_array_len=len(image), max_ext_len=0
         )
-        found = _Thawer(shapes, fresh).value(root)
+        found = _Thawer(shapes, strategies).value(root)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as error:
         raise RunError(
             f"A snapshot of the core cannot be read: {type(error).__name__}: {error}. Expected one that this "
@@ -190,10 +187,9 @@ def thaw(image: bytes, fresh: Core) -> Core:
 class _Thawer:
     """Makes the objects of one image."""
 
-    def __init__(self, shapes: list[tuple[str, list[str]]], fresh: Core) -> None:
+    def __init__(self, shapes: list[tuple[str, list[str]]], strategies: Strategies) -> None:
         self._shapes = [(CLASSES[name], tuple(names)) for name, names in shapes]
-        self._code = {type(part): part for part in (fresh, *vars(fresh).values())}
-        self._seen: list[Any] = []
+        self._seen: list[Any] = [strategies]
         for kind, names in self._shapes:
             known = getattr(kind, "_fields", None) or _slots(kind) or names
             if known != names:
@@ -225,9 +221,9 @@ class _Thawer:
                 return self._fill(array, lambda: None)
             case 8:
                 return np.float64(item[1])
-            case 10:
+            case 9:
                 return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)  # type: ignore[attr-defined]
-            case 11:
+            case 10:
                 return self.value(msgpack.unpackb(item[1], raw=False, max_array_len=len(item[1])))
         raise ValueError(f"unknown tag {tag}")
 
@@ -247,9 +243,7 @@ class _Thawer:
         made = object.__new__(kind)
         self._seen.append(made)
         for name, value in zip(names, item[1:], strict=True):
-            is_code = type(value) is list and value[0] == CODE
-            found = getattr(self._code[kind], name) if is_code else self.value(value)
-            object.__setattr__(made, name, found)
+            object.__setattr__(made, name, self.value(value))
         return made
 
 

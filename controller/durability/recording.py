@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 from pydantic import ValidationError
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Event
 from controller.durability.core_image import thaw
@@ -24,6 +25,7 @@ from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
 from controller.durability.store import Store, check_schema, decode_record
 from protocol.errors import OtherRelease, RunError
+from strategies.kinds import Strategies
 
 AT_ONCE = 1000  # events that are read in one look at the file
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
@@ -168,8 +170,8 @@ class Recording:
         """The core as the run built it, or as it was before the first event that is kept; or a new one with
         another configuration.
 
-        Folders with the user's strategies are put on sys.path. Raises: ConfigError if one cannot be imported;
-        RunError if the beginning was deleted by another release.
+        Raises: ConfigError if a strategy cannot be imported; RunError if the beginning was deleted by another
+        release.
         """
         if config is None and self.pruned:
             found = self.snapshot(self.pruned)
@@ -204,7 +206,7 @@ class Recording:
                 )
                 continue
             if json.loads(made_by) == release():
-                yield Snapshot(seq, now, thaw(image, self._fresh_core(self.config())))
+                yield Snapshot(seq, now, thaw(image, self.strategies()))
 
     def _read_snapshot(self, number: int) -> tuple[float, str, bytes]:
         query = "SELECT now, release, digest, image FROM snapshots WHERE seq = ?"
@@ -235,10 +237,21 @@ class Recording:
         except ValueError:
             raise damaged(self.path, f"what it says of {fact} is no JSON") from None
 
+    def strategies(self, config: Config | None = None) -> Strategies:
+        """The run's, or those of another configuration; folders with the user's are put on sys.path.
+
+        Raises: ConfigError if one cannot be imported.
+        """
+        sys.path.extend(path for path in self._import_paths() if path not in sys.path)
+        return load_strategies(config or self.config())
+
+    def _import_paths(self) -> tuple[str, ...]:
+        return tuple(self._parsed("import_paths"))
+
     def _fresh_core(self, config: Config) -> Core:
-        import_paths = tuple(self._parsed("import_paths"))
-        sys.path.extend(path for path in import_paths if path not in sys.path)
-        return Core(config, run_dir=self.facts["run_dir"], import_paths=import_paths)
+        strategies = self.strategies(config)
+        run_dir = self.facts["run_dir"]
+        return Core(config, strategies, run_dir=run_dir, import_paths=self._import_paths())
 
     def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
         """The history in order, all that is kept or what follows event `after`, up to event `until`; without

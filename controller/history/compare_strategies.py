@@ -6,24 +6,26 @@ asked the same questions, with its own knobs, and its answers change nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from inspect import ismethod
 from typing import Any, NamedTuple
 
 from controller.config.load import change_config
 from controller.config.models import Config
 from controller.core.core import Core
+from controller.core.state.run_state import knobs
 from controller.durability.recording import Recording
 from controller.durability.replay import shortened
 from protocol.errors import ConfigError, RunError
+from strategies.kinds import Strategies
 from strategies.presets import FIXED_BOUND
-from strategies.views import AdmissionView
+from strategies.routing import Routing
+from strategies.views import AdmissionView, Settings
 
 KEPT = 5  # differences of each kind that are told one by one
 LABELS = {
-    "admit": "admission", "choose": "pulls", "keep": "filter", "migrate": "migration", "route": "routing",
+    "route": "routing", "admit": "admission", "migrate": "migration", "synchronize": "pulls",
+    "keep": "filter",
 }  # fmt: skip
-"""What people call the decisions, by the name of the function that takes them."""
+"""What people call the decisions, by the field of `Strategies` that takes them."""
 
 
 class Difference(NamedTuple):
@@ -53,20 +55,24 @@ class Shadow:
 
         Raises: ConfigError if a strategy of `other` cannot be found.
         """
-        self.agreements: dict[str, Agreement] = {}
-        """By the part of the core that decides, and its name for the strategy: coordination.route, ..."""
+        self.agreements = {name: Agreement() for name in LABELS}
+        """By the field of `Strategies` that decides."""
         self._core, self._other = core, other
-        others = _strategies(recording.make_core(other))
-        for name, (holder, attribute) in _strategies(core).items():
-            if name in others:
-                self.agreements[name] = Agreement()
-                own, other_own = getattr(holder, attribute), getattr(*others[name])
-                setattr(holder, attribute, self._watched(name, own, other_own))
+        core.state.strategies = self._watch(core.state.strategies, recording.strategies(other))
+
+    def _watch(self, own: Strategies, other: Strategies) -> Strategies:
+        """The run's own, each beside the other one; routing keeps its own order, which is no decision."""
+        return Strategies(
+            route=Routing(self._watched("route", own.route.choose, other.route.choose), own.route.order),
+            admit=self._watched("admit", own.admit, other.admit),
+            migrate=self._watched("migrate", own.migrate, other.migrate),
+            synchronize=self._watched("synchronize", own.synchronize, other.synchronize),
+            keep=self._watched("keep", own.keep, other.keep),
+        )
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
         core = self._core
 
-        @wraps(own)  # with its attributes: the core goes by them
         def decide(*arguments: Any) -> Any:
             chosen = own(*arguments)
             try:
@@ -79,13 +85,12 @@ class Shadow:
                 ) from error
             agreement = self.agreements[name]
             agreement.decisions += 1
-            what = name.rpartition(".")[2]
-            if _effect(what, otherwise) != _effect(what, chosen):
+            if _effect(name, otherwise) != _effect(name, chosen):
                 agreement.different += 1
                 if len(agreement.first) < KEPT:
-                    words = [_in_words(what, answer, arguments, core) for answer in (chosen, otherwise)]
+                    words = [_in_words(name, answer, arguments, core) for answer in (chosen, otherwise)]
                     found = Difference(
-                        core.state.now, _subject(what, arguments[0]), chosen, otherwise, (words[0], words[1])
+                        core.state.now, _subject(name, arguments[0]), chosen, otherwise, (words[0], words[1])
                     )
                     # the core may ask the same many times in one step
                     if all(kept.in_words != found.in_words or kept.about != found.about
@@ -96,16 +101,17 @@ class Shadow:
         return decide
 
     def _with_knobs(self, argument: Any) -> Any:
-        """The argument with the other configuration's value for each field that is a key of `staleness`."""
+        """The argument with the other configuration's value for whatever the user sets."""
         staleness = self._other.staleness
         if argument is self._core.state.config.staleness.in_flight_batches:  # admission gets this knob alone
             return staleness.in_flight_batches
-        names = getattr(argument, "_fields", ())
-        return (
-            argument._replace(**{n: getattr(staleness, n) for n in names if hasattr(staleness, n)})
-            if names
-            else argument
-        )
+        if isinstance(argument, Settings):
+            return argument._replace(**knobs(self._other))
+        if isinstance(argument, AdmissionView):
+            return argument._replace(
+                max_staleness=staleness.max_staleness, spare_groups=staleness.spare_groups
+            )
+        return argument
 
 
 def other_config(config: Config, strategy: str | None, changes: Sequence[str]) -> Config:
@@ -134,46 +140,15 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
     lines = []
     for name, agreement in agreements.items():
         equal = agreement.decisions - agreement.different
-        label = LABELS.get(name.rpartition(".")[2], name)
         lines.append(
-            f"{label}: {agreement.decisions:,} decisions, {equal:,} equal, {agreement.different:,} different"
+            f"{LABELS[name]}: {agreement.decisions:,} decisions, {equal:,} equal, "
+            f"{agreement.different:,} different"
         )
         lines += [
             f"  {now:.3f} s, {about}: {chosen}; the other: {other}"
             for now, about, _, _, (chosen, other) in agreement.first
         ]
     return "\n".join(lines)
-
-
-def parts(core: Core) -> dict[str, Any]:
-    """The parts of the core that decide, by the name of their class; not the state that they share."""
-    found: dict[str, Any] = {}
-    waiting = [part for part in vars(core).values() if part is not core.state]
-    while waiting:
-        part = waiting.pop()
-        name = type(part).__name__.lower()
-        if (
-            not type(part).__module__.startswith("controller.")
-            or not hasattr(part, "__dict__")
-            or name in found
-        ):
-            continue
-        found[name] = part
-        waiting += [value for value in vars(part).values() if value is not core.state and value is not core]
-    return dict(sorted(found.items()))
-
-
-def _strategies(core: Core) -> dict[str, tuple[object, str]]:
-    """Where the parts of the core keep the functions that they were given to choose by.
-
-    A private one is no decision: the key by which routing sorts instances compares with its like alone.
-    """
-    return {
-        f"{name}.{attribute}": (part, attribute)
-        for name, part in parts(core).items()
-        for attribute, value in vars(part).items()
-        if callable(value) and not ismethod(value) and not attribute.startswith("_")
-    }
 
 
 def _effect(what: str, answer: Any) -> Any:
@@ -197,7 +172,7 @@ def _in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) ->
                 return "it waits" if answer is None else f"to {instance(answer)}"
             case "admit":
                 return f"{answer} more may start" if answer > 0 else "none may start"
-            case "choose":
+            case "synchronize":
                 return ", ".join(map(instance, sorted(answer))) or "nobody"
             case "migrate":
                 moved = (arguments[1].trajectory(index).id for index in answer)
@@ -219,5 +194,5 @@ def _subject(what: str, argument: Any) -> str:
     if what == "keep":
         return f"rewards {', '.join(f'{reward:g}' for reward in argument)}"
     if isinstance(argument, Sequence) and not hasattr(argument, "_fields"):
-        return f"{len(argument)} instances{' behind' if what == 'choose' else ''}"
+        return f"{len(argument)} instances{' behind' if what == 'synchronize' else ''}"
     return shortened(repr(argument))

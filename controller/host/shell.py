@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core import commands, events
 from controller.core.commands import Command
 from controller.core.core import Core, worker_settings
@@ -187,7 +188,8 @@ class Shell:
         return None
 
     def _begin_core(self) -> None:
-        core = Core(self._written, run_dir=str(self.directory.path), import_paths=self._import_paths)
+        strategies, run_dir = load_strategies(self._written), str(self.directory.path)
+        core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
         self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
             for name, value in self._facts().items():
@@ -195,11 +197,9 @@ class Shell:
 
     async def _take_up(self, past: Past) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
-        self._next_group = past.core.scoring.read_until
-        config = self._written.model_dump_json()
-        self._is_held = True
-        self._first_events = [events.Restarted(config, str(self.directory.path), self._import_paths)]
-        self._first_events += past.faults
+        self._next_group, self._is_held = past.core.scoring.read_until, True
+        config, run_dir = self._written.model_dump_json(), str(self.directory.path)
+        self._first_events = [events.Restarted(config, run_dir, self._import_paths), *past.faults]
         with self._store.transaction():
             for number, reason in past.skipped.items():
                 self._store.skip(number, reason)

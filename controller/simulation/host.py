@@ -13,6 +13,7 @@ from math import inf
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import (
     Command,
     Finish,
@@ -92,7 +93,7 @@ class Simulation:
         """`prompts`: how many there are (None: no end); `check_every`: events between two calls of
         Core.check; `core`: go on with this one at `now` instead of a new one, with workers that `adopt`
         enters."""
-        self.core = core or Core(config)
+        self.core = core or Core(config, load_strategies(config))
         self._is_begun = core is not None
         self._config, self._now = config, now
         self.cluster = Cluster(config, seed)

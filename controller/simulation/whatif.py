@@ -11,7 +11,6 @@ strategies begin at version 0.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from inspect import ismethod
 
 from controller.config.load import change_config
 from controller.config.models import Config
@@ -21,7 +20,6 @@ from controller.core.events import HeldOutRead, PeerFaulted, PromptsRead, Receiv
 from controller.durability.core_image import Freezer, thaw
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.history.compare_strategies import parts
 from controller.simulation.host import Simulation
 from controller.simulation.measured import Measured, RecordedWorkload
 from controller.simulation.records import Window, window
@@ -51,10 +49,10 @@ class Moment:
     trainer_tasks: dict[type[messages.Message], messages.Message] = field(default_factory=dict)
     """What the trainer has in hand: at most a batch and a checkpoint."""
 
-    def copies(self, recording: Recording, count: int) -> "list[Moment]":
+    def copies(self, count: int) -> "list[Moment]":
         """So many equal moments that share nothing that changes; this one stays as it is."""
         image = Freezer().freeze(self.core)
-        return [replace(self, core=thaw(image, recording.make_core())) for _ in range(count)]
+        return [replace(self, core=thaw(image, self.core.state.strategies)) for _ in range(count)]
 
 
 class Continuation(Simulation):
@@ -149,10 +147,10 @@ def go_on(
     own = moment.core.state.config  # its limits may be others than at the beginning
     bound, found = own.staleness.max_staleness, []
     strategies = (own, own.model_copy(update={"staleness": other.staleness}))
-    for name, copy, strategy in zip(("own", "other"), moment.copies(recording, 2), strategies, strict=True):
+    for name, copy, strategy in zip(("own", "other"), moment.copies(2), strategies, strict=True):
         limits = [f"run.steps={moment.core.state.steps + STEPS}", f"controller.respawns={ENDLESS}"]
         config = change_config(strategy, [*cluster, *limits])
-        exchange(copy.core, recording.make_core(own), recording.make_core(config))
+        exchange(copy.core, recording.make_core(config))
         simulation = Continuation(config, copy, measured.lengths, seed=seed)
         found.append(_figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell))
     return Comparison(moment.now, measured.itself(moment.now), found[0], found[1])
@@ -255,21 +253,16 @@ def reach(recording: Recording, at_s: float) -> Moment:
     )
 
 
-def exchange(core: Core, own: Core, other: Core) -> None:
-    """Give a running core the strategy of `other`; `own` is as it was when it began, so that what a strategy
-    sets can be told from what the run has changed. Raises: ConfigError if the ledgers do not fit."""
-    begun = parts(other)
-    before = parts(own)
-    for name, part in parts(core).items():
-        for attribute, value in vars(begun[name]).items():
-            is_function = callable(value) and not ismethod(value)
-            is_rule = is_function or isinstance(value, bool | int | float | str | None)
-            if is_rule and value != vars(before[name]).get(attribute):
-                setattr(part, attribute, value)
-    state = core.state
+def exchange(core: Core, other: Core) -> None:
+    """Give a running core the strategies of `other`, a new one.
+
+    Raises: ConfigError if the ledgers do not fit.
+    """
+    state, was, staleness = core.state, core.state.config.staleness, other.state.config.staleness
+    state.strategies = other.state.strategies
     state.config = other.state.config
     state.strategy_settings = other.state.strategy_settings
-    staleness, was = other.state.config.staleness, own.state.config.staleness
+    core.membership.settings = other.membership.settings
     if (staleness.ledger, staleness.spare_groups) != (was.ledger, was.spare_groups):
         _exchange_ledger(core, other)
     state.refresh_settings()

@@ -12,12 +12,12 @@ To add a message, in at most four files:
 1. Its class, in `from_workers.py` or `from_controller.py`: a new tag, `said_by`, `heard_by`, its fields, its
    frames if it has any; and its name in the types of its roles at the end of that file (`FromRollout`,
    `ToTrainer`, ...). Importing the package fails while these disagree.
-2. Who hears it. A worker's message: a `case` in the ladder of its role in `controller/core/core.py`. The
+2. Who hears it. A worker's message: a `case` in the ladder of its role in `controller/core/hearing.py`. The
    controller's: a `case` in `_handle` of `workers/<role>/worker.py`, and in `handle` of
    `workers/simulated/<role>.py`. The type checker and tests/unit/test_messages_are_heard.py fail until then.
 3. Who says it. What the controller is told is checked in `core/decisions/workers/door.py` where a liar could
    do harm with it; an order that has to be answered in time has a line in `limits.py` beside it.
-4. Raise `PROTOCOL_VERSION`, and pin the tag in tests/unit/protocol/test_messages.py.
+4. Raise `PROTOCOL_VERSION` in `registry.py`.
 """
 
 # ruff: noqa: F403  a message is named where it is defined, and not a second time here

@@ -61,7 +61,9 @@ install.ensure(["status"])
 """
 
 
-@pytest.mark.parametrize("module", ["install", "controller.cli.main", "pydantic", "yaml", "controller.check.problems"])
+@pytest.mark.parametrize(
+    "module", ["install", "controller.cli.main", "pydantic", "yaml", "controller.check.problems"]
+)
 def test_while_modules_are_imported(module):
     command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)

@@ -14,6 +14,7 @@ from test_streamed_runs import streamed
 
 from benchmarks.faults import FAULTS
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Command
 from controller.core.core import Core
 from controller.core.events import Event, PeerFaulted, Received, Restarted, Tick
@@ -131,7 +132,7 @@ def raising_at(line: Line, step: Callable[[], Any]) -> Any:
 
 def targets(settings: Config, history: list[tuple[float, Event]], *, stride: int) -> Iterator["Target"]:
     """Lines that words of workers come to, each once, from every `stride`th event."""
-    core, place, known = Core(settings), 0, set[Line]()
+    core, place, known = Core(settings, load_strategies(settings)), 0, set[Line]()
     for goal in range(BEFORE, len(history), stride):
         while place < goal - BEFORE:
             core.step(*history[place])
@@ -143,7 +144,7 @@ def targets(settings: Config, history: list[tuple[float, Event]], *, stride: int
         now, event = history[goal]
         events = [event] if isinstance(event, Received) else []
         for one in [*events, *(probes(core) if goal % (5 * stride) < stride else [])]:
-            twin = thaw(Freezer().freeze(core), Core(settings))
+            twin = thaw(Freezer().freeze(core), load_strategies(settings))
             for line in lines_of(twin, now, one):
                 if line not in known:
                     known.add(line)
@@ -179,7 +180,7 @@ class Struck(Stepper):
     """A stepper whose core raises once."""
 
     def __init__(self, store: Store, target: Target) -> None:
-        core = thaw(target.image, Core(target.settings))
+        core = thaw(target.image, load_strategies(target.settings))
         self.said: list[str] = []
         super().__init__(store, core, on_skip=self.said.append)
         self._target, self._before = target, b""

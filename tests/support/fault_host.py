@@ -9,6 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core import events
 from controller.core.commands import Command, DropPayload, ReportStep
 from controller.core.core import Core
@@ -220,7 +221,8 @@ class FaultySimulation(Simulation):
 
     def _replayed(self, snapshot: tuple[int, bytes] | None) -> tuple[Core, list[dict[str, object]]]:
         after, image = snapshot or (0, b"")
-        core = thaw(image, Core(self._settings)) if snapshot else Core(self._settings)
+        strategies = load_strategies(self._settings)
+        core = thaw(image, strategies) if snapshot else Core(self._settings, strategies)
         lines: list[dict[str, object]] = []
         for now, event in self.history[after:]:
             lines += [c.metrics for c in core.step(now, event) if isinstance(c, ReportStep)]

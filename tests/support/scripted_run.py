@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core import commands, events
 from controller.core.commands import Command
 from controller.core.core import Core
@@ -98,7 +99,8 @@ class ScriptedRun:
         past = read_past(path.parent, config) if path.exists() else None
         self.store = Store(path, durability=durability)
         if past is None:
-            self.stepper = Stepper(self.store, Core(config), on_skip=self.warnings.append)
+            core = Core(config, load_strategies(config))
+            self.stepper = Stepper(self.store, core, on_skip=self.warnings.append)
             with self.store.transaction():
                 for name, value in facts_of(config).items():
                     self.store.put_fact(name, value)

@@ -6,6 +6,7 @@ each is read by several parts of the core.
 
 import random
 from collections import Counter
+from typing import Any
 
 from controller.config.models import Config
 from controller.core.commands import Command, DropPayload, Send, Warn
@@ -21,8 +22,9 @@ from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.admission import first_cap
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
+from strategies.kinds import Strategies
 from strategies.lengths import LengthModel
-from strategies.views import Settings
+from strategies.views import KNOBS, Settings
 
 MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
 FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
@@ -31,8 +33,10 @@ FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one
 class RunState:
     """One run, as the controller knows it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, strategies: Strategies) -> None:
         self.config = config
+        self.strategies = strategies
+        """What decisions are made by; the one attribute that no image of a core holds."""
         named = config.staleness.cost_model in COST_MODELS
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
@@ -66,17 +70,7 @@ class RunState:
         self.period_s: float | None = None  # mean time between two train steps
         self.started = 0  # groups, less those that were begun anew
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
-        self.strategy_settings = Settings(
-            mu=staleness.mu,
-            guard=staleness.guard,
-            indicator=staleness.indicator,
-            indicator_threshold=staleness.indicator_threshold,
-            phi_throughput=staleness.phi_throughput,
-            sync_steps=staleness.sync_steps,
-            uses_prediction=staleness.length_prediction,
-            keeps_kv=staleness.keep_kv,
-            urgency=staleness.urgency,
-        )
+        self.strategy_settings = Settings(**knobs(config))
         self.epoch = 1  # controller processes that the run has had
         self.steps = 0  # train steps finished
         self.ending: str | None = None  # why the run is to end; None while it goes on
@@ -192,3 +186,8 @@ class RunState:
             member.segments, member.response_tokens = [], 0
         self.started -= 1
         group.policy_version = None
+
+
+def knobs(config: Config) -> dict[str, Any]:
+    """The fields of `Settings` that the configuration gives."""
+    return {field: getattr(config.staleness, key) for field, key in KNOBS.items()}

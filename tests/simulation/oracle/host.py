@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from hashlib import blake2b
 
+from controller.config.strategies import load_strategies
 from controller.core import commands
 from controller.core.core import Core
 from controller.core.events import (
@@ -49,7 +50,7 @@ class Host:
         self.world, self._tell = world, tell
         self.clock, self.rng = Clock(), random.Random(f"host/{world.seed}")
         self.books, self.stalls, self.store = Books(world), Stalls(world), Store()
-        self.core = Core(world.config)
+        self.core = Core(world.config, load_strategies(world.config))
         self.peers: dict[str, Peer] = {}
         self.hands: dict[str, Hands] = {}  # last words of local workers
         self.journal: list[tuple[float, Event, bytes]] = []
@@ -165,10 +166,10 @@ class Host:
         self._is_torn = True
 
     def _from_image(self) -> Core:
-        return thaw(Freezer().freeze(self.core), Core(self.world.config))
+        return thaw(Freezer().freeze(self.core), load_strategies(self.world.config))
 
     def _from_journal(self) -> Core:
-        core = Core(self.world.config)
+        core = Core(self.world.config, load_strategies(self.world.config))
         for now, event, wanted in self.journal:
             assert fingerprint(core.step(now, event)) == wanted, f"replay of {event} wants something else"
         return core

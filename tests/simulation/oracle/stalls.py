@@ -55,7 +55,10 @@ class Stalls:
                     name = next((i.name for i in there if self._could_take(core, i, group, member)), None)
                     if name is not None:
                         yield (*member.id, member.attempt), name
-        if core.dispatch.waiting and core.dispatch.admit(core.dispatch.admission_view(), self._batches) > 0:
+        if (
+            core.dispatch.waiting
+            and core.state.strategies.admit(core.dispatch.admission_view(), self._batches) > 0
+        ):
             name = next((i.name for i in there if self._could_start(core, i)), None)
             if name is not None:
                 yield ("a fresh group", state.started), name

@@ -5,6 +5,7 @@ from collections import deque
 from pathlib import Path
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core import commands
 from controller.core.commands import Command, Send
 from controller.core.core import Core
@@ -40,7 +41,7 @@ class AnsweredRun:
                 "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},
             }
         )
-        self.core = Core(self.config, run_dir="somewhere")
+        self.core = Core(self.config, load_strategies(self.config), run_dir="somewhere")
         self.store = Store(path)
         with self.store.transaction():
             facts = {

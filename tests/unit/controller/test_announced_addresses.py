@@ -5,6 +5,7 @@ from test_resume import half
 
 from controller.config.load import change_config
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Send, Warn
 from controller.core.core import Core
 from controller.core.events import Received, Started
@@ -14,7 +15,8 @@ from protocol.messages import Attach, PolicyPublished, Ready, Serve, Serving
 
 def announced(endpoint, *, keys="keys", host="node1"):
     """The warnings, and what the status says, when a trainer on node0 serves there."""
-    core, warned = Core(Config.model_validate({"controller": {"keys": keys}})), []
+    config = Config.model_validate({"controller": {"keys": keys}})
+    core, warned = Core(config, load_strategies(config)), []
     events = [Started()]
     for peer, role, where in (("t", "trainer", "node0"), ("r", "rollout", host)):
         room = (4, 1000) if role == "rollout" else (0, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from controller.config.load import load_config
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.state.run_state import RunState
 from protocol.errors import ConfigError
 from strategies.cost_model import PUBLISHED, dump_coefficients
@@ -177,7 +178,7 @@ def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
     (tmp_path / "run.yaml").write_text("staleness: {cost_model: fast.json}")
     config = load_config(str(tmp_path / "run.yaml"))
     (tmp_path / "fast.json").unlink()
-    assert RunState(config).coefficients == PUBLISHED["14b-tp1"]
+    assert RunState(config, load_strategies(config)).coefficients == PUBLISHED["14b-tp1"]
 
 
 def test_a_cost_model_that_is_neither_a_name_nor_a_file_is_refused(tmp_path):

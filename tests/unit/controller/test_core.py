@@ -3,6 +3,7 @@
 import pytest
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Finish, Forget, Progress, Send, Spawn, Warn
 from controller.core.core import Core
 from controller.core.events import (
@@ -37,7 +38,7 @@ class Run:
                 **sections,
             }
         )
-        self.core = Core(self.config)
+        self.core = Core(self.config, load_strategies(self.config))
         self.now = 0.0
         self.commands: list = []
         self.do(Started())

@@ -7,6 +7,7 @@ import msgpack
 import pytest
 
 from benchmarks.coordination.strict import random_rules
+from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.durability.core_image import CLASSES, Freezer, thaw
 from controller.simulation import Faults, Simulation
@@ -27,7 +28,7 @@ class Forgetful(Simulation):
     def _deliver(self, event) -> None:
         if self.dice.random() < 1 / 30:
             self.images.append(self.freezer.freeze(self.core))
-            self.core = thaw(self.images[-1], Core(self.settings))
+            self.core = thaw(self.images[-1], load_strategies(self.settings))
         super()._deliver(event)
 
 
@@ -56,11 +57,11 @@ def some_core(events: int = 150) -> Core:
 def test_an_image_of_a_thawed_core_is_the_same_image():
     core = some_core()
     image = Freezer().freeze(core)
-    assert Freezer().freeze(thaw(image, Core(config()))) == image
+    assert Freezer().freeze(thaw(image, load_strategies(config()))) == image
 
 
 def test_what_was_one_object_is_one_object_again():
-    core = thaw(Freezer().freeze(some_core()), Core(config()))
+    core = thaw(Freezer().freeze(some_core()), load_strategies(config()))
     state = core.state
     parts = [core.dispatch, core.coordination, core.pulls, core.moves, core.scoring, core.training]
     assert all(part.state is state for part in parts)
@@ -76,17 +77,26 @@ def test_a_second_image_has_what_changed_since_the_first():
     first = freezer.freeze(core)
     core.state.registry.forgive(core.state.now, 0.0)
     core.state.now += 1.0
-    assert thaw(freezer.freeze(core), Core(config())).state.now == core.state.now
-    assert thaw(first, Core(config())).state.now == core.state.now - 1.0
+    assert thaw(freezer.freeze(core), load_strategies(config())).state.now == core.state.now
+    assert thaw(first, load_strategies(config())).state.now == core.state.now - 1.0
 
 
 def test_functions_are_never_in_an_image_but_come_from_the_configuration():
     core = some_core()
     image = Freezer().freeze(core)
-    fresh = Core(config())
-    assert thaw(image, fresh).dispatch.admit is fresh.dispatch.admit
+    strategies = load_strategies(config())
+    assert thaw(image, strategies).state.strategies is strategies
     shapes, _ = msgpack.unpackb(image, strict_map_key=False)
     assert {name for name, _ in shapes} <= CLASSES.keys()
+
+
+@pytest.mark.parametrize("kept", [lambda rewards: True, Simulation, load_strategies(config())])
+def test_a_part_that_keeps_a_function_of_its_own_is_refused(kept):
+    """Strategies come in by one door, or a thawed core would decide by what only the frozen one had."""
+    core = some_core()
+    core.scoring.keep = kept
+    with pytest.raises(LocalError, match=r"A core holds .*, which no image can hold"):
+        Freezer().freeze(core)
 
 
 def test_an_object_that_no_image_can_hold_is_refused_by_name():
@@ -101,7 +111,7 @@ def test_an_image_with_other_classes_is_refused():
     for before, after in ((shapes[0][0], "os.system"), (shapes[0][0], "controller.core.state.groups.Group")):
         altered = [[after if name == before else name, names] for name, names in shapes]
         with pytest.raises(RunError, match="cannot be read"):
-            thaw(msgpack.packb([altered, root]), Core(config()))
+            thaw(msgpack.packb([altered, root]), load_strategies(config()))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -109,4 +119,4 @@ def test_a_damaged_image_raises_and_nothing_else(seed):
     image, dice = Freezer().freeze(some_core()), random.Random(seed)
     for begin, _ in pairwise(sorted(dice.randrange(len(image)) for _ in range(12))):
         with pytest.raises(RunError, match="cannot be read"):
-            thaw(image[:begin], Core(config()))
+            thaw(image[:begin], load_strategies(config()))

@@ -6,6 +6,7 @@ import pytest
 from test_core import Run
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Finish, Forget, ReportStep, Warn
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, PromptsRead, Started, Tick
@@ -171,7 +172,7 @@ class Guests(Run):
                 "controller": {"replace_s": 30.0},
             }
         )
-        self.core, self.now, self.commands = Core(self.config), 0.0, []
+        self.core, self.now, self.commands = Core(self.config, load_strategies(self.config)), 0.0, []
         self.do(Started())
         for name, role in (("trainer", "trainer"), ("judge", "reward"), ("node", "rollout")):
             self.attach(name, role)

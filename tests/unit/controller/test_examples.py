@@ -7,6 +7,7 @@ import pytest
 
 from controller.check.problems import check
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Finish, ReportStep, Send, Spawn
 from controller.core.core import Core
 from controller.core.events import PromptsRead, Received, Started
@@ -31,7 +32,7 @@ class Run:
     """A core with a trainer and a reward worker, and everything that happened to it."""
 
     def __init__(self) -> None:
-        self.core, self.history, self.said = Core(CONFIG), [], []
+        self.core, self.history, self.said = Core(CONFIG, load_strategies(CONFIG)), [], []
         self.do(Started())
         self.spawned = [command.name for command in self.said if isinstance(command, Spawn)]
         for name in ("trainer", "reward"):
@@ -115,7 +116,7 @@ def test_the_same_events_give_the_same_commands():
     run = Run()
     run.read(LENGTHS)
     run.finish(1)
-    again = Core(CONFIG)
+    again = Core(CONFIG, load_strategies(CONFIG))
     for number, event in enumerate(run.history, 1):
         said = again.step(0.01 * number, event)
     assert fingerprint(said) == fingerprint(run.said)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.core.commands import Send
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, Received, Started
@@ -25,7 +26,8 @@ class Run:
     """A core with a trainer on host `home`, and instances wherever they are put."""
 
     def __init__(self, fan_out=2):
-        self.core = Core(Config.model_validate({"weights": {"fan_out": fan_out}}))
+        config = Config.model_validate({"weights": {"fan_out": fan_out}})
+        self.core = Core(config, load_strategies(config))
         self.now, self.count = 0.0, 0
         self.pulls: dict[str, Pull] = {}  # told and not answered, by peer
         self.served: set[str] = set()

@@ -30,9 +30,14 @@ def full_of_doubt(work, instances, settings):
     return None if settings.mu == 0.75 else instances[0].index
 
 
+def averse_to_interruption(work, instances, settings):
+    """Tells by its answer whether it was given knobs that `staleness` calls otherwise."""
+    return None if settings.keeps_kv and not settings.uses_prediction else instances[0].index
+
+
 def of(agreements, name):
-    """The decisions of routing, or of pulling, whatever part of the core takes them."""
-    return next(found for key, found in agreements.items() if key.rpartition(".")[2] == name)
+    """The decisions of routing, or of pulling, by their field of `Strategies`."""
+    return agreements[name]
 
 
 def shadowed(path, *changes):
@@ -53,7 +58,7 @@ def test_a_strategy_agrees_with_itself(run_dir):
     assert verdict.is_equal
     assert verdict.finished
     assert of(agreements, "route").decisions >= verdict.commands["Route"]
-    assert of(agreements, "choose").decisions > 0
+    assert of(agreements, "synchronize").decisions > 0
     assert sum(agreement.different for agreement in agreements.values()) == 0
 
 
@@ -67,7 +72,7 @@ def test_another_one_is_compared_at_each_decision_and_the_run_stays_as_it_was(ru
     first = route.first[0]
     assert (first.chosen, first.other) == (1, 2)
     assert first.about.startswith("group ")
-    assert of(agreements, "choose").different == 0
+    assert of(agreements, "synchronize").different == 0
 
 
 def test_it_is_asked_with_its_own_knobs(run_dir):
@@ -76,9 +81,15 @@ def test_it_is_asked_with_its_own_knobs(run_dir):
     assert {difference.other for difference in of(agreements, "route").first} == {None}
 
 
+def test_a_knob_that_strategies_know_by_another_name_is_its_own_too(run_dir):
+    changes = (f"staleness.routing={__name__}:averse_to_interruption",)
+    _, agreements = shadowed(run_dir, *changes, "staleness.keep_kv=true", "staleness.length_prediction=false")
+    assert {difference.other for difference in of(agreements, "route").first} == {None}
+
+
 def test_the_order_in_which_instances_pull_is_no_difference(run_dir):
     _, agreements = shadowed(run_dir, f"staleness.synchronization={__name__}:backwards")
-    assert of(agreements, "choose").decisions > of(agreements, "choose").different == 0
+    assert of(agreements, "synchronize").decisions > of(agreements, "synchronize").different == 0
 
 
 def test_admission_is_told_by_what_is_in_the_system(run_dir):

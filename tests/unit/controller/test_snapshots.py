@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.config.strategies import load_strategies
 from controller.core.commands import ReportStep
 from controller.core.core import Core
 from controller.durability import snapshots
@@ -128,7 +129,8 @@ def test_snapshots_come_by_events_or_bytes_and_take_a_hundredth_of_the_time(tmp_
     assert not made.is_due(events=9, journal_bytes=0, now=0.0)
     assert made.is_due(events=1, journal_bytes=0, now=0.0)
     with store.transaction():
-        made.take(Core(Photographed(tmp_path / "run.db").config), number=1, now=0.0)
+        config = Photographed(tmp_path / "run.db").config
+        made.take(Core(config, load_strategies(config)), number=1, now=0.0)
     assert not made.is_due(events=snapshots.EVENTS, journal_bytes=0, now=99 * made.pause_s)
     assert made.is_due(events=0, journal_bytes=0, now=101 * made.pause_s)
     again = Snapshots(store, is_compact=False)

@@ -5,7 +5,7 @@ from test_core import Run
 
 from controller.config.models import Config
 from controller.config.rules import cross_field_problems
-from controller.core.core import Core
+from controller.config.strategies import load_strategies
 from controller.core.events import PromptsRead, WorkerExited
 from controller.durability.core_image import Freezer, thaw
 from protocol import messages
@@ -123,7 +123,7 @@ def test_a_core_that_was_frozen_amid_a_batch_goes_on_alike():
     run, routes = started()
     complete(run, routes[1])
     image = Freezer().freeze(run.core)
-    again = thaw(image, Core(run.config))
+    again = thaw(image, load_strategies(run.config))
     assert again.training.feed.ahead == [1]
     assert Freezer().freeze(again) == image
     run.core = again

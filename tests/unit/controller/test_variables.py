@@ -5,6 +5,7 @@ import yaml
 
 from controller.config.load import load_config
 from controller.config.models import Config
+from controller.config.strategies import load_strategies
 from controller.config.variables import NotExpanded, expand
 from controller.core.core import Core, worker_settings
 from controller.host.resume import _refuse_changes
@@ -124,7 +125,7 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
     shell.directory = RunDirectory(config)
     try:
         shell._weights_key = None
-        core = Core(shell._written, run_dir=str(shell.directory.path))
+        core = Core(shell._written, load_strategies(shell._written), run_dir=str(shell.directory.path))
         assert SECRET not in repr(shell._facts())
         assert SECRET not in core.settings.model_dump_json()
         assert SECRET not in core.state.config.model_dump_json()

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from controller.check.strategies import try_strategy
+from controller.config.strategies import load_strategies, load_strategy
 from controller.durability.core_image import Freezer, thaw
 from protocol.errors import ConfigError, PluginError
-from strategies.select import STRATEGIES, select
-from strategies.trial import SETTINGS, SITUATIONS, try_out
+from strategies.kinds import STRATEGIES
+from strategies.trial import SETTINGS, SITUATIONS
 from strategies.views import InstanceView, RunningView, Settings, SyncView, WorkView
 from tests.unit.controller.answered_run import AnsweredRun
 
@@ -49,7 +51,8 @@ def own(tmp_path, monkeypatch) -> Callable[..., str]:
 
 def answering(own: Callable[..., str], field: str, answer: str) -> Any:
     code = f"import numpy as np\nimport random\ndef decide({PARAMETERS[field]}):\n    return {answer}\n"
-    return select(field, own(code))
+    strategy = load_strategy(field, own(code))
+    return strategy.choose if field == "routing" else strategy
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_an_error_in_a_library_is_blamed_on_the_line_that_called_it(own):
     code = "import json\n\n\ndef decide(rewards):\n    return helper()\n\n\n"
     code += "def helper():\n    return json.loads('')\n"
     with pytest.raises(PluginError, match=r"mine_0\.py, line 9\) raised JSONDecodeError"):
-        select("filter", own(code))((1.0,))
+        load_strategy("filter", own(code))((1.0,))
 
 
 def test_the_arguments_are_told_by_their_shapes(own):
@@ -142,34 +145,34 @@ def test_the_arguments_are_told_by_their_shapes(own):
 )
 def test_what_can_never_be_called_is_refused_before_the_run(own, code, words):
     with pytest.raises(ConfigError, match=words):
-        select("filter", own(code))
+        load_strategy("filter", own(code))
 
 
 def test_objects_with_a_call_and_parts_of_functions_are_strategies_too(own):
     called = "class Rule:\n    def __call__(self, rewards):\n        return rewards[9]\n\n\ndecide = Rule()\n"
     with pytest.raises(PluginError, match=r"Rule\.__call__ \(.*mine_0\.py, line 3\) raised IndexError"):
-        select("filter", own(called))((1.0,))
+        load_strategy("filter", own(called))((1.0,))
     partial = "from functools import partial\ndef by(least, rewards):\n    return rewards[9]\n"
     partial += "decide = partial(by, 1)\n"
     with pytest.raises(PluginError, match=r"by \(.*mine_1\.py, line 3\) raised IndexError"):
-        select("filter", own(partial))((1.0,))
+        load_strategy("filter", own(partial))((1.0,))
 
 
 def test_the_order_of_a_routing_is_held_to_its_promise_too(own):
     code = "def decide(work, instances, settings):\n    return instances[0].index\n\n\n"
     code += "def least(instance, settings):\n    return {} \ndecide.order = least\n"
-    assert select("routing", own(code.format("(1, 2.5)"))).order(INSTANCES[0], SETTINGS) == (1, 2.5)
+    assert load_strategy("routing", own(code.format("(1, 2.5)"))).order(INSTANCES[0], SETTINGS) == (1, 2.5)
     with pytest.raises(
         PluginError, match=r"staleness\.routing \(its `order`\): least \(.*line 6\) raised NameError"
     ):
-        select("routing", own(code.format("nothing"))).order(INSTANCES[0], SETTINGS)
+        load_strategy("routing", own(code.format("nothing"))).order(INSTANCES[0], SETTINGS)
     with pytest.raises(PluginError, match="answered None, which is no number"):
-        select("routing", own(code.format("None"))).order(INSTANCES[0], SETTINGS)
+        load_strategy("routing", own(code.format("None"))).order(INSTANCES[0], SETTINGS)
 
 
 def test_built_in_strategies_are_not_wrapped():
-    assert select("routing", "round_robin").__module__ == "strategies.routing"
-    assert not hasattr(select("routing", "round_robin"), "__wrapped__")
+    assert load_strategy("routing", "round_robin").choose.__module__ == "strategies.routing"
+    assert not hasattr(load_strategy("routing", "round_robin").choose, "__wrapped__")
 
 
 def test_a_failing_strategy_comes_through_a_step_of_the_core_as_its_own_error(own, tmp_path):
@@ -202,9 +205,9 @@ def test_a_core_with_strategies_of_ones_own_is_frozen_and_thawed(own, tmp_path):
     run = AnsweredRun(tmp_path / "run.db", routing=routing, admission=admission)
     run.to_the_end(max_events=40)
     image = Freezer().freeze(run.core)
-    thawed = thaw(image, type(run.core)(run.config, run_dir="somewhere"))
+    thawed = thaw(image, load_strategies(run.config))
     assert Freezer().freeze(thawed) == image
-    assert thawed.dispatch.route(*ARGUMENTS["routing"]) == 3
+    assert thawed.state.strategies.route.choose(*ARGUMENTS["routing"]) == 3
 
 
 # -- the trial that `check` makes ----------------------------------------------------------------------------
@@ -212,8 +215,9 @@ def test_a_core_with_strategies_of_ones_own_is_frozen_and_thawed(own, tmp_path):
 
 @pytest.mark.parametrize("field", SITUATIONS)
 def test_the_built_in_strategies_pass_their_own_trial(field):
-    for function in STRATEGIES[field].values():
-        said = list(try_out(field, f"{function.__module__}:{function.__name__}"))
+    for strategy in STRATEGIES[field].values():
+        function = strategy.choose if field == "routing" else strategy
+        said = list(try_strategy(field, f"{function.__module__}:{function.__name__}"))
         assert [text for level, text in said if level == "error"] == []
         assert [text for _, text in said if "changed" in text or "very same" in text] == []
 
@@ -223,7 +227,7 @@ def test_answers_that_differ_and_changed_arguments_are_noted(own):
     code += "    instances.sort(key=lambda i: i.running)\n"
     code += "    free = [i.index for i in instances if i.running < i.capacity]\n"
     code += "    return free[next(TURNS) % len(free)] if free else None\n"
-    said = list(try_out("routing", own(code)))
+    said = list(try_strategy("routing", own(code)))
     assert {level for level, _ in said} == {"note"}
     assert any("changed a list that it was given" in text for _, text in said)
     assert any("to the very same" in text for _, text in said)
@@ -232,12 +236,14 @@ def test_answers_that_differ_and_changed_arguments_are_noted(own):
 def test_a_memory_between_two_calls_is_noted(own):
     code = "class Turn:\n    n = 0\n    def __call__(self, work, instances, settings):\n        self.n += 1\n"
     code += "        return instances[self.n % len(instances)].index\n\n\ndecide = Turn()\n"
-    assert any("to the very same" in text for _, text in try_out("routing", own(code)))
+    assert any("to the very same" in text for _, text in try_strategy("routing", own(code)))
 
 
 def test_a_choice_without_room_is_noted(own):
     said = list(
-        try_out("routing", own("def decide(work, instances, settings):\n    return instances[0].index\n"))
+        try_strategy(
+            "routing", own("def decide(work, instances, settings):\n    return instances[0].index\n")
+        )
     )
     assert [level for level, _ in said] == ["note"]
     assert "has_room" in said[0][1]

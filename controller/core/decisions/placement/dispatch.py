@@ -20,9 +20,7 @@ from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
-from strategies.admission import window_rule
-from strategies.routing import Order, has_room
-from strategies.select import select
+from strategies.routing import has_room
 from strategies.views import AdmissionView, InstanceView, WorkView
 
 ROUTES_PER_STEP = 128  # then other events have their turn
@@ -44,12 +42,6 @@ class Dispatch:
 
     def __init__(self, state: RunState) -> None:
         self.state = state
-        staleness = state.config.staleness
-        self.route = select("routing", staleness.routing)
-        self._order: Order | None = getattr(self.route, "order", None)
-        self.admit = select("admission", staleness.admission)
-        if staleness.admission == "window":
-            self.admit = window_rule(staleness.in_flight_batches)
         self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
         self._shortlist = Shortlist()
@@ -117,7 +109,7 @@ class Dispatch:
         newest = self.state.versions.newest
         if newest is None or not self.waiting:
             return 0
-        room = min(len(self.waiting), self.admit(self.admission_view(), self._batches))
+        room = min(len(self.waiting), self._admitted())
         return max(0, min(room, self.state.ledger.headroom(newest.policy_version)))
 
     def admission_view(self) -> AdmissionView:
@@ -147,7 +139,7 @@ class Dispatch:
         ledger, newest = self.state.ledger, self.state.versions.newest
         if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
             return False
-        is_shut = bool(self.waiting) and self.admit(self.admission_view(), self._batches) <= 0
+        is_shut = bool(self.waiting) and self._admitted() <= 0
         return is_shut and not ledger.is_ready()
 
     def settled_views(self) -> list[InstanceView]:
@@ -171,6 +163,10 @@ class Dispatch:
         )
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _admitted(self) -> int:
+        """Groups that the admission rule lets start now."""
+        return self.state.strategies.admit(self.admission_view(), self._batches)
 
     @property
     def _batches(self) -> float | str:
@@ -220,7 +216,8 @@ class Dispatch:
     def _look_at(self, instance: Instance) -> None:
         number, version = instance.number, instance.next_version
         view = self._views[number] = self.view(instance)
-        liking = self._order(view, self.state.strategy_settings) if self._order else 0
+        order = self.state.strategies.route.order
+        liking = order(view, self.state.strategy_settings) if order else 0
         self._shortlist.put(number, version, (view.running >= view.capacity, liking))
 
     def forget(self, instance: Instance) -> None:
@@ -245,7 +242,7 @@ class Dispatch:
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
             queued = self.state.queue.peek(version, reach)
             if queued is None:
-                if self.waiting and self.admit(self.admission_view(), self._batches) > 0:
+                if self.waiting and self._admitted() > 0:
                     group = self.state.groups[self.waiting[0]]
                     opening = Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens)
                     yield Head(opening, True, version)
@@ -282,9 +279,10 @@ class Dispatch:
         away = self._number(trajectory.left)
         elsewhere = [view for view in shown if view.index != away] if away >= 0 else shown
         settings = self.state.strategy_settings
-        index = self.route(work, elsewhere, settings) if elsewhere else None
+        choose = self.state.strategies.route.choose
+        index = choose(work, elsewhere, settings) if elsewhere else None
         if index is None and len(elsewhere) < len(shown):
-            index = self.route(work, shown, settings)
+            index = choose(work, shown, settings)
         if index is None:
             return None
         assert any(view.index == index for view in shown), f"routing chose {index}, which may not run it"
@@ -297,7 +295,7 @@ class Dispatch:
 
     def _candidates(self, head: Head, work: WorkView, siblings: list[int]) -> list[int]:
         """Of each version, those with room that routing likes best; where many have none, the freest."""
-        if self._order is None:
+        if self.state.strategies.route.order is None:
             return sorted(self._views)
 
         def suits(number: int) -> bool:

@@ -15,7 +15,6 @@ from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.ids import TrajectoryId
 from protocol.messages import InstanceStatus, Interrupt
-from strategies.select import select
 from strategies.views import RunningView
 
 FULL = 0.9  # share of the KV cache in use, above which what waits in an engine waits for KV
@@ -27,10 +26,13 @@ class Moves:
     def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
         self.state = state
         self.coordination, self.dispatch = coordination, dispatch
-        self.is_off = state.config.staleness.migration == "none"
-        self.migrate = select("migration", state.config.staleness.migration)
         self._decided_at = 0.0
         self._decided_after = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing moves by a strategy."""
+        return self.state.config.staleness.migration == "none"
 
     def run(self) -> None:
         """Migrate, at most every `decide_s`; nothing moves while everything is about to."""
@@ -39,7 +41,7 @@ class Moves:
         self._decided_at, self._decided_after = self.state.now, self.state.events
         views = self.dispatch.settled_views()
         running = _Running(self.state)
-        chosen = self.migrate(views, running, self.state.strategy_settings)
+        chosen = self.state.strategies.migrate(views, running, self.state.strategy_settings)
         self._interrupt([running.trajectory(index) for index in chosen], "migrations")
 
     def _is_due(self) -> bool:

@@ -29,7 +29,6 @@ from protocol.messages import (
     ScoreItem,
 )
 from strategies.advantages import advantages
-from strategies.select import select
 
 ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
 FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
@@ -46,7 +45,6 @@ class Scoring:
         self.state = state
         self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
         self.evaluation = evaluation
-        self.keep = select("filter", state.config.staleness.filter)
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
         self._read_until = self._next_release = (
@@ -171,7 +169,7 @@ class Scoring:
             self.evaluation.on_scored(group)
             return
         self._failures_in_a_row = 0
-        if not self.keep(group.rewards):
+        if not self.state.strategies.keep(group.rewards):
             self.coordination.abort(group, "filtered")
             self._count_filtered(group)
             return

@@ -15,7 +15,6 @@ from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.messages import Interrupt, Pull
 from strategies.cost_model import prefill_s
-from strategies.select import select
 from strategies.views import SyncView
 
 
@@ -27,7 +26,6 @@ class Pulls:
     ) -> None:
         self.state = state
         self.dispatch, self.fan_out, self.evaluations = dispatch, fan_out, evaluations
-        self.choose = select("synchronization", state.config.staleness.synchronization)
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
         self._decided_after = 0
@@ -48,7 +46,8 @@ class Pulls:
             return
         useful = self._useful({instance.policy_version for instance in behind})
         views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
-        numbers = set(self.choose(views, self.state.refresh_settings(self.dispatch.admissible())))
+        settings = self.state.refresh_settings(self.dispatch.admissible())
+        numbers = set(self.state.strategies.synchronize(views, settings))
         self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:

@@ -100,12 +100,12 @@ def test_the_core_that_goes_on_knows_what_the_run_knew_and_keeps_its_invariants(
         moment = reach(recording, 10.0)
         core, groups = moment.core, dict(moment.core.state.groups)
         other = recording.make_core(other_config(own, "areal", []))
-        exchange(core, recording.make_core(own), other)
+        exchange(core, other)
     assert core.state.groups == groups
     assert core.state.config is other.state.config
     assert type(core.state.ledger) is type(other.state.ledger)
     assert core.state.ledger.train_version == core.state.steps + bool(core.training.batch)
-    assert core.dispatch.route is other.dispatch.route
+    assert core.state.strategies is other.state.strategies
     assert core.moves.is_off
     core.state.ledger.check()
 

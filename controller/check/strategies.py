@@ -1,0 +1,27 @@
+"""A trial of the user's strategy, in a process of its own: it is imported, and called on made-up situations.
+
+`launch.py check` asks it by `protocol.asking`: `{"field": "routing", "name": "mine.py:route"}`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from controller.config.strategies import load_strategy
+from protocol.errors import ConfigError, PluginError
+from strategies.own import GOES_ON
+from strategies.trial import try_out
+
+Remarks = Iterator[tuple[str, str]]
+
+
+def try_strategy(field: str, name: str) -> Remarks:
+    """("error" or "note", text) on the strategy at the import path `name`, called as `staleness.FIELD` is."""
+    try:
+        for text in [*try_out(field, load_strategy(field, name))]:
+            yield "note", text
+    except (ConfigError, PluginError) as error:
+        yield "error", str(error).removeprefix(f"staleness.{field}: ").replace(GOES_ON, "")
+
+
+def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What `try_strategy` says of the question's strategy."""
+    return list(try_strategy(question["field"], question["name"]))

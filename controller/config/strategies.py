@@ -1,0 +1,34 @@
+"""Loads the strategies that a configuration names: built in, or the user's, held to its promise.
+
+Invariant: only here is a strategy found by its name; who makes a core hands in what is loaded here.
+"""
+
+from typing import Any
+
+from controller.config.models import Config
+from protocol.importing import load_object
+from strategies.admission import window_rule
+from strategies.kinds import STRATEGIES, Strategies, hold
+
+
+def load_strategies(config: Config) -> Strategies:
+    """One of each kind. Raises: ConfigError if one cannot be imported, or cannot be called as it will be."""
+    staleness = config.staleness
+    is_window = staleness.admission == "window"
+    return Strategies(
+        route=load_strategy("routing", staleness.routing),
+        admit=(
+            window_rule(staleness.in_flight_batches)
+            if is_window
+            else load_strategy("admission", staleness.admission)
+        ),
+        migrate=load_strategy("migration", staleness.migration),
+        synchronize=load_strategy("synchronization", staleness.synchronization),
+        keep=load_strategy("filter", staleness.filter),
+    )
+
+
+def load_strategy(field: str, name: str) -> Any:
+    """The strategy that the key `staleness.FIELD` names. Raises: ConfigError."""
+    built_in = STRATEGIES[field]
+    return built_in[name] if name in built_in else hold(field, load_object(name))

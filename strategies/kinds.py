@@ -1,0 +1,92 @@
+"""The kinds of strategies: what is built in of each, and what one of the user's has to promise.
+
+Invariant: nothing here finds one by its name: controller/config/strategies.py does, and hands it to a core.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strategies import own
+from strategies.admission import ADMISSIONS, Admission
+from strategies.filtering import FILTERS, Filter
+from strategies.migration import MIGRATIONS, Migration
+from strategies.own import Promise, held
+from strategies.routing import ROUTINGS, Routing
+from strategies.synchronization import SYNCHRONIZATIONS, Synchronization
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """What the core of one run decides by: built by its host, and handed in."""
+
+    route: Routing
+    admit: Admission
+    migrate: Migration
+    synchronize: Synchronization
+    keep: Filter
+
+
+STRATEGIES: dict[str, Mapping[str, Any]] = {
+    "routing": ROUTINGS,
+    "synchronization": SYNCHRONIZATIONS,
+    "migration": MIGRATIONS,
+    "admission": ADMISSIONS,
+    "filter": FILTERS,
+}
+"""What is built in, by the key of `staleness` that names it."""
+
+PROMISES = {
+    "routing": Promise(
+        ("work", "instances", "settings"),
+        "the `index` of one of these instances, or None to leave the work queued",
+        "strategies/routing.py",
+        own.index,
+    ),
+    "synchronization": Promise(
+        ("instances", "settings"),
+        "a list of the `index` of those that pull now, or []",
+        "strategies/synchronization.py",
+        own.indices,
+    ),
+    "migration": Promise(
+        ("instances", "running", "settings"),
+        "a list of the `index` of the trajectories that move, or []",
+        "strategies/migration.py",
+        own.moves,
+    ),
+    "admission": Promise(
+        ("view", "batches"),
+        "how many groups may start now, a number",
+        "strategies/admission.py",
+        own.amount,
+    ),
+    "filter": Promise(
+        ("rewards",),
+        "True to train on the group, or False to drop it",
+        "strategies/filtering.py",
+        own.verdict,
+    ),
+}
+ORDER = Promise(
+    ("instance", "settings"),
+    "a number or a tuple of numbers, smallest first",
+    "strategies/routing.py",
+    own.sort_key,
+)
+
+
+def hold(field: str, strategy: Any) -> Any:
+    """A strategy of the user's for the key `staleness.FIELD`, held to its promise. Raises: ConfigError.
+
+    A routing is a `Routing`, or a function that may carry an attribute `order`.
+    """
+    key = f"staleness.{field}"
+    if field != "routing":
+        return held(strategy, PROMISES[field], key=key)
+    choose = strategy.choose if isinstance(strategy, Routing) else strategy
+    order = getattr(strategy, "order", None)
+    return Routing(
+        held(choose, PROMISES[field], key=key),
+        None if order is None else held(order, ORDER, key=f"{key} (its `order`)"),
+    )
