@@ -6,7 +6,7 @@ from controller.core.commands import Finish, ReportEvaluation
 from controller.core.events import HeldOutRead
 from controller.core.state.groups import FIRST_EVALUATION_GROUP as FIRST
 from protocol import messages
-from protocol.messages import Attach, Delta, Generated
+from protocol.messages import Attach
 
 LAZY = {"max_staleness": 3, "mu": 0.0, "synchronization": "every_few", "sync_steps": 9}
 

@@ -52,8 +52,8 @@ class Pulls:
         self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:
-        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way. What
-        has tokens of a version already goes on at that one or a newer."""
+        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
+        What has tokens of a version already goes on at that one or a newer."""
         wanted = self.evaluations.evaluation.wanted
         if wanted is None or self.state.versions.is_lost(wanted.policy_version):
             return
