@@ -57,10 +57,13 @@ TEXTS = (
     "d1", "x" * 201, "y" * 70_000, "\x1b[2J", "a\nb", "\u202eab", "skipped_steps", "logprob_gap_p99",
 )  # fmt: skip
 LIMITS: dict[str, float] | None = (
-    {"answer_s": 5.0, "token_s": 20.0, "pull_s": 10.0, "step_s": 20.0, "ready_s": 20.0, "end_s": 20.0}
+    {
+        "answer_s": 5.0, "token_s": 20.0, "pull_s": 10.0, "step_s": 20.0, "ready_s": 20.0, "end_s": 20.0,
+        "absent_s": 120.0,
+    }
     if "limits" in Config.model_fields
     else None
-)
+)  # fmt: skip
 STUCK_EVENTS = 600  # without progress, after which a liar that says nothing wrong is closed
 FAREWELLS = (messages.Beat, messages.Detach, messages.WorkerFailed)  # there is nothing to lie about
 ENDINGS = ("", "stop", "length", "interrupt", "never")

@@ -23,7 +23,7 @@ from controller.durability.store import Durability, Store
 from controller.host.resume import read_past
 from controller.host.stepper import Stepper
 from protocol.errors import RemoteError
-from protocol.messages import Beat, Close, Drain, Message, Reattach, Role, Welcome
+from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.wire.codec import Packet, decode, encode
 from tests.support.scripted import (
     VOCABULARY,
@@ -36,7 +36,7 @@ from tests.support.scripted import (
     ScriptedTrainer,
 )
 
-HANG_S = 600.0  # of virtual time in which nobody says anything but that he is alive
+HANG_S = 800.0  # of virtual time in which nobody says anything but that he is alive; the longest limit is 780
 MAX_EVENTS = 30_000
 TURN = 4  # events at most
 HELD_OUT = 2  # prompts
@@ -95,6 +95,8 @@ class ScriptedRun:
         self.inbox: deque[tuple[Event, Frames]] = deque()
         self.workers: dict[str, Scripted] = {}  # by peer
         self.heard_s = 0.0  # when somebody said more than that he is alive
+        self._beaten_s = 0.0
+        self._attached: set[str] = set()  # peers
         self._read = 0
         past = read_past(path.parent, config) if path.exists() else None
         self.store = Store(path, durability=durability)
@@ -135,16 +137,21 @@ class ScriptedRun:
                 self.heard_s = self.now
             try:
                 packet = decode(encode(Packet(1, 0, message, frames)), vocabulary=VOCABULARY)
+                if isinstance(message, Attach) and peer in self._attached:
+                    raise RemoteError("A worker must not say Attach here.")
             except RemoteError as error:
                 known = self.workers.pop(peer, None)
                 if known is not None:
                     self.inbox.append((PeerFaulted(peer, str(error)), ()))
                 return
+            self._attached.add(peer)
             self.inbox.append((Received(peer, packet.message), packet.frames))
 
     def run(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Until the run is over, or so. Raises: Hang; whatever the core or the store raises."""
         while self.end is None and not until():
+            if self.now >= self._beaten_s + self.config.controller.lease_s / 4:
+                self._beat()
             if self.inbox:
                 size = self._rng.randrange(1, TURN + 1)
                 self.turn([self.inbox.popleft() for _ in range(min(size, len(self.inbox)))])
@@ -186,9 +193,14 @@ class ScriptedRun:
             waiting, due = self.core.snapshot().waiting_for, self.now - self.heard_s
             raise Hang(f"Nobody has said anything for {due:.0f} s; the run waits for {waiting}.")
         self.now = max(self.now, min(deadline, self.now + self.config.controller.lease_s / 4))
-        self.inbox += [(Received(peer, Beat()), ()) for peer in self.workers]
+        self._beat()
         if self.now >= deadline:
             self.inbox.append((events.Tick(), ()))
+
+    def _beat(self) -> None:
+        """Everybody is alive, however busy the controller is with others."""
+        self._beaten_s = self.now
+        self.inbox += [(Received(peer, Beat()), ()) for peer in self.workers]
 
     def _execute(self, command: Command) -> None:
         match command:

@@ -40,6 +40,14 @@ class DispatchQueue:
         """Whether anything may be queued that has no token yet."""
         return UNSTARTED in self._levels
 
+    def newest_level(self) -> int:
+        """The newest version that anything here has a token of; -1 if nothing has one."""
+        for version in sorted(self._levels, reverse=True):
+            if self._first(version) is not None:
+                return version
+            del self._levels[version]
+        return UNSTARTED
+
     def peek(self, policy_version: int, reach: int = ANY) -> Trajectory | None:
         """The next that may run under this version, left in place: what has begun under it or an older one,
         and what has not if its group is due by `reach` (see `Ledger.reach`)."""

@@ -51,11 +51,15 @@ class Pulls:
         self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:
-        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way."""
+        """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
+        What has tokens of a version already goes on at that one or a newer."""
         wanted = self.evaluations.evaluation.wanted
         if wanted is None or self.state.versions.is_lost(wanted.policy_version):
             return
-        if any(map(self.evaluations.may_run, self.state.registry.instances())):
+        able = filter(self.evaluations.may_run, self.state.registry.instances())
+        newest = max((instance.next_version for instance in able), default=None)
+        begun = self.state.held_out_queue.newest_level()
+        if newest is not None and newest >= min(begun, wanted.policy_version):
             return
         staleness = self.state.config.staleness
         may_run_on = staleness.partial_rollout or staleness.keep_kv
