@@ -182,7 +182,8 @@ def test_work_that_fits_no_instance_goes_to_the_largest_when_that_is_idle_and_it
 @pytest.mark.parametrize("full", [4, 40])  # of 40, more than are looked at one by one
 def test_the_shortlist_does_not_hide_instances_with_room(full):
     """Instances with a free row and no KV look best to typical work; two have room for long work."""
-    run = Run(instances=0, prompts=2 * full + 16, group_size=1, response=400, batch_groups=2 * full, staleness={
+    supply = {"prompts": 2 * full + 16, "batch_groups": 2 * full}
+    run = Run(instances=0, group_size=1, response=400, **supply, staleness={
         "max_staleness": 2, "mu": 0.0, "length_prediction": False, "in_flight_batches": "all",
     })  # fmt: skip
     run.join("donor", capacity=2, kv_tokens=9000, version=0)
