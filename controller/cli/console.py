@@ -1,8 +1,8 @@
 """What a person sees of a run: progress from the first second, one line per train step, and a verdict.
 
 Invariants: nothing here decides; on a terminal the last line is a live bar, one for each phase, and a train
-step takes one line; elsewhere every line is plain text without control characters; a warning is said in
-words, once.
+step takes one line; elsewhere every line is plain text; what others have written (sources and rows of data,
+workers) gives a terminal no orders on either; a warning is said in words, once.
 """
 
 import math
@@ -15,6 +15,8 @@ from rich.console import Console as Terminal
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 from rich.text import Text
+
+from protocol.plain_text import plain, plain_line
 
 PLAIN_PROGRESS_S = 5.0  # between two plain lines about one and the same activity
 MEMORY = 2 / 11  # weight of the last step in the pace: about ten steps count
@@ -181,7 +183,7 @@ class PlainConsole:
         write: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._write = write or (lambda line: print(line, flush=True))
+        self._print = write or (lambda line: print(line, flush=True))
         self._steps, self._clock = steps, clock
         self._pace = _Pace(steps, clock)
         self._last: tuple[str, float] | None = None  # activity, when it was last told of
@@ -209,6 +211,9 @@ class PlainConsole:
 
     def close(self) -> None:
         pass
+
+    def _write(self, line: str) -> None:
+        self._print(plain(line))
 
 
 class RichConsole:
@@ -238,7 +243,7 @@ class RichConsole:
         share = fraction or None  # at 0 nobody knows yet how long it takes: a spinner, and a bar that pulses
         count = "" if share is None else f"{share:.0%}"
         self._bar.update(
-            task, description=text, total=None if share is None else 1.0, completed=share or 0.0,
+            task, description=plain_line(text), total=None if share is None else 1.0, completed=share or 0.0,
             count=count, refresh=True,
         )  # fmt: skip
         if phase == "workers" and fraction == 1.0:
@@ -250,7 +255,7 @@ class RichConsole:
         width = max(self._terminal.width, LEAST_WIDTH)
         line = step_line(metrics, steps=self._steps, remaining_s=remaining_s, width=width)
         self._show_step(step, remaining_s)
-        self._terminal.print(Text(line), soft_wrap=True)
+        self._print(line)
 
     def _show_step(self, step: int, remaining_s: float | None) -> None:
         task = self._begin("training")
@@ -271,18 +276,21 @@ class RichConsole:
         return self._task
 
     def evaluation(self, metrics: Metrics) -> None:
-        self._terminal.print(Text(evaluation_line(metrics), style="cyan"), soft_wrap=True)
+        self._print(evaluation_line(metrics), style="cyan")
 
     def warn(self, text: str) -> None:
-        self._terminal.print(Text(f"warning: {brief(text)}", style="yellow"), soft_wrap=True)
+        self._print(f"warning: {brief(text)}", style="yellow")
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         self.close()
         for line in verdict_lines(summary, run_dir):
-            self._terminal.print(Text(line), soft_wrap=True)
+            self._print(line)
 
     def close(self) -> None:
         self._bar.stop()
+
+    def _print(self, line: str, *, style: str = "") -> None:
+        self._terminal.print(Text(plain(line), style=style), soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:

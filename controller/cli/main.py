@@ -30,6 +30,7 @@ from controller.controller import Controller
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from protocol.errors import ConfigError, StaleFlowError
+from protocol.plain_text import plain
 from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> int:
     except SystemExit as end:  # typer's way to say how it went
         return int(end.code or 0)
     except StaleFlowError as error:
-        print(error, file=sys.stderr)
+        print(plain(str(error)), file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return STOPPED_AT_ONCE

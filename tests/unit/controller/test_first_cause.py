@@ -6,7 +6,7 @@ import pytest
 from controller.cli.console import brief
 from controller.core.commands import Finish, Warn
 from controller.core.events import PeerFaulted, Tick, WorkerExited
-from protocol.messages import Attach, Welcome, WorkerFailed
+from protocol.messages import Attach, Beat, Welcome, WorkerFailed
 from tests.unit.controller.test_core import Run
 
 FAULT = "Ready is malformed at policy_version: Input should be greater than or equal to 0"
@@ -78,6 +78,17 @@ def test_what_a_worker_said_before_it_left_is_why_it_is_started_again():
     run.say("rollout-0", WorkerFailed("The engine failed with OSError: no such device.\nTraceback: ..."))
     run.killed()
     assert run.told[-1] == "rollout-0: The engine failed with OSError: no such device. It is started again."
+
+
+def test_what_follows_from_the_first_cause_does_not_take_its_place():
+    run = Failing()
+    run.killed()
+    peer = run.next_life()
+    while run.core.state.registry.local["rollout-0"].deadline is not None:
+        run.say(peer, Beat(), at=run.now + 1.0)
+    run.do(PeerFaulted(peer, FAULT))  # in what it had said before it was ended
+    run.killed()
+    assert run.told[-1].startswith("rollout-0: rollout-0 was not ready "), run.told
 
 
 def test_of_two_workers_the_first_to_be_given_up_is_the_cause():

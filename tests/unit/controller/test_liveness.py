@@ -179,18 +179,20 @@ def test_work_that_fits_no_instance_goes_to_the_largest_when_that_is_idle_and_it
     assert run.routes[0, 0][0] == "small"
 
 
-def test_the_shortlist_does_not_hide_instances_with_room():
-    """Four instances with a free row and no KV look best to typical work; two have room for long work."""
-    run = Run(instances=0, prompts=40, group_size=1, response=400, batch_groups=8, staleness={
+@pytest.mark.parametrize("full", [4, 40])  # of 40, more than are looked at one by one
+def test_the_shortlist_does_not_hide_instances_with_room(full):
+    """Instances with a free row and no KV look best to typical work; two have room for long work."""
+    supply = {"prompts": 2 * full + 16, "batch_groups": 2 * full}
+    run = Run(instances=0, group_size=1, response=400, **supply, staleness={
         "max_staleness": 2, "mu": 0.0, "length_prediction": False, "in_flight_batches": "all",
     })  # fmt: skip
     run.join("donor", capacity=2, kv_tokens=9000, version=0)
     donated = list(run.core.state.registry.workers["donor"].running)
-    for i in range(4):
+    for i in range(full):
         run.join(f"full-{i}", capacity=2, kv_tokens=310, version=0)
     for i in range(2):
         run.join(f"room-{i}", capacity=9, kv_tokens=9000, version=0)
-    for peer in [f"full-{i}" for i in range(4)]:
+    for peer in [f"full-{i}" for i in range(full)]:
         first, *others = list(run.core.state.registry.workers[peer].running)
         for id in others:
             run.finish(*id, tokens=1)

@@ -1,7 +1,13 @@
-"""What workers write reaches people without a terminal's orders, and readable."""
+"""What workers and rows of data write reaches people without a terminal's orders, and readable."""
 
+import io
+
+import pytest
+from rich.console import Console as Terminal
 from test_core import Run
 
+from controller.cli.console import PlainConsole, RichConsole
+from controller.cli.main import main
 from controller.core.commands import Finish, Warn
 from controller.host.supervisor import _Log
 from protocol import messages
@@ -9,6 +15,7 @@ from protocol.messages import Message
 from protocol.wire.codec import from_fields, to_fields
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
+AS_SHOWN = r"\x1b]0;pwned\x07\x1b[2J"
 TRACEBACK = 'Traceback (most recent call last):\n  File "reward.py", line 3\nValueError: '
 
 
@@ -54,3 +61,30 @@ def test_nor_the_end_of_a_workers_log(tmp_path):
     words = taken.last_words()
     assert words.endswith(r"ValueError: \x1b]0;pwned\x07\x1b[2J")
     assert "100 %\nTraceback" in words
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_nor_do_data_sources_and_rows_of_the_user_on_the_console(is_terminal):
+    out = io.StringIO()
+    console = (
+        RichConsole(Terminal(file=out, force_terminal=True, color_system=None, width=200), steps=2)
+        if is_terminal
+        else PlainConsole(steps=2, write=lambda line: print(line, file=out))
+    )
+    figures = {"prompts": 2, "pass@1": 0.5, "reward/mean": 0.5}
+    sources = {"add": figures, ESCAPES: figures}
+    console.progress(0.5, f"prompts: {ESCAPES}")
+    console.evaluation({"policy_version": 1, "sources": sources, "failed": 0, "time_s": 1.0, **figures})
+    console.warn(f"Row 7 has {ESCAPES}")
+    console.close()
+    said = out.getvalue()
+    assert ESCAPES not in said
+    assert "\x07" not in said
+    assert said.count(AS_SHOWN) >= 3
+
+
+def test_nor_does_what_ends_a_command(capsys):
+    assert main(["status", f"nowhere{ESCAPES}"]) == 1
+    said = capsys.readouterr().err
+    assert AS_SHOWN in said
+    assert "\x1b" not in said

@@ -176,9 +176,6 @@ class Membership:
         who = _without_claims(worker.name) if worker else ""
         self._blame(worker, f"{name} was closed: {event.reason}", is_told=True)
         self.state.warn_counted(f"fault {who}", f"{name} was closed: {event.reason}")
-        local = self.state.registry.local.get(worker.name) if worker else None
-        if local is not None:
-            local.last_reason = f"{name} was closed: {event.reason}"
         self.state.send(event.peer, Close(event.reason[:4096], is_fault=True))
         self._lose(event.peer, has_died=has_died)
         if worker is not None and not self._is_staffed(worker.role):
