@@ -74,7 +74,7 @@ def write_checkpoint(
         older = [old for old in _complete_checkpoints(directory) if _version_of(old) < policy_version]
         for old in older[: max(0, len(older) + 1 - keep)]:
             shutil.rmtree(old)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter for a disk without room
         raise RunError(
             f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "
             "for the weights and twice as much again for the optimizer; free some and resume."
