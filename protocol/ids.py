@@ -17,5 +17,9 @@ class TrajectoryId(NamedTuple):
     group: int  # ordinal of the prompt over the whole run, from 0
     member: int  # place among the group's siblings, from 0
 
+    def attempt(self, number: int) -> tuple[int, int, int]:
+        """One attempt at it, as messages name it: group, member, attempt."""
+        return self.group, self.member, number
+
     def __str__(self) -> str:
         return f"{self.group}.{self.member}"

@@ -220,7 +220,8 @@ class Config(Section):
     def _sample_as_the_algorithm_does(self) -> Self:
         filter = SAMPLING.get(self.trainer.algorithm)
         if filter is not None and "filter" not in self.staleness.model_fields_set:
-            self.__dict__["staleness"] = self.staleness.model_copy(update={"filter": filter})  # frozen
+            staleness = self.staleness.model_copy(update={"filter": filter})
+            object.__setattr__(self, "staleness", staleness)  # it is frozen
         return self
 
     def with_spellings(self, spellings: Mapping[tuple[Any, ...], str]) -> Self:

@@ -402,7 +402,7 @@ class Core:
                 id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP
             ]
             if called:
-                attempts = tuple((*id, instance.running[id]) for id in called)
+                attempts = tuple(id.attempt(instance.running[id]) for id in called)
                 self.state.send(instance.peer, Abort(attempts))
                 self.coordination.take_back(instance, called)
 

@@ -6,7 +6,7 @@ protocol, sequence, ack, fields]`; raw buffers follow and are checked against th
 """
 
 from dataclasses import fields
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, cast, get_type_hints
 
 import msgpack
 import numpy as np
@@ -72,7 +72,7 @@ def from_fields(tag: int, values: object) -> Message:
 
 def pack(value: object) -> bytes:
     """msgpack of plain values; tuples become arrays."""
-    return msgpack.packb(value, use_bin_type=True)
+    return cast("bytes", msgpack.packb(value, use_bin_type=True))  # None is for streams
 
 
 def unpack(data: bytes) -> Any:

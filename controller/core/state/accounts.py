@@ -96,22 +96,20 @@ class Accounts:
         self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
         self.is_ending = False
         self.reward_by_step: list[float] = []
-        self.spent_s: Counter[str] = (
-            Counter()
-        )  # seconds by what they went to: controller.core.state.bottleneck.Cause
+        self.spent_s: dict[str, float] = {}  # seconds by what they went to, as bottleneck.Cause names it
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
         self._first_step_s: float | None = None
         self._last_line_s = 0.0
         self._last_tokens = 0
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
         self._now = 0.0
 
     def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
         """Account the time since the last call, in the state that held during it: what the run waited for,
         instances ready, and those of them that had work. Starting up is not idling."""
         elapsed, self._now = now - self._now, now
-        self.spent_s[cause] += elapsed
+        self.spent_s[cause] = self.spent_s.get(cause, 0.0) + elapsed
         if elapsed > 0 and cause != "start-up":
             is_training = cause == "training"
             self._rollout.add(elapsed, busy, ready)
@@ -121,7 +119,7 @@ class Accounts:
 
     def spend(self, what: str, seconds: float) -> None:
         """Add to a `time_s/*` entry of the next line."""
-        self._seconds[what] += seconds
+        self._seconds[what] = self._seconds.get(what, 0.0) + seconds
 
     def take(self, tokens: int, *, is_expected: bool) -> None:
         """Tokens came in: of a live attempt, or too late (which is nobody's loss once the run ends)."""
@@ -194,7 +192,9 @@ class Accounts:
         own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         own["throughput/trajectories_per_s"] = trajectories / elapsed
         own["idle/trainer"], own["idle/rollout"] = self._trainer.idle, self._rollout.idle
-        own |= {f"time_s/{name}": self._seconds[name] for name in ("wait", "train", "publish", "pull")}
+        own |= {
+            f"time_s/{name}": self._seconds.get(name, 0.0) for name in ("wait", "train", "publish", "pull")
+        }
         own |= more
         for name, value in trainer.items():
             while name in line or name in own:

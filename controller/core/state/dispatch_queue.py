@@ -33,7 +33,7 @@ class DispatchQueue:
         self._entries[trajectory.id] = trajectory, deadline
         self.pushed += 1
         level = self._levels.setdefault(trajectory.newest_version, [])
-        heapq.heappush(level, (deadline, *trajectory.id, trajectory.attempt))
+        heapq.heappush(level, (deadline, *trajectory.id.attempt(trajectory.attempt)))
 
     @property
     def has_unstarted(self) -> bool:

@@ -99,7 +99,7 @@ class Moves:
         for trajectory in trajectories:
             if trajectory.peer is not None and trajectory.left != trajectory.peer:
                 trajectory.left = trajectory.peer
-                attempts.setdefault(trajectory.peer, []).append((*trajectory.id, trajectory.attempt))
+                attempts.setdefault(trajectory.peer, []).append(trajectory.id.attempt(trajectory.attempt))
                 self.state.accounts.counts[what] += 1
         for peer, listed in attempts.items():
             self.state.send(peer, Interrupt(tuple(listed)))

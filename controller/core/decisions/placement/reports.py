@@ -333,5 +333,5 @@ def _by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int
     attempts: dict[PeerId, list[tuple[int, int, int]]] = {}
     for member in members:
         if member.peer is not None:
-            attempts.setdefault(member.peer, []).append((*member.id, member.attempt))
+            attempts.setdefault(member.peer, []).append(member.id.attempt(member.attempt))
     return {peer: tuple(listed) for peer, listed in attempts.items()}

@@ -145,7 +145,7 @@ class Pulls:
         for instance, sources in self.fan_out.sources(instances, version):
             is_back = version.policy_version < instance.policy_version
             if instance.running and (is_back or not state.config.staleness.keep_kv):
-                attempts = tuple((*id, attempt) for id, attempt in instance.running.items())
+                attempts = tuple(id.attempt(number) for id, number in instance.running.items())
                 state.send(instance.peer, Interrupt(attempts))
                 state.accounts.counts["interrupts"] += len(attempts)
             instance.pulling = version.policy_version

@@ -49,9 +49,9 @@ class Membership:
         """Ask for the local workers of the configuration."""
         config = self.state.config
         names: list[tuple[str, Role]] = [("trainer", "trainer")] if config.trainer.local else []
-        names += [(f"reward-{i}", "reward") for i in range(config.reward.workers)]
+        names.extend((f"reward-{i}", "reward") for i in range(config.reward.workers))
         if not config.trainer.is_supervised:
-            names += [(name, "rollout") for name in config.local_instances]
+            names.extend((name, "rollout") for name in config.local_instances)
         for name, role in names:
             self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
             self._spawn(name, 0.0)

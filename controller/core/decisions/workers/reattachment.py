@@ -54,12 +54,12 @@ class Returns:
             former = self.state.registry.workers.get(peer)
             if isinstance(former, Instance) and former.is_absent:
                 kept += self._take_over(former, instance, message.policy_version, held)
-        attempts = tuple((*member.id, member.attempt, member.reported) for member in kept)
+        attempts = tuple((*member.id.attempt(member.attempt), member.reported) for member in kept)
         self.state.send(instance.peer, Keep(attempts))
         groups = self.state.groups
         cut = [m for m in kept if groups[m.id.group].is_cut_short]  # the word of that may have been lost
         if cut:
-            self.state.send(instance.peer, Interrupt(tuple((*m.id, m.attempt) for m in cut)))
+            self.state.send(instance.peer, Interrupt(tuple(m.id.attempt(m.attempt) for m in cut)))
         self.state.accounts.counts["trajectories/kept"] += len(kept)
 
     def on_ready(self, instance: Instance) -> None:
@@ -85,7 +85,7 @@ class Returns:
             instance.policy_version = version
             for id, attempt in list(former.running.items()):
                 member = self.state.groups[id.group].members[id.member]
-                start = held.get((*id, attempt))
+                start = held.get(id.attempt(attempt))
                 if start is not None and start <= member.reported and self._may_go_on(member, version):
                     registry.hand_over(former, instance, member)
                     kept.append(member)
