@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies
 
 AT_ONCE = 1000  # events that are read in one look at the file
+Fact = TypeVar("Fact")
 NEEDED_FACTS = ("config", "run_dir", "import_paths", "release")
 
 
@@ -143,7 +144,7 @@ class Recording:
     @property
     def release(self) -> dict[str, str]:
         """What `controller.release` said where the run was made."""
-        return self._parsed("release")
+        return self._parsed("release", dict)
 
     def other_release(self) -> str:
         """How the code that made the run differs from the code here; "" if it does not."""
@@ -231,11 +232,14 @@ class Recording:
                 self.notes.append(text)
         return found
 
-    def _parsed(self, fact: str) -> Any:
+    def _parsed(self, fact: str, kind: type[Fact]) -> Fact:
         try:
-            return json.loads(self.facts[fact])
+            found = json.loads(self.facts[fact])
         except ValueError:
             raise damaged(self.path, f"what it says of {fact} is no JSON") from None
+        if not isinstance(found, kind):
+            raise damaged(self.path, f"what it says of {fact} is no {kind.__name__}")
+        return found
 
     def strategies(self, config: Config | None = None) -> Strategies:
         """The run's, or those of another configuration; folders with the user's are put on sys.path.
@@ -246,7 +250,7 @@ class Recording:
         return load_strategies(config or self.config())
 
     def _import_paths(self) -> tuple[str, ...]:
-        return tuple(self._parsed("import_paths"))
+        return tuple(self._parsed("import_paths", list))
 
     def _fresh_core(self, config: Config) -> Core:
         strategies = self.strategies(config)
