@@ -40,6 +40,7 @@ from controller.core.events import (
     WorkerExited,
 )
 from controller.core.hearing import hear
+from controller.core.invariants import check_invariants
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
@@ -194,46 +195,8 @@ class Core:
         return "stopped" if state.is_stopped and state.steps < state.config.run.steps else "done"
 
     def check(self) -> None:
-        """Every invariant that spans modules, as assertions; the ledger checks its own."""
-        state = self.state
-        state.ledger.check()
-        due = [state.ledger.deadline(id) for id in self.training.feed.ahead]
-        assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
-        self.evaluation.check()
-        state.versions.check()
-        state.registry.check()
-        tokens = state.accounts.tokens()
-        in_flight = sum(group.response_tokens for group in state.groups.values())
-        assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
-        spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
-        assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
-        running = {id: i.peer for i in state.registry.instances() for id in i.running}
-        for group in state.groups.values():
-            group.check()
-            assert (group.state == "training") == (group.id in self.training.batch), f"group {group.id}"
-            in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
-            assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
-            is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
-            assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
-            for member in group.members:
-                assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
-                assert running.get(member.id) == member.peer, f"{member.id} is not at {member.peer}"
-                is_queued = member.state == "queued" and group.state == "generating"
-                is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
-                assert is_queued == is_held, f"{member.id} is {member.state}"
-                versions = [segment.policy_version for segment in member.segments]
-                assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
-                assert member.response_tokens == sum(segment.count for segment in member.segments)
-        for instance in state.registry.instances():
-            resident = sum(
-                state.groups[id.group].members[id.member].resident_tokens for id in instance.running
-            )
-            evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
-            assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"
-            assert instance.resident_tokens == resident, (
-                f"{instance.name}: {instance.resident_tokens} != {resident}"
-            )
-        self.fan_out.check()
+        """Every invariant, as assertions. Raises: AssertionError."""
+        check_invariants(self)
 
     # -- events -----------------------------------------------------------------------------------------
 

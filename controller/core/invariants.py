@@ -1,0 +1,75 @@
+"""The invariants of a run that span modules, as assertions; what a module alone promises it checks itself.
+
+Invariant: nothing is changed. A run of the simulator calls this after every event; a real one at least every
+minute, in a copy of its process (`controller.durability.fork`).
+"""
+
+from typing import TYPE_CHECKING
+
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
+from controller.core.state.run_state import RunState
+from protocol.ids import PeerId, TrajectoryId
+
+if TYPE_CHECKING:
+    from controller.core.core import Core
+
+
+def check_invariants(core: "Core") -> None:
+    """Look at everything. Raises: AssertionError naming what is broken."""
+    state = core.state
+    state.ledger.check()
+    due = [state.ledger.deadline(id) for id in core.training.feed.ahead]
+    assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
+    core.evaluation.check()
+    state.versions.check()
+    state.registry.check()
+    _check_tokens(state)
+    running = {id: i.peer for i in state.registry.instances() for id in i.running}
+    for group in state.groups.values():
+        _check_group(state, group, is_trained=group.id in core.training.batch)
+        _check_members(state, group, running)
+    _check_instances(state)
+    core.fan_out.check()
+
+
+def _check_tokens(state: RunState) -> None:
+    """Every generated token is accounted once."""
+    tokens = state.accounts.tokens()
+    in_flight = sum(group.response_tokens for group in state.groups.values())
+    assert tokens.in_flight == in_flight, f"{tokens.in_flight} tokens accounted, {in_flight} there"
+    spent = tokens.trained + tokens.aborted + tokens.filtered + tokens.lost + tokens.evaluated
+    assert tokens.generated == spent + in_flight, f"the token ledger does not close: {tokens}"
+
+
+def _check_group(state: RunState, group: Group, *, is_trained: bool) -> None:
+    """A group is where its state says."""
+    group.check()
+    assert (group.state == "training") == is_trained, f"group {group.id}"
+    in_ledger = group.state in ("generating", "scoring", "occupied") and not group.is_evaluation
+    assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
+    is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
+    assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
+
+
+def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, PeerId]) -> None:
+    """A trajectory is in one place, and its versions never go back."""
+    for member in group.members:
+        assert (member.state == "running") == (member.id in running), f"{member.id} is {member.state}"
+        assert running.get(member.id) == member.peer, f"{member.id} is not at {member.peer}"
+        is_queued = member.state == "queued" and group.state == "generating"
+        is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
+        assert is_queued == is_held, f"{member.id} is {member.state}"
+        versions = [segment.policy_version for segment in member.segments]
+        assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
+        assert member.response_tokens == sum(segment.count for segment in member.segments)
+
+
+def _check_instances(state: RunState) -> None:
+    """What is counted of an instance is what runs there."""
+    for instance in state.registry.instances():
+        resident = sum(state.groups[id.group].members[id.member].resident_tokens for id in instance.running)
+        evaluating = sum(id.group >= FIRST_EVALUATION_GROUP for id in instance.running)
+        assert instance.evaluating == evaluating, f"{instance.name}: {instance.evaluating} evaluations"
+        assert instance.resident_tokens == resident, (
+            f"{instance.name}: {instance.resident_tokens} != {resident}"
+        )
