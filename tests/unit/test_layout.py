@@ -137,8 +137,8 @@ def test_every_package_is_installed(package):
 
 
 TESTED_BENCHMARKS = {
-    "coordination.report", "coordination.slots", "coordination.strict", "engine_mismatch", "faults", "fuzz",
-    "fuzz_values", "packing", "picture", "simulation_agreement",
+    "coordination.report", "coordination.slots", "coordination.strict", "engine_mismatch", "faults",
+    "fleet.rules", "fuzz", "fuzz_values", "packing", "picture", "simulation_agreement",
 }  # fmt: skip
 
 
