@@ -285,7 +285,9 @@ class Store:
         found: list[bytes] = []
         length = 0
         for start in sorted(parts):
-            if length >= size or start * ITEM_BYTES != length:
+            if start * ITEM_BYTES < length:  # of a word that was refused, or written over by a last word
+                continue
+            if length >= size or start * ITEM_BYTES > length:
                 break
             found.append(parts[start])
             length += len(parts[start])

@@ -137,7 +137,8 @@ class ScriptedRollout(Scripted):
         for key, wanted in endings.items():
             one = self.running[key]
             group, member, attempt = key
-            total = min(length_of(group, member, self.most), one.had + one.left)
+            # another may have said more than this one would have
+            total = min(max(length_of(group, member, self.most), one.had + one.done), one.had + one.left)
             new = min(count, total - one.had - one.done)
             is_whole = one.had + one.done + new == total
             ending = ("length" if total == self.most else "stop") if is_whole else wanted

@@ -118,6 +118,16 @@ def test_a_hole_between_deltas_is_missing_not_skipped() -> None:
         store.fetch(Route(1, 0, 1, seed=1, max_new_tokens=9, segments=(Segment(0, 5, 4),)))
 
 
+def test_what_a_refused_word_wrote_over_counted_tokens_hides_none_of_them() -> None:
+    store = filled()
+    with store.transaction():  # six tokens of this attempt count; then it is said to go on behind the first
+        store.put_frames(*generated(Delta(0, 0, 0, 1, 4, 5, "stop"), first_token=90))
+    assert store.fetch(ROUTE) == ROUTE_FRAMES
+    assert store.fetch(Route(0, 0, 3, seed=1, max_new_tokens=9, segments=(Segment(0, 5, 6),)))[1] == ints(
+        10, 11, 20, 21, 22, 23
+    )
+
+
 def test_dropped_groups_are_gone_and_late_frames_for_them_are_not_kept(tmp_path: Path) -> None:
     store = filled(tmp_path / "run.db")
     with store.transaction():
