@@ -186,6 +186,10 @@ class ControllerSettings(Section):
     the protocol; then it ends, and can be taken up again."""
     respawns: int = Field(default=5, ge=0)
     """Times in a row, without progress, that a local worker is started again before the run ends."""
+    stuck_s: float = Field(default=300.0, ge=1)
+    """Seconds for which a run may stand still: nothing runs, no instance pulls, and nobody is awaited, as
+    when a strategy of your own lets nothing start. Then it ends and says what could have gone on. More than
+    `rollout.status_s`; waits for a worker or for the data do not count, however long they are."""
 
 
 class LoggingSettings(Section):

@@ -41,6 +41,7 @@ from controller.core.events import (
 )
 from controller.core.hearing import hear
 from controller.core.invariants import check_invariants
+from controller.core.liveness import idle_because, still_until, watch
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
@@ -129,7 +130,14 @@ class Core:
             self._notice_end_of_data()
         if state.ending is not None:
             self._wind_up()
-        wanted = state.take_commands()
+        wanted = self._take_commands()
+        if watch(self):
+            self._wind_up()
+            wanted += self._take_commands()
+        return wanted
+
+    def _take_commands(self) -> list[Command]:
+        wanted = self.state.take_commands()
         self.limits.see(wanted)
         return wanted
 
@@ -141,7 +149,7 @@ class Core:
             return self.state.now
         moments = (
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
-            self.limits.next(),
+            self.limits.next(), still_until(self),
         )  # fmt: skip
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -167,6 +175,7 @@ class Core:
             oldest_group=oldest_group(state),
             tokens=state.accounts.tokens(),
             workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
+            idle_because=idle_because(self),
         )
 
     def summary(self) -> dict[str, object]:

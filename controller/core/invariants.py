@@ -6,6 +6,7 @@ minute, in a copy of its process (`controller.durability.fork`).
 
 from typing import TYPE_CHECKING
 
+from controller.core.liveness import check_liveness
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId, TrajectoryId
@@ -30,6 +31,7 @@ def check_invariants(core: "Core") -> None:
         _check_members(state, group, running)
     _check_instances(state)
     core.fan_out.check()
+    check_liveness(core)
 
 
 def _check_tokens(state: RunState) -> None:

@@ -14,6 +14,7 @@ from controller.core import events
 from controller.core.commands import Command, DropPayload, ReportStep
 from controller.core.core import Core
 from controller.core.events import Event, Received
+from controller.core.liveness import check_liveness
 from controller.durability.core_image import Freezer, thaw
 from controller.simulation import Faults, Simulation
 from controller.simulation.host import LINK_S, _Process
@@ -169,6 +170,7 @@ class FaultySimulation(Simulation):
         if when == "between":  # the journal has it; what the core wanted because of it was never done
             raise Killed
         super()._deliver(event)
+        check_liveness(self.core, grace_s=0.0)
         if when == "after":
             raise Killed
         if self._chance("snapshots"):

@@ -77,6 +77,7 @@ class RunState:
         self.ending_is_success = True
         self.is_stopped = False  # the end was asked for, before there was another reason for one
         self.finished = False
+        self.still_since: float | None = None  # nothing runs and nobody is awaited; in `awake_s`
         self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
         self._out: list[Command] = []
         self._warned: set[str] = set()

@@ -72,3 +72,4 @@ class ClusterSnapshot:
     oldest_group: GroupSnapshot | None
     tokens: TokenLedger
     workers: tuple[WorkerSnapshot, ...]
+    idle_because: str = ""  # why nothing is generated, scored or trained now, in a sentence; "": something is

@@ -22,6 +22,7 @@ from controller.core.events import (
     Tick,
     WorkerExited,
 )
+from controller.core.liveness import check_liveness
 from controller.durability.core_image import Freezer, thaw
 from controller.durability.fingerprint import fingerprint
 from protocol import messages
@@ -89,6 +90,7 @@ class Host:
         self.books.heard(event)
         wanted = self.core.step(now, event)
         self.core.check()
+        check_liveness(self.core, grace_s=0.0)
         self.events += 1
         self.journal.append((now, event, fingerprint(wanted)))
         for command in wanted:

@@ -112,6 +112,11 @@ class Dispatch:
         room = min(len(self.waiting), self._admitted())
         return max(0, min(room, self.state.ledger.headroom(newest.policy_version)))
 
+    @property
+    def admits(self) -> bool:
+        """Whether the admission rule lets a group start now."""
+        return self._admitted() > 0
+
     def admission_view(self) -> AdmissionView:
         """What admission sees."""
         state, ledger = self.state, self.state.ledger
@@ -242,7 +247,7 @@ class Dispatch:
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
             queued = self.state.queue.peek(version, reach)
             if queued is None:
-                if self.waiting and self._admitted() > 0:
+                if self.waiting and self.admits:
                     group = self.state.groups[self.waiting[0]]
                     opening = Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens)
                     yield Head(opening, True, version)

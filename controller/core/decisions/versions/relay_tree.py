@@ -79,6 +79,12 @@ class FanOut:
         for instance in self.state.registry.instances():
             self.state.registry.changed[instance.peer] = None
 
+    def on_trainer(self, trainer: Worker) -> None:
+        """A trainer is ready, so it can be asked where it hands versions on: other hosts may have waited."""
+        for instance in self.state.registry.instances():
+            if instance.host != trainer.host:
+                self.state.registry.changed[instance.peer] = None
+
     def on_answer(self, instance: Instance) -> None:
         """A pull is over: others of its host may have waited for it."""
         if self._is_remote(instance):

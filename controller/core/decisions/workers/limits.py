@@ -12,7 +12,7 @@ of one instance are looked at once per limit, at most; what is overdue is told o
 | Serve, Drain, Encode | Serving, leaving, PromptsEncoded or ExamplesEncoded | answer |
 | Score | GroupScored, ScoreFailed | score |
 | Train, TrainAhead, SaveCheckpoint | TrainStepFinished, TrainedAhead, CheckpointSaved | step |
-| (a step is done; a first trainer is ready) | PolicyPublished | step |
+| (a step is done; a trainer is ready) | PolicyPublished | step |
 | Welcome, to one from outside | Ready | ready |
 """
 
@@ -150,7 +150,8 @@ class Limits:
         duty = self._duties.get(worker.peer)
         if isinstance(message, messages.Ready):
             self.see_roles()
-            self._await_first_version(worker, message)
+            if worker.role == "trainer":  # what it holds it publishes first
+                self._await_version(worker, message.policy_version)
         if duty is None:
             return
         match message:
@@ -191,14 +192,11 @@ class Limits:
             case messages.CheckpointSaved(version):
                 self._answer(duty, "saving", (version,))
 
-    def _await_first_version(self, worker: Worker, message: messages.Ready) -> None:
-        if worker.role == "trainer" and self.state.versions.newest is None:
-            self._await_version(worker, message.policy_version)
-
     def _await_version(self, worker: Worker, version: int) -> None:
-        """What was made is to be published, unless it is, or nobody reads it."""
-        newest = self.state.versions.newest
-        is_there = newest is not None and newest.policy_version >= version
+        """What was made is to be published, unless it or a newer one can be pulled, or nobody reads it."""
+        versions = self.state.versions
+        newest = -1 if versions.newest is None else versions.newest.policy_version
+        is_there = newest > version or (newest == version and not versions.is_lost(version))
         if not is_there and not self.state.config.trainer.is_supervised:
             self._ask(worker, "publishing", (version,), Ask(f"publish version {version}", "step"))
 
@@ -362,6 +360,14 @@ class Limits:
             f"No {role} worker has been ready for {self.limit_s('absent'):g} s, as long as limits.absent_s "
             "allows. The same command goes on with the run."
         )
+
+    def vacancy(self) -> tuple[Role, float, str] | None:
+        """A role of which nobody is ready, until when somebody is awaited, and the key that says so."""
+        if self._absent and (until := self._absent_until()) is not None:
+            role = min(self._absent, key=lambda role: self._absent[role])
+            return role, until + self.state.asleep_s, "limits.absent_s"
+        until = self._end_at()
+        return None if until is None else ("trainer", until + self.state.asleep_s, "limits.end_s")
 
     def _absent_until(self) -> float | None:
         if self.state.ending is not None or not self._absent:
