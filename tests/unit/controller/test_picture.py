@@ -52,7 +52,7 @@ def test_a_core_that_breaks_an_invariant_is_named_in_place_of_its_image(tmp_path
     picture = Picture(run.core)
     assert picture.wait() == b""
     assert picture.violation.startswith("the token ledger does not close: TokenLedger(generated=")
-    assert "core.py, line " in picture.violation
+    assert "invariants.py, line " in picture.violation
     has_no_child()
 
 
