@@ -63,8 +63,9 @@ class Controller:
         roots: tuple[str, ...] = ()
         if reward is not None:
             path, root = import_path(reward)
+            replaced: dict[str, Any] = {"function": path, "rewards": ()}
             roots = (root,)
-            config = config.model_copy(update={"reward": config.reward.model_copy(update={"function": path})})
+            config = config.model_copy(update={"reward": config.reward.model_copy(update=replaced)})
         self.config = config
         """The configuration, with `reward` in its place."""
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None

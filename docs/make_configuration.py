@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo  # noqa: E402
 
 from controller.config.models import Config, Section  # noqa: E402
 from docs import make_schema  # noqa: E402
+from protocol.rewards.kinds import KINDS, NamedReward  # noqa: E402
 
 INTRODUCTION = """# Configuration
 
@@ -43,7 +44,7 @@ FIRST_PAGE = {
     "run": ("name", "dir", "seed", "steps", "resume"),
     "model": ("path", "factory", "dtype"),
     "data": ("path", "columns", "shuffle", "epochs"),
-    "reward": ("function", "workers", "processes", "concurrency", "timeout_s"),
+    "reward": ("function", "rewards", "workers", "processes", "concurrency", "timeout_s"),
     "rollout": (
         "engine", "vllm.tensor_parallel_size", "vllm.gpu_memory_utilization", "instances", "group_size",
         "max_prompt_tokens", "max_response_tokens", "max_running", "sampling.temperature", "device",
@@ -61,6 +62,19 @@ FIRST_PAGE = {
 others, and new ones until they are named here, are on configuration_advanced.md."""
 
 
+HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
+REWARDS = """# Rewards by name
+
+The keys that each entry of `reward.rewards` may have, and below them the options of each kind.
+[rewards.md](rewards.md) shows them at work.
+
+Generated from the models in `protocol/rewards/kinds.py` by `python docs/make_configuration.py`; do not edit.
+
+## Every entry
+
+"""
+
+
 def render() -> str:
     """The first page as text."""
     return INTRODUCTION + _sections(is_first=True)
@@ -69,6 +83,17 @@ def render() -> str:
 def render_advanced() -> str:
     """The advanced page as text."""
     return INTRODUCTION_ADVANCED + _sections(is_first=False)
+
+
+def render_rewards() -> str:
+    """The page of named rewards as text: a table per kind."""
+    text = REWARDS + _table(list(NamedReward.model_fields.items())[1:])
+    for name, kind in KINDS.items():
+        own = [
+            entry for entry in kind.options.model_fields.items() if entry[0] not in NamedReward.model_fields
+        ]
+        text += f"\n## {name}\n\n{_prose(kind.options.__doc__ or '')}\n\n" + _table(own)
+    return text
 
 
 def _sections(*, is_first: bool) -> str:
@@ -82,18 +107,21 @@ def _section(name: str, field: FieldInfo, *, is_first: bool) -> str:
     assert issubclass(model, Section)
     first = {f"{name}.{key}" for key in FIRST_PAGE.get(name, ())}
     fields = _fields(model, f"{name}.")
-    rows = [
-        f"| `{key}` | {_kind(entry)} | {_default(entry)} | {_cell(entry.description or '')} |"
-        for key, entry in fields
-        if (key in first) == is_first
-    ]
-    if not rows:
+    chosen = [(key, entry) for key, entry in fields if (key in first) == is_first]
+    if not chosen:
         return ""
-    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
-    text = f"\n## {name}\n\n{_prose(model.__doc__ or '')}\n\n{head}" + "\n".join(rows) + "\n"
+    text = f"\n## {name}\n\n{_prose(model.__doc__ or '')}\n\n{_table(chosen)}"
     is_split = 0 < len(first) < len(fields)
     other = "configuration_advanced.md" if is_first else "configuration.md"
     return f"{text}\nFurther keys: [{other}#{name}]({other}#{name}).\n" if is_split else text
+
+
+def _table(fields: list[tuple[str, FieldInfo]]) -> str:
+    rows = [
+        f"| `{key}` | {_kind(entry)} | {_default(entry)} | {_cell(entry.description or '')} |"
+        for key, entry in fields
+    ]
+    return HEAD + "\n".join(rows) + "\n"
 
 
 def _fields(model: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:
@@ -109,6 +137,8 @@ def _fields(model: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:
 
 def _kind(entry: FieldInfo) -> str:
     annotation: Any = entry.annotation
+    if "Discriminator" in str(annotation):
+        return "`list` of mappings"
     text = (
         annotation.__name__
         if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
@@ -127,6 +157,8 @@ def _kind(entry: FieldInfo) -> str:
 
 
 def _default(entry: FieldInfo) -> str:
+    if entry.is_required():
+        return "needed"
     value = entry.get_default(call_default_factory=True)
     return "" if value == "" else f"`{list(value) if isinstance(value, tuple) else value}`"
 
@@ -142,4 +174,5 @@ def _cell(text: str) -> str:
 if __name__ == "__main__":
     (ROOT / "docs" / "configuration_advanced.md").write_text(render_advanced(), encoding="utf-8")
     (ROOT / "docs" / "configuration.md").write_text(render(), encoding="utf-8")
+    (ROOT / "docs" / "reward_kinds.md").write_text(render_rewards(), encoding="utf-8")
     (ROOT / "docs" / make_schema.FILE).write_text(make_schema.render(), encoding="utf-8")

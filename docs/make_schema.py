@@ -17,6 +17,7 @@ from pydantic import BaseModel  # noqa: E402
 from controller.config.load import WORDS  # noqa: E402
 from controller.config.models import Config, Section  # noqa: E402
 from controller.config.pluggable import BUILT_IN  # noqa: E402
+from protocol.rewards.kinds import KINDS  # noqa: E402
 
 FILE = "configuration.schema.json"
 VARIABLE = {"type": "string", "pattern": r"\$\{"}
@@ -28,6 +29,8 @@ def render() -> str:
     schema = Config.model_json_schema()
     definitions: Node = schema["$defs"]
     _open(Config, schema, definitions, "")
+    for kind in KINDS.values():
+        _open(kind.options, definitions[kind.options.__name__], definitions, "")
     for section in schema["properties"].values():  # `run:` with nothing below it
         section["anyOf"] = [{"$ref": section.pop("$ref")}, {"type": "null"}]
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "StaleFlow"}

@@ -7,15 +7,11 @@ stay at home.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from protocol.algorithms import with_algorithm
-
-
-class Section(BaseModel):
-    """Base of all sections."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+from protocol.rewards.kinds import AnyReward, NamedReward, entry_of
+from protocol.section import Section
 
 
 class ModelSettings(Section):
@@ -107,7 +103,12 @@ class RewardSettings(Section):
 
     function: str = ""
     """Import path `module:function` or `file.py:function`. Called in a process of its own; sync or async; see
-    docs/rewards.md for the signatures understood."""
+    docs/rewards.md for the signatures understood. Or the name of a built-in reward that needs no options,
+    such as `math`."""
+    rewards: tuple[AnyReward, ...] = Field(default=(), strict=False)
+    """Several rewards, or one with options, in place of `function`; the weighted sum counts. Each is a
+    mapping with `kind` (see docs/rewards.md) or `function`, and if need be `name`, `weight`, `when`,
+    `timeout_s` and the options of its kind."""
     workers: int = Field(default=1, ge=0)
     """Local reward workers."""
     processes: int = Field(default=1, ge=1)
@@ -119,15 +120,23 @@ class RewardSettings(Section):
     that is not async has one group at a time in each process.
     """
     timeout_s: float = Field(default=30.0, gt=0)
-    """A group that takes longer counts as failed. An async call is cancelled; the process of another, or of
-    one that does not obey, is killed.
+    """A response that takes longer fails its group, or a group that does where the function takes a whole
+    group. An async call is cancelled; the process of another, or of one that does not obey, is killed.
     """
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
     retries: int = Field(default=2, ge=0)
     """Times that a failed group is scored again before its prompt is set aside and replaced by a
     fresh one.
     """
     max_consecutive_failures: int = Field(default=8, ge=1)
     """Failures in a row, with no success between, that end the run: the function is broken, not unlucky."""
+
+    @property
+    def entries(self) -> tuple[NamedReward, ...]:
+        """The rewards whose weighted sum counts. Raises: pydantic.ValidationError if `function` is a name
+        that needs options."""
+        return self.rewards or ((entry_of(self.function),) if self.function else ())
 
 
 class LoraSettings(Section):

@@ -44,12 +44,14 @@ def _value(config: Config, key: str) -> str | None:
     value: str | None = getattr(getattr(config, section), field)
     if key == "evaluation.reward_function":
         return value or None  # that of training
-    return None if key == "reward.function" and config.trainer.is_supervised else value
+    is_elsewhere = config.trainer.is_supervised or config.reward.rewards
+    return None if key == "reward.function" and is_elsewhere else value
 
 
 def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
     if not value:
-        return "is empty; expected the import path of a function that scores responses."
+        names = ", ".join(known)
+        return f"is empty; expected the import path of a function that scores responses, or one of {names}."
     if known and ":" not in value:
         near = difflib.get_close_matches(value, known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
@@ -57,6 +59,11 @@ def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
             f"{value!r} is neither built in ({', '.join(known)}) nor an import path such as "
             f"`mine.py:function`.{meant}"
         )
+    return import_problem(key, value, known)
+
+
+def import_problem(key: str, value: str, known: tuple[str, ...] = ()) -> str | None:
+    """Why the function with this import path cannot be what the key wants; None if it can."""
     found = look_up(value)
     if isinstance(found, str):
         return found + (f" Built in: {', '.join(known)}." if known else "")

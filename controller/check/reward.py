@@ -5,13 +5,17 @@ money or change something, so it is made in a process of its own, with the time 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from controller.check.data import Level, Remark, Sample
+from controller.check.named_rewards import named_problems, unscored_remarks
 from controller.check.source import Definition, look_up
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
-from protocol.reward_shapes import Signature, missing_problem, offered_names, shape_problem
+from protocol.rewards.kinds import FunctionReward, NamedReward, entry_of
+from protocol.rewards.shapes import Signature, missing_problem, offered_names, shape_problem
 
 IMPORT_S = 120.0  # for the module, which may pull in a large library
 RESPONSES = ("This response was made up by launch.py check.", "")
@@ -23,31 +27,49 @@ def reward_remarks(
     """On the functions that score what is trained, and what is held out. `calls`: call each once."""
     if config.trainer.is_supervised:
         return
-    held_out = [sample for sample in samples if sample.section != "data"]
-    trained = [sample for sample in samples if sample.section == "data"]
-    functions = {"reward.function": (config.reward.function, trained)}
-    if config.evaluation.reward_function:
-        functions["evaluation.reward_function"] = (config.evaluation.reward_function, held_out)
-    else:
-        functions["reward.function"] = (config.reward.function, trained + held_out)
-    for key, (function, scored) in functions.items():
-        found = look_up(function) if function else ""
-        if isinstance(found, str):
-            continue  # said where import paths are looked at
-        problems = list(_problems(found, scored))
+    for key, entry, scored in _scored(config, samples):
+        is_listed = key.startswith("reward.rewards")
+        if isinstance(entry, FunctionReward):
+            found = look_up(entry.function)
+            if isinstance(found, str):
+                if is_listed:  # else it is said where import paths are looked at
+                    yield "error", f"{key}.function", found
+                continue
+            problems = list(_problems(found, scored))
+            is_known = found is not None and found.parameters is not None
+        else:
+            problems, is_known = list(named_problems(entry, scored)), True
         for level, text in problems:
             yield level, key, text
         if any(level == "error" for level, _ in problems):
             continue
         if calls:
-            yield from _called(config, key, function, scored)
+            yield from _called(config, key, entry, scored)
         elif is_thorough:
-            known = "fits the data" if found and found.parameters else "cannot be read without importing it"
+            known = "fits the data" if is_known else "cannot be read without importing it"
+            what = "its signature" if isinstance(entry, FunctionReward) else entry.kind
             yield (
                 "note", key,
-                f"its signature {known}; it was not called. `launch.py check CONFIG --call-reward` calls "
+                f"{what} {known}; it was not called. `launch.py check CONFIG --call-reward` calls "
                 "it once, on the first row and made-up responses.",
             )  # fmt: skip
+    yield from unscored_remarks(config.reward.rewards, samples)
+
+
+def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, NamedReward, list[Sample]]]:
+    """Each reward, its key, and the rows that it is for."""
+    held_out = [sample for sample in samples if sample.section != "data"]
+    trained = [sample for sample in samples if sample.section == "data"]
+    if config.evaluation.reward_function:
+        yield "evaluation.reward_function", entry_of(config.evaluation.reward_function), held_out
+    else:
+        trained += held_out
+    for number, entry in enumerate(config.reward.entries):
+        key = f"reward.rewards.{number}" if config.reward.rewards else "reward.function"
+        chosen = [
+            replace(sample, rows=[row for row in sample.rows if entry.is_for(row)]) for sample in trained
+        ]
+        yield key, entry, chosen if entry.when else trained
 
 
 def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
@@ -87,19 +109,21 @@ def _of(sample: Sample) -> str:
     return "" if sample.section == "data" else f" (rows of {sample.section})"
 
 
-def _called(config: Config, key: str, function: str, scored: Sequence[Sample]) -> Iterator[Remark]:
+def _called(config: Config, key: str, entry: NamedReward, scored: Sequence[Sample]) -> Iterator[Remark]:
     for sample in scored:
+        if entry.when and not sample.rows:
+            continue
+        limit_s = entry.timeout_s or config.reward.timeout_s
         question = {
-            "function": function,
+            "reward": entry.model_dump_json(),
+            "place": (str(Path(config.run.dir) / config.run.name), config.reward.device),
             "row": sample.rows[0] if sample.rows else None,
             "prompts": {"path": sample.path, "seed": config.run.seed, "columns": sample.columns},
             "responses": RESPONSES,
-            "timeout_s": config.reward.timeout_s,
+            "timeout_s": limit_s,
         }
         try:
-            problem, rewards = ask(
-                "workers.reward.try_reward", question, limit_s=IMPORT_S + config.reward.timeout_s
-            )
+            problem, rewards = ask("workers.reward.try_reward", question, limit_s=IMPORT_S + limit_s)
         except Unanswered as error:
             problem = f"The process in which it was called {error}."
         shown = f"called on the first row of {sample.path} and two made-up responses, one of them empty"

@@ -13,6 +13,7 @@ import install
 from controller.cli.install import VLLM_ENVIRONMENT, unwanted, vllm_extras, why_not_here
 from controller.config.models import Config
 from protocol.errors import ConfigError
+from protocol.rewards.kinds import KINDS, entry_of
 
 VLLM = "vllm"  # stands for the build that this machine gets, in the environment of its own
 
@@ -30,6 +31,11 @@ class Need:
 NEEDS = (
     Need("lora", "trainer.lora.rank", lambda config: _local(config, [config.trainer.lora.rank])),
     Need("datasets", "data.path", lambda config: [path for path in _sources(config) if _is_saved(path)]),
+    *(
+        Need(kind.extra, f"reward {name}", lambda config, name=name: _scores(config, name))
+        for name, kind in KINDS.items()
+        if kind.extra
+    ),
     Need(VLLM, "rollout.engine", lambda config: _instances(config, config.rollout.engine == "vllm")),
 )
 """One line per extra; its modules are in install.EXTRAS, its packages in pyproject.toml."""
@@ -98,6 +104,15 @@ def _local(config: Config, values: Sequence[int]) -> list[int]:
 def _instances(config: Config, is_vllm: bool) -> list[str]:
     starts_any = config.rollout.instances > 0 and not config.trainer.is_supervised
     return [config.rollout.engine] if is_vllm and starts_any else []
+
+
+def _scores(config: Config, kind: str) -> list[str]:
+    """The metrics of rewards of this kind, which are computed on this machine."""
+    if config.trainer.is_supervised or not config.reward.workers:
+        return []
+    held_out = config.evaluation.reward_function
+    entries = [*config.reward.entries, *([entry_of(held_out)] if held_out else [])]
+    return [entry.label for entry in entries if entry.kind == kind]
 
 
 def _sources(config: Config) -> Iterator[str]:

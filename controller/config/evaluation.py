@@ -46,7 +46,7 @@ class EvaluationSettings(Section):
     threshold: float = 1.0
     """A response passes if its reward is at least this."""
     reward_function: str = ""
-    """Import path, as `reward.function`, which counts if this is empty."""
+    """Import path or name, as `reward.function`. Empty: the rewards of training count."""
     exact: bool = True
     """Answer with the evaluated version alone: the instances that do it finish before they pull newer
     weights, at the price of older training data meanwhile. Off: nobody waits, a response may go on under

@@ -79,7 +79,8 @@ NAMES: dict[str, str] = {
     "pretrained_model_name_or_path",
     "model.dtype": "bf16 precision torch_dtype",
     "reward.function": "compute_score custom_reward_function custom_rm_path remote_rm_url reward_fn "
-    "reward_func reward_funcs reward_model",
+    "reward_func",
+    "reward.rewards": "functions reward_funcs reward_functions reward_model reward_weights rubric",
 }  # fmt: skip
 """Our key -> names that others have for it."""
 REMARKS = {
@@ -92,6 +93,7 @@ REMARKS = {
     "staleness.sync_steps": "It is read by `staleness.synchronization: every_few`.",
     "staleness.filter": "For dynamic sampling, give zero_variance.",
     "data.columns": "For example `columns: {prompt: question, answer: solution}`.",
+    "reward.rewards": "For example `rewards: [{kind: math}, {function: mine.py:length, weight: 0.1}]`.",
     "evaluation.data": "For example `data: {test: {path: test.jsonl}}`.",
 }
 """Where a value cannot be taken over as it is."""

@@ -24,6 +24,8 @@ from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
 from controller.config.yaml_file import MAX_CHARACTERS, read_yaml
 from protocol.errors import ConfigError
+from protocol.rewards.kinds import KINDS, FunctionReward
+from protocol.settings import RewardSettings
 from strategies.cost_model import COST_MODELS, load_coefficients
 
 Tree = dict[str, Any]
@@ -152,7 +154,7 @@ def _validated(
         except ValidationError as error:
             for field, problem in _in_words(error, tree, written or {}):
                 bad_fields.add(field)
-                problems.append(f"{field}{lines.get(field, '')}: {problem}")
+                problems.append(f"{field}{_line(lines, tuple(field.split('.')))}: {problem}")
                 _drop(tree, field)
     if config is not None:
         for fields, problem in cross_field_problems(config):
@@ -244,10 +246,13 @@ def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) ->
     for entry in error.errors(include_url=False):
         field, value = _field_of(entry["loc"], tree)
         value = written.get(field, value)
+        kind = _reward_kind(entry["loc"])
         if entry["type"] == "extra_forbidden":
-            messages[field] = [_unknown_key(field, value)]
+            messages[field] = [_unknown_key(field, value, KINDS[kind].options if kind else None)]
+        elif entry["type"] == "missing" and kind:
+            messages[f"{field}.{entry['loc'][-1]}"] = [f"is missing; the reward `{kind}` needs it."]
         else:
-            message = entry["msg"].removeprefix("Input should be ")
+            message = entry["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
             message = "a mapping, such as {name: value}" if message == "an object" else message
             messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
     return [
@@ -262,13 +267,20 @@ def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
     """
     value: Any = tree
     names: list[str] = []
-    for part in location:
+    for place, part in enumerate(location):
+        if place == 3 and _reward_kind(location):
+            continue  # the branch, and no key
         try:
             value = value[part]
         except (KeyError, IndexError, TypeError):
             break
         names.append(str(part))
     return ".".join(names), value
+
+
+def _reward_kind(location: tuple[int | str, ...]) -> str:
+    """The kind of the reward that a location is in; "" elsewhere."""
+    return str(location[3]) if location[:2] == ("reward", "rewards") and len(location) > 3 else ""
 
 
 def _drop(tree: Tree, field: str) -> None:
@@ -292,9 +304,10 @@ def valid_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
             yield from valid_keys(field.annotation, f"{prefix}{name}.")
 
 
-def _unknown_key(field: str, value: Any) -> str:
-    known = list(valid_keys())
+def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None) -> str:
+    """`options`: the model that has no such key, where that is not to be found by its place."""
     section, _, name = field.rpartition(".")
+    known = list(valid_keys()) if options is None else list(valid_keys(options, f"{section}."))
     if isinstance(value, dict) and (translated := _translated(field, value, known)):
         return f"there is no such section. {translated}"
     if (ours := our_key(name)) is not None:
@@ -355,6 +368,14 @@ def _with_absolute_paths(config: Config, beside: Path) -> Config:
         for name, one in evaluation.data.items()
     }
     sections["evaluation"] = evaluation.model_copy(update={"data": data})
+    reward = cast("RewardSettings", sections.get("reward", config.reward))
+    rewards = tuple(
+        one.model_copy(update={"function": _absolute(one.function, beside)})
+        if isinstance(one, FunctionReward)
+        else one
+        for one in reward.rewards
+    )
+    sections["reward"] = reward.model_copy(update={"rewards": rewards})
     return config.model_copy(update=sections)
 
 

@@ -14,6 +14,7 @@ from controller.config.limits import LimitSettings
 from controller.config.simulation import SimulationSettings
 from controller.config.variables import put
 from protocol.algorithms import SAMPLING
+from protocol.rewards.kinds import entry_of
 from protocol.settings import (
     ModelSettings,
     RewardSettings,
@@ -248,6 +249,13 @@ class Config(Section):
             with contextlib.suppress(ValidationError):
                 config = type(self).model_validate_json(json.dumps(tree))
         return config
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """What rewards of this run may be called, in metrics."""
+        held_out = self.evaluation.reward_function
+        entries = [*self.reward.entries, *([entry_of(held_out)] if held_out else [])]
+        return tuple(dict.fromkeys(entry.label for entry in entries))
 
     @property
     def local_instances(self) -> list[str]:

@@ -5,12 +5,13 @@ is built in goes by this list, so that a key of a new kind is added here alone.
 """
 
 from protocol.algorithms import LOSSES
+from protocol.rewards.kinds import names_without_options
 from strategies.kinds import STRATEGIES
 
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "model.factory": (),
-    "reward.function": (),
-    "evaluation.reward_function": (),
+    "reward.function": names_without_options(),
+    "evaluation.reward_function": names_without_options(),
     "rollout.engine": ("torch", "vllm"),
     "trainer.engine": ("fsdp",),
     "trainer.loss": LOSSES,

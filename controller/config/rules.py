@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from controller.config.models import Config
+from controller.config.reward_rules import reward_problems
 from protocol.algorithms import GROUP_BASELINES
 from strategies.presets import FIXED_BOUND
 
@@ -28,6 +29,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_staleness_problems(config),
         *_controller_problems(config),
         *_evaluation_problems(config),
+        *reward_problems(config),
     ]
 
 

@@ -6,7 +6,7 @@ and a variable that is not set is a problem, never an empty text.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -71,4 +71,8 @@ def is_text(model: type[BaseModel], path: Path) -> bool:
             kind = field.annotation if field is not None else str
         elif get_origin(kind) in (dict, tuple, list):
             kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+        elif get_origin(kind) is Annotated:  # one of several models
+            models = [get_args(one)[0] for one in get_args(get_args(kind)[0])]
+            fields = [one.model_fields[part] for one in models if part in one.model_fields]
+            kind = fields[0].annotation if fields else str
     return {*(get_args(kind) or (kind,))} <= {str, type(None)}

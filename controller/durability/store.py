@@ -42,7 +42,7 @@ from protocol.messages import Message, Piece
 from protocol.private_files import for_owner_only
 from protocol.wire.codec import ITEM_BYTES
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (

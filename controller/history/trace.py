@@ -130,7 +130,7 @@ def _answered(message: Message) -> list[tuple[Key, Entry]]:
             ]
         case messages.GenerationFailed(group, member, attempt, reason):
             return [(("route", group, member, attempt), {"ended": reason})]
-        case messages.GroupScored(group, attempt, rewards):
+        case messages.GroupScored(group, attempt, rewards, _):
             return [(("score", group, attempt), {"rewards": rewards})]
         case messages.ScoreFailed(group, attempt, reason):
             return [(("score", group, attempt), {"ended": reason})]

@@ -229,13 +229,14 @@ class PullFailed(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class GroupScored(WorkerMessage):
-    """One finite reward for each member, in the order asked."""
+    """One finite reward for each member, in the order asked; of a sum, also its parts by name."""
 
     tag: ClassVar[int] = 12
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
     group: Count
     attempt: Count
     rewards: tuple[Real, ...]
+    parts: tuple[tuple[Name, tuple[Real, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

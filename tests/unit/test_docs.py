@@ -74,9 +74,10 @@ def test_the_advanced_page_and_the_drawing_are_up_to_date():
     words = (
         "import make_architecture as a, make_configuration as m; "
         "print(m.render_advanced() == open('configuration_advanced.md').read(), "
+        "m.render_rewards() == open('reward_kinds.md').read(), "
         "a.render() == open('architecture.svg').read())"
     )
-    assert run_maker(words) == "True True", (
+    assert run_maker(words) == "True True True", (
         "run: python docs/make_configuration.py; python docs/make_architecture.py"
     )
 

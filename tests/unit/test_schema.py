@@ -43,6 +43,7 @@ def test_the_examples_name_it_and_fit_it(validator, example):
         {"run": {"steps": "${STEPS}"}, "trainer": {"algorithm": "${ALGORITHM:-grpo}"}},
         {"staleness": {"keep_kv": "yes", "in_flight_batches": "auto", "routing": "mine.py:route"}},
         {"model": {"factory": None}, "rollout": {"vllm": {"engine_args": {"a": 1, "b": "c"}}}},
+        {"reward": {"rewards": [{"kind": "exact", "weight": "${STEPS}"}, {"function": "a.py:f"}]}},
         {"trainer": {"lora": {"rank": 8, "target_modules": ["q_proj"]}}},
     ],
 )

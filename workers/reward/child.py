@@ -32,6 +32,10 @@ class ScoringFailed(Exception):
     """The function raised, hung, died, or returned something else than numbers; the text is for the user."""
 
 
+class OutOfCpu(ScoringFailed):
+    """The process was ended by the limit of CPU time that it had set itself for this call."""
+
+
 class AskAgain(Exception):
     """The call was cut off, and need not be why."""
 
@@ -56,6 +60,7 @@ class CallLimits(NamedTuple):
 
     timeout_s: float
     grace_s: float  # for a call to obey its cancellation
+    key: str = "reward.timeout_s"  # where the limit is set
 
 
 @dataclass(eq=False, slots=True)
@@ -95,8 +100,9 @@ class RewardChild(asyncio.SubprocessProtocol):
     """A process behind its keeper."""
 
     def __init__(
-        self, limits: CallLimits, *, on_answer: Callable[[], None], on_gone: Callable[["RewardChild"], None]
-    ) -> None:
+        self, limits: CallLimits, *, setup: bytes,
+        on_answer: Callable[[], None], on_gone: Callable[["RewardChild"], None],
+    ) -> None:  # fmt: skip
         self.ready: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
         self.kind: Kind | None = None
         """None: it is not ready yet."""
@@ -106,7 +112,8 @@ class RewardChild(asyncio.SubprocessProtocol):
         self.gone = asyncio.Event()
         self.reason = ""
         """Why it has ended."""
-        self._limits, self._on_answer, self._on_gone = limits, on_answer, on_gone
+        self._limits, self._setup = limits, setup
+        self._on_answer, self._on_gone = on_answer, on_gone
         self._secret = secrets.token_bytes(pipe.SECRET_BYTES)
         self._packets = pipe.Packets(secret=self._secret, max_bytes=pipe.MAX_ANSWER_BYTES)
         self._transport: SubprocessTransport
@@ -120,7 +127,7 @@ class RewardChild(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The process was started."""
         self._transport = cast("SubprocessTransport", transport)
-        self._write(self._secret)
+        self._write(self._secret + self._setup)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Take what it says."""
@@ -192,8 +199,13 @@ class RewardChild(asyncio.SubprocessProtocol):
         culprit = suspects[0] if self._culprit is None and len(suspects) == 1 else self._culprit
         for call in reversed(self.calls.values()):  # what is asked again goes to the front of the line
             is_suspect = culprit is None and call in suspects
-            call.settle(ScoringFailed(self.reason) if call is culprit else AskAgain(is_alone=is_suspect))
+            call.settle(self._failure() if call is culprit else AskAgain(is_alone=is_suspect))
         self._on_gone(self)
+
+    def _failure(self) -> ScoringFailed:
+        """Of the call that is to blame."""
+        is_out = not self._is_ending and self._transport.get_returncode() == -signal.SIGXCPU
+        return (OutOfCpu if is_out else ScoringFailed)(self.reason)
 
     # -- calls ------------------------------------------------------------------------------------------
 
@@ -222,7 +234,7 @@ class RewardChild(asyncio.SubprocessProtocol):
                 call.watch(limit_s, self._on_late)
             else:
                 self.end(
-                    "The process of the reward function did not begin a call within `reward.timeout_s` = "
+                    f"The process of the reward function did not begin a call within `{self._limits.key}` = "
                     f"{limit_s:g} s and was killed: something that an earlier call left behind blocks its "
                     "event loop, or has closed the pipe to its worker."
                 )
@@ -243,7 +255,7 @@ class RewardChild(asyncio.SubprocessProtocol):
 
     @property
     def _took_too_long(self) -> str:
-        return f"The reward function took longer than `reward.timeout_s` = {self._limits.timeout_s:g} s"
+        return f"The reward function took longer than `{self._limits.key}` = {self._limits.timeout_s:g} s"
 
     def _take(self, kind: Any, parts: list[Any]) -> None:
         """Raises: GarbageError if this cannot be its word."""
@@ -310,6 +322,8 @@ def _how_it_ended(code: int | None, *, is_scoring: bool) -> str:
         how = f"was killed by signal {-code} ({name}), and not by its worker"
         if name == "SIGKILL":
             how += "; the kernel does that where memory runs out"
+        if name == "SIGXCPU":
+            how += "; the kernel does that where the limit of CPU time is reached"
     while_scoring = " while it scored" if is_scoring else ""
     return (
         f"The process of the reward function {how}{while_scoring}. What it printed is in this worker's log."

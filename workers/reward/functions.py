@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.messages import MAX_REWARD
-from protocol.reward_shapes import Signature, missing_problem, shape_problem
+from protocol.rewards.shapes import Signature, missing_problem, shape_problem
 
 
 @dataclass(frozen=True, slots=True)

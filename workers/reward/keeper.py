@@ -1,6 +1,6 @@
 """Keeps the process of a reward function, and ends all that this has started.
 
-`python -m workers.reward.keeper FUNCTION` forks: the child is process, the parent waits.
+`python -m workers.reward.keeper NAME` forks: the child is process, the parent waits.
 Invariants: when the worker closes the pipe or is gone, or the child ends, nothing that the child has started
 is left, also what has a session of its own or has lost its parent; this process ends as its child did.
 """
@@ -9,7 +9,6 @@ import os
 import resource
 import select
 import signal
-import sys
 from contextlib import suppress
 from types import FrameType
 
@@ -28,7 +27,7 @@ def main() -> None:
     die_with_parent(keeper)
     from workers.reward import process
 
-    process.main(sys.argv[1])
+    process.main()
 
 
 def _keep(child: int) -> None:

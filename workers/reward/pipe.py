@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 SECRET_BYTES = 16
-"""The worker writes the secret of a process first of all; packets to the process carry none."""
+"""The worker writes the secret of a process first of all, then SETUP; packets to the process carry none."""
 LENGTH_BYTES = 4
 MAX_ANSWER_BYTES = 1 << 20
 MAX_TEXT_CHARS = 64_000
@@ -18,6 +18,7 @@ MAX_TEXT_CHARS = 64_000
 CLOSED = 74
 """The exit code of a process that has found its pipe closed."""
 
+SETUP = "setup"  # to the process: the reward as JSON, and the fields of its Place
 SCORE, CANCEL = "score", "cancel"  # to the process: a number, and the request; a number
 READY, BROKEN = "ready", "broken"  # from it: is the function async, is it called per response; the reason
 BEGUN, HEARD = "begun", "heard"  # a number; a number, and for how many seconds its event loop was blocked

@@ -12,12 +12,26 @@ import sys
 from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from protocol.errors import ConfigError, RunError
-from workers.reward.child import AskAgain, Call, CallLimits, Kind, LoopBlocked, RewardChild, ScoringFailed
+from protocol.rewards.kinds import FunctionReward, NamedReward
+from workers.reward import pipe as pipe
+from workers.reward.child import (
+    AskAgain,
+    Call,
+    CallLimits,
+    Kind,
+    LoopBlocked,
+    OutOfCpu,
+    RewardChild,
+    ScoringFailed,
+)
+from workers.reward.kinds.interface import Place
+from workers.reward.together import all_of
 
 __all__ = ["RewardPool", "ScoringFailed"]
 
@@ -26,20 +40,25 @@ logger = logging.getLogger(__name__)
 START_LIMIT_S = 300.0  # to import the user's module, which may pull in a large library
 GRACE_S = 5.0  # for a cancelled call to close what it has opened
 MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
-ROOT = Path(__file__).resolve().parent.parent  # where this package lies
+ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
+NOWHERE = Place(run_dir="")
 
 
 class RewardPool:
     """`processes` children around the function with this import path, within `async with`."""
 
     def __init__(
-        self, function: str, *, processes: int, timeout_s: float, concurrency: int = 1,
-        grace_s: float = GRACE_S, import_paths: Sequence[str] = (), field: str = "reward.function",
+        self, reward: NamedReward | str, *, processes: int, timeout_s: float, concurrency: int = 1,
+        place: Place = NOWHERE, grace_s: float = GRACE_S, limit_key: str = "reward.timeout_s",
+        out_of_cpu: float | None = None, import_paths: Sequence[str] = (), field: str = "reward.function",
     ) -> None:  # fmt: skip
-        """`field`: the key of the configuration that names the function."""
-        self._function, self._field = function, field
+        """`reward`: named, or the import path of a function; `field`: the key of the configuration that names
+        it; `limit_key`: the one of `timeout_s`; `out_of_cpu`: see RewardKind."""
+        self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
+        self._function, self._field = self._reward.label, field
+        self._setup = pipe.packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
         self._count, self._concurrency = processes, concurrency
-        self._limits = CallLimits(timeout_s, grace_s)
+        self._limits, self._out_of_cpu = CallLimits(timeout_s, grace_s, limit_key), out_of_cpu
         paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._tasks = asyncio.TaskGroup()
@@ -85,7 +104,21 @@ class RewardPool:
         return self._count * max(1, self._concurrency // (group_size if self._kind.is_per_response else 1))
 
     async def score(self, request: tuple[Any, ...], *, members: int) -> list[float]:
-        """The rewards of one request (see reward_process) for so many responses. Raises: ScoringFailed."""
+        """The rewards of one request (see process.py) for so many responses. Raises: ScoringFailed.
+
+        A function that is not async and takes one response is asked for each by itself, so that each has its
+        own time.
+        """
+        assert self._kind is not None
+        if self._kind.is_async or not self._kind.is_per_response:
+            return await self._ask(request, members=members)
+        *whole, completions, completion_ids, endings = request
+        one_by_one = zip(completions, completion_ids, endings, strict=True)
+        asked = [self._ask((*whole, *([part] for part in parts)), members=1) for parts in one_by_one]
+        return [reward for rewards in await all_of(asked) for reward in rewards]
+
+    async def _ask(self, request: tuple[Any, ...], *, members: int) -> list[float]:
+        """Raises: ScoringFailed."""
         loop = asyncio.get_running_loop()
         call = Call(request, members, loop.create_future())
         self._waiting.append(call)
@@ -100,6 +133,11 @@ class RewardPool:
                         self._be_serial()
                     call.answer = loop.create_future()
                     self._waiting.appendleft(call)
+                except OutOfCpu as error:
+                    if self._out_of_cpu is None:
+                        raise
+                    logger.warning("%s The response gets %g.", error, self._out_of_cpu)
+                    return [self._out_of_cpu] * members
         finally:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -137,10 +175,10 @@ class RewardPool:
 
     async def _add_child(self) -> None:
         """Raises: ConfigError, RunError."""
-        child = RewardChild(self._limits, on_answer=self._on_answer, on_gone=self._on_gone)
+        child = RewardChild(self._limits, setup=self._setup, on_answer=self._on_answer, on_gone=self._on_gone)
         await asyncio.get_running_loop().subprocess_exec(
             lambda: child,
-            sys.executable, "-P", "-m", "workers.reward.keeper", self._function,
+            sys.executable, "-P", "-m", "workers.reward.keeper", self._function,  # the name is for `ps`
             stdin=PIPE, stdout=PIPE, stderr=None, env=self._environment, start_new_session=True,
         )  # fmt: skip
         if not child.gone.is_set():

@@ -1,4 +1,4 @@
-"""The process in which the user's reward function runs, below its keeper (reward_keeper).
+"""The process in which a reward function runs, below its keeper (keeper.py).
 
 Invariants: only this process imports or calls the user's code; what the code prints or reads cannot touch the
 pipe to the worker, because standard output is standard error here; each call is answered once, in any
@@ -13,10 +13,14 @@ import sys
 import traceback
 from typing import Any
 
+import msgpack
+from pydantic import TypeAdapter
+
 from protocol.errors import ConfigError
-from protocol.importing import load_object
+from protocol.rewards.kinds import AnyReward, NamedReward
 from protocol.stacks import dump_on_signal
 from workers.reward.functions import Scorer, ScoreRequest, adapt, is_async, is_per_response
+from workers.reward.kinds.interface import Place, Unscorable, make
 from workers.reward.pipe import (
     BEGUN,
     BROKEN,
@@ -24,6 +28,7 @@ from workers.reward.pipe import (
     CLOSED,
     FAILED,
     HEARD,
+    LENGTH_BYTES,
     READY,
     SCORE,
     SCORED,
@@ -45,10 +50,20 @@ class Pipe:
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
-        self._secret = b""
-        while len(self._secret) < SECRET_BYTES:
-            self._secret += os.read(self.requests, SECRET_BYTES - len(self._secret)) or sys.exit(1)
+        self._secret = self._read(SECRET_BYTES)
         os.register_at_fork(after_in_child=self._close)
+
+    def read_setup(self) -> tuple[NamedReward, Place]:
+        """What the worker says first of all: the reward, and where it runs. Raises: ConfigError."""
+        length = int.from_bytes(self._read(LENGTH_BYTES), "big")
+        _, reward, *place = msgpack.unpackb(self._read(length))
+        return TypeAdapter(AnyReward).validate_json(reward, strict=False), Place(*place)
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            data += os.read(self.requests, count - len(data)) or sys.exit(1)
+        return data
 
     def write(self, *parts: Any) -> None:
         """Send one packet; ends the process if the pipe is not there any more."""
@@ -107,7 +122,7 @@ class CallServer:
             columns = json.loads(row)
             request = ScoreRequest(group, columns, columns.get("prompt", text), *rest)
             answer = SCORED, await self._scorer(request)
-        except ConfigError as error:
+        except (ConfigError, Unscorable) as error:
             answer = FAILED, str(error)
         except BaseException as error:  # whatever the user's code raises, KeyboardInterrupt and such included
             what = "".join(traceback.format_exception_only(error)).strip()
@@ -126,14 +141,14 @@ class CallServer:
         return self._blocked_s + max(0.0, asyncio.get_running_loop().time() - self._beat_due_s)
 
 
-def main(function: str) -> None:
-    """Serve calls of the function with this import path until the worker closes the pipe."""
+def main() -> None:
+    """Serve calls of the reward that the worker names, until it closes the pipe."""
     dump_on_signal()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
     pipe = Pipe()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
     try:
-        target = load_object(function)
+        target = make(*pipe.read_setup())
         scorer = adapt(target)
     except ConfigError as error:
         pipe.write(BROKEN, str(error))

@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+from protocol.rewards.kinds import AnyReward
 from workers.reward import functions
 from workers.reward.functions import ScoreRequest, adapt
+from workers.reward.kinds.interface import Place, Unscorable, make
 
 OURS = (__file__, functions.__file__)
 
@@ -28,11 +32,12 @@ def answer(question: Mapping[str, Any]) -> tuple[str | None, list[float]]:
     limit_s = question["timeout_s"]
     try:
         row = question["row"] or _first_row(**question["prompts"])
-        scorer = adapt(load_object(question["function"]))
+        reward = TypeAdapter(AnyReward).validate_json(question["reward"], strict=False)
+        scorer = adapt(make(reward, Place(*question["place"])))
         request = _request(row, list(question["responses"]))
         with _within(limit_s):
             return None, asyncio.run(scorer(request))  # type: ignore[arg-type]  # a coroutine
-    except ConfigError as error:
+    except (ConfigError, Unscorable) as error:
         return str(error), []
     except _TooLong:
         return f"it took longer than `reward.timeout_s` = {limit_s:g} s, after which a run cuts it off.", []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, assert_never, cast
 
 import numpy as np
+from pydantic import ValidationError
 
 from protocol.errors import ConfigError
 from protocol.messages import (
@@ -27,9 +28,12 @@ from protocol.messages import (
     ToReward,
 )
 from protocol.model_files import vocabulary_of
+from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
-from workers.reward.pool import RewardPool, ScoringFailed
+from workers.reward.child import ScoringFailed
+from workers.reward.kinds.interface import Place
+from workers.reward.mixture import RewardMixture
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +51,22 @@ class RewardWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._tokenizing = asyncio.Lock()
-        self._pool = self._evaluation_pool = self._make_pool(settings.reward.function)
-        other = settings.evaluation_function
-        if other and other != settings.reward.function:
-            self._evaluation_pool = self._make_pool(other, field="evaluation.reward_function")
+        place = Place(settings.run_dir, settings.reward.device)
+        try:
+            self._mixture = self._evaluated = self._mix(settings.reward.entries, place)
+            other = settings.evaluation_function
+            if other and other != settings.reward.function:
+                self._evaluated = self._mix((entry_of(other),), place, field="evaluation.reward_function")
+        except ValidationError as error:  # of a name that needs options
+            raise ConfigError(f"The reward lacks options: {error}") from None
         self._is_draining = False
         self._vocabulary = vocabulary_of(Path(model_directory))
 
-    def _make_pool(self, function: str, field: str = "reward.function") -> RewardPool:
-        reward, import_paths = self._settings.reward, self._settings.import_paths
-        return RewardPool(
-            function, processes=reward.processes, concurrency=reward.concurrency, timeout_s=reward.timeout_s,
-            import_paths=import_paths, field=field,
-        )  # fmt: skip
+    def _mix(
+        self, rewards: Sequence[NamedReward], place: Place, field: str = "reward.function"
+    ) -> RewardMixture:
+        paths = self._settings.import_paths
+        return RewardMixture(rewards, self._settings.reward, place=place, import_paths=paths, field=field)
 
     def drain(self) -> None:
         """Return from `run` at once: a score in hand is asked of another worker."""
@@ -72,21 +79,23 @@ class RewardWorker:
         good."""
         self._link = link
         is_supervised = self._settings.trainer.is_supervised
-        if not self._settings.reward.function and not is_supervised:
+        entries = self._settings.reward.entries
+        if not entries and not is_supervised:
             raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
         async with contextlib.AsyncExitStack() as stack:
-            pools = () if is_supervised else {self._pool, self._evaluation_pool}
-            for pool in pools:
-                await stack.enter_async_context(pool)
+            mixtures = () if is_supervised else {self._mixture, self._evaluated}
+            for mixture in mixtures:
+                await stack.enter_async_context(mixture)
             async with asyncio.TaskGroup() as tasks:
-                for pool in pools:
-                    tasks.create_task(pool.start(), name="reward pool")
+                for mixture in mixtures:
+                    tasks.create_task(mixture.start(), name="rewards")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
-            capacity = 0 if is_supervised else self._pool.capacity(self._settings.rollout.group_size)
+            capacity = 0 if is_supervised else self._mixture.capacity(self._settings.rollout.group_size)
             link.send(Ready(0, capacity, 0))
             reward = self._settings.reward
             text = "Ready: %d processes for %s, %d groups at once."
-            logger.info(text, reward.processes, reward.function or "no function", capacity)
+            names = ", ".join(entry.label for entry in entries)
+            logger.info(text, reward.processes, names or "no reward", capacity)
             await self._serve(link)
 
     async def _serve(self, link: Link) -> None:
@@ -143,8 +152,8 @@ class RewardWorker:
             text, *completions = await self._decode([prompt_ids, *completion_ids])
             endings = [item.ending for item in score.items]
             request = (score.group, row, text, prompt_ids, completions, completion_ids, endings)
-            pool = self._evaluation_pool if score.is_evaluation else self._pool
-            rewards = await pool.score(request, members=len(endings))
+            mixture = self._evaluated if score.is_evaluation else self._mixture
+            scored = await mixture.score(request, members=len(endings))
         except ScoringFailed as error:
             reason = str(error)
             if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
@@ -152,7 +161,7 @@ class RewardWorker:
             shown = _shorten(row.decode(errors="replace"))
             self._link.send(ScoreFailed(score.group, score.attempt, reason, shown))
         else:
-            self._link.send(GroupScored(score.group, score.attempt, tuple(rewards)))
+            self._link.send(GroupScored(score.group, score.attempt, *scored))
 
     async def _decode(self, sequences: list[list[int]]) -> list[str]:
         """Raises: ScoringFailed."""

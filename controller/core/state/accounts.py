@@ -45,6 +45,7 @@ def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> 
     return {
         "reward/mean": mean,
         "reward/std": sqrt(squares / count),
+        **_reward_parts(contributions),
         "response_length/mean": sum(lengths) / count,
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),
@@ -54,6 +55,18 @@ def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> 
         "staleness/max": max(ages, default=0),
         "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
         "partial/share": sum(c.partial for c in contributions) / count,
+    }
+
+
+def _reward_parts(contributions: Sequence[Contribution]) -> dict[str, float]:
+    """The mean of each named reward, over the responses that it scored."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    for contribution in contributions:
+        for name, total in contribution.reward_parts.items():
+            found.setdefault(name, []).append((total, len(contribution.lengths)))
+    return {
+        f"reward/{name}": fsum(total for total, _ in sums) / sum(count for _, count in sums)
+        for name, sums in sorted(found.items())
     }
 
 

@@ -90,6 +90,7 @@ class Contribution(NamedTuple):
     partial: int  # responses of several policy versions
     reward_sum: float
     reward_squares: float  # squared differences from the group's own mean
+    reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
 
 
 @dataclass(slots=True)
@@ -106,6 +107,7 @@ class Group:
     starts: int = 0  # 1, and one more for each time that it was begun anew
     is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
+    reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()
     advantages: tuple[float, ...] = ()
     score_attempt: int = 0
     score_failures: int = 0
@@ -220,5 +222,6 @@ class Group:
                 partial=sum(len({s.policy_version for s in m.segments}) > 1 for m in kept),
                 reward_sum=sum(self.rewards),
                 reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
+                reward_parts={name: sum(values) for name, values in self.reward_parts},
             )
         return self.contribution

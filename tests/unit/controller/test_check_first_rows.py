@@ -9,7 +9,7 @@ import pytest
 from controller.check.data import FIRST_ROWS
 from controller.check.problems import check
 from controller.config.load import load_config
-from protocol.reward_shapes import Signature, offered_names
+from protocol.rewards.shapes import Signature, offered_names
 from tests.unit.controller.small_project import CHAT_ROWS, TEMPLATE, make_project
 from workers.reward import functions
 from workers.reward.functions import ScoreRequest

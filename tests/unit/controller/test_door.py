@@ -93,13 +93,13 @@ def test_an_instance_that_hands_back_what_nobody_asked_for_may_do_so_once_as_one
     assert is_closed(run)
 
 
-def step_with(*rewards: float, metrics=(), **sections) -> Run:
+def step_with(*rewards: float, metrics=(), parts=(), **sections) -> Run:
     """A run after its first train step, with these rewards in each group."""
     run = Run(**sections)
     for route in run.start_groups():
         run.generate(route, 4)
         for score in run.sent(messages.Score):
-            run.say("reward-0", messages.GroupScored(score.group, score.attempt, rewards))
+            run.say("reward-0", messages.GroupScored(score.group, score.attempt, rewards, parts))
     run.say("trainer", messages.TrainStepFinished(1, 0.5, tuple(metrics)))
     return run
 

@@ -164,7 +164,7 @@ class Scoring:
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        group.rewards = message.rewards
+        group.rewards, group.reward_parts = message.rewards, message.parts
         if group.is_evaluation:
             self.evaluation.on_scored(group)
             return

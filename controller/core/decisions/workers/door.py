@@ -6,6 +6,7 @@ nothing overflows, and names nothing that the worker was not given. Lies that ag
 was told (tokens that nobody sampled, a reward that nobody computed) cannot be told from the truth here.
 """
 
+from itertools import chain
 from math import isfinite
 
 from controller.core.decisions.training.trainer_batches import Feed
@@ -217,12 +218,14 @@ class Door:
         match message:
             case messages.PromptsEncoded() | messages.ExamplesEncoded():
                 return self._encoded(told, message)
-            case messages.GroupScored(group, attempt, rewards):
+            case messages.GroupScored(group, attempt, rewards, parts):
                 count = told.scores.get((group, attempt))
                 if count != len(rewards):
                     asked = "which it was not given" if count is None else f"which has {count} members"
                     return f"It gave {len(rewards)} rewards for group {group}, attempt {attempt}, {asked}."
-                for reward in rewards:
+                if problem := self._of_parts(parts, len(rewards)):
+                    return f"Of group {group} it gave {problem}."
+                for reward in chain(rewards, *(values for _, values in parts)):
                     if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
                         return f"It gave group {group} a reward of {reward:g}; at most {MAX_REWARD:g} counts."
             case messages.ScoreFailed(group, attempt):
@@ -231,6 +234,16 @@ class Door:
             case _:
                 pass
         return None
+
+    def _of_parts(self, parts: tuple[tuple[str, tuple[float, ...]], ...], count: int) -> str | None:
+        """What is wrong with the rewards that a reward is made of."""
+        names = self.state.config.reward_names if parts else ()
+        for name, values in parts:
+            if name not in names:
+                return f"a reward {name!r:.80}, where the run has {', '.join(names) or 'none'}"
+            if len(values) != count:
+                return f"{len(values)} values of the reward {name}; expected {count}"
+        return None if len({name for name, _ in parts}) == len(parts) else "a reward twice"
 
     def _encoded(
         self, told: ToldTextWorker, message: messages.PromptsEncoded | messages.ExamplesEncoded

@@ -1,0 +1,50 @@
+"""What can be known of rewards by name before anything starts: the columns that they need, and their rows.
+
+Invariant: nothing of a reward is imported or called.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from controller.check.data import Level, Remark, Sample
+from protocol.rewards.kinds import KINDS, NamedReward, find
+
+
+def named_problems(entry: NamedReward, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
+    """Of a reward and the rows that it is for."""
+    for column in KINDS[entry.kind].columns(entry):
+        for sample in scored:
+            lacking = [row for row in sample.rows if find(row, column) is None]
+            if not lacking:
+                continue
+            of = "" if sample.section == "data" else f" (rows of {sample.section})"
+            has = f"`{entry.label}` needs the column `{column}`, and"
+            there = ", ".join(lacking[0]) or "(none)"
+            if len(lacking) == len(sample.rows):
+                what = f"the first row has only {there}{of}"
+                yield "error", f"{has} {what}. Name the column in this reward, or map it in `data.columns`."
+            else:
+                yield "note", f"{has} {len(lacking)} of the first {len(sample.rows)} rows lack it{of}."
+
+
+def unscored_remarks(rewards: Sequence[NamedReward], samples: Sequence[Sample]) -> Iterator[Remark]:
+    """On rewards that are for none of the first rows, and on rows that no reward is for."""
+    rows = [row for sample in samples for row in sample.rows]
+    if not rows:
+        return
+    for number, entry in enumerate(rewards):
+        if not any(map(entry.is_for, rows)):
+            shown = ", ".join(f"{column}: {wanted}" for column, wanted in entry.when.items())
+            yield (
+                "note",
+                f"reward.rewards.{number}.when",
+                f"none of the first {len(rows)} rows has {shown}: `{entry.label}` scores none of them.",
+            )
+    unscored = [row for row in rows if not any(entry.is_for(row) for entry in rewards)] if rewards else []
+    if unscored:
+        level: Level = "error" if len(unscored) == len(rows) else "note"
+        yield (
+            level,
+            "reward.rewards",
+            f"no reward is for {len(unscored)} of the first {len(rows)} rows: they are set aside as failures."
+            " Expected a reward without `when`, or one whose `when` fits them.",
+        )

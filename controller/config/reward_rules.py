@@ -1,0 +1,44 @@
+"""Rules between the rewards of a configuration.
+
+Invariant: pure.
+"""
+
+from collections.abc import Iterator
+
+from controller.config.models import Config
+from protocol.rewards.kinds import KINDS, names_without_options
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def reward_problems(config: Config) -> Iterator[Problem]:
+    """(fields read, what is wrong) for every rule that does not hold."""
+    reward = config.reward
+    for key, name in (
+        ("reward.function", reward.function),
+        ("evaluation.reward_function", config.evaluation.reward_function),
+    ):
+        if name in KINDS and name not in names_without_options():
+            lacking = [n for n, f in KINDS[name].options.model_fields.items() if f.is_required()]
+            yield (
+                (key,),
+                f"is {name}, which needs {' and '.join(f'`{option}`' for option in lacking)}. Write it as an "
+                f"entry of reward.rewards: [{{kind: {name}, {lacking[0]}: ...}}].",
+            )
+    if reward.function and reward.rewards:
+        yield (
+            ("reward.function", "reward.rewards"),
+            f"is {reward.function}, and reward.rewards names {len(reward.rewards)} more. Give one of the two:"
+            f" as an entry of reward.rewards it is {{function: {reward.function}}}.",
+        )
+    labels = [entry.label for entry in reward.rewards]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        yield (
+            ("reward.rewards",),
+            f"has two rewards with the name {twice[0]}, which is that of a metric. Give each a `name`.",
+        )
+    if reward.rewards and not any(entry.weight for entry in reward.rewards):
+        yield (
+            ("reward.rewards",),
+            "has the weight 0 everywhere, so that every response gets the reward 0. Give one another weight.",
+        )
