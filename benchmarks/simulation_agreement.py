@@ -109,11 +109,11 @@ def study_simulation(config: Config, *, seed: int, is_reserved: bool) -> Simulat
 def _reserve(simulation: Simulation) -> None:
     """Route to the instance with the fewest responses, and only if the final length of all fits its KV."""
     state: Any = simulation.core.state
-    dispatch, workload = simulation.core.dispatch, simulation.cluster.workload
+    views, workload = simulation.core.views, simulation.cluster.workload
 
     def route(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
         del settings
-        least = min(dispatch._views.values(), key=lambda one: (one.running, one.index))
+        least = min(views.shown.values(), key=lambda one: (one.running, one.index))
         need = workload.prompt_tokens + workload.length(work.group, 0)
         if least.expected_tokens + need > least.kv_tokens:
             return None

@@ -12,21 +12,25 @@ from typing import assert_never
 
 from controller.config.models import Config
 from controller.core.commands import Command, Finish
-from controller.core.decisions.evaluation.evaluation import Evaluation
 from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
+from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.placement.migration import Moves
 from controller.core.decisions.placement.reports import Coordination
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.supply.supervised import Examples
+from controller.core.decisions.supply.training_groups import TrainingGroups
 from controller.core.decisions.training.training import Training
+from controller.core.decisions.versions.publication import Publication
 from controller.core.decisions.versions.pulls import Pulls
 from controller.core.decisions.versions.relay_tree import FanOut
 from controller.core.decisions.workers.door import Door
 from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.reattachment import Returns
-from controller.core.decisions.workers.waiting_for import awaited, oldest_group, working_on
+from controller.core.effects import recall
+from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.effects.purposes import Purposes
 from controller.core.events import (
     Event,
     HeldOutRead,
@@ -48,6 +52,8 @@ from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.registry import Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
+from controller.core.state.views.instances import InstanceViews
+from controller.core.waiting_for import awaited, oldest_group, working_on
 from protocol import messages
 from protocol.messages import Abort, Attach, Close, Message, Role
 from protocol.settings import WorkerSettings
@@ -63,30 +69,32 @@ class Core:
         self, config: Config, strategies: Strategies, *, run_dir: str = "", import_paths: tuple[str, ...] = ()
     ) -> None:
         self.state = RunState(config, strategies)
-        self.evaluation = Evaluation(self.state)
-        self.coordination = Coordination(self.state, self.evaluation)
-        self.dispatch = Dispatch(self.state)
-        self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation, self.dispatch)
+        self.views = InstanceViews(self.state)
+        self.evaluation = EvaluationRounds(self.state)
+        self.training_groups = TrainingGroups(self.state)
+        self.purposes = Purposes(self.training_groups, self.evaluation)
+        self.evaluation_schedule = EvaluationSchedule(self.state, self.evaluation)
+        self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation)
+        self.coordination = Coordination(self.state, self.evaluation, self.purposes)
+        self.dispatch = Dispatch(self.state, self.views)
+        self.moves = Moves(self.state, self.views)
         self.fan_out = FanOut(self.state)
-        self.pulls = Pulls(self.state, self.dispatch, self.fan_out, evaluations=self.evaluation_dispatch)
+        self.pulls = Pulls(self.state, self.fan_out, self.evaluation)
+        self.publication = Publication(self.state, self.fan_out, self.evaluation)
+        self.examples = Examples(self.state)
+        self.scoring = Scoring(self.state, self.evaluation, self.purposes)
+        self.training = Training(self.state)
         self.limits = Limits(self.state)
-        self.moves = Moves(self.state, self.coordination, self.dispatch)
-        self.examples = Examples(self.state, self.dispatch)
-        self.scoring = Scoring(
-            self.state, self.coordination, self.dispatch, self.examples, evaluation=self.evaluation
-        )
-        self.training = Training(self.state, self.dispatch, self.fan_out, evaluation=self.evaluation)
-        self.returns = Returns(self.state, self.coordination, self.dispatch, self.evaluation)
-        self.door = Door(self.state, self.training.feed)
+        self.door = Door(self.state)
+        self.returns = Returns(self.state, self.views, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
             self.state,
-            self.coordination,
-            self.dispatch,
+            self.views,
+            self.evaluation,
             self.scoring,
             self.training,
-            self.returns,
             settings.model_dump_json(),
         )
 
@@ -99,7 +107,7 @@ class Core:
         if state.finished and not isinstance(event, Restarted):
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
-        cause = awaited(state, self.training, self.scoring, self.dispatch, self.evaluation)
+        cause = awaited(self)
         busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
         state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
@@ -114,9 +122,9 @@ class Core:
             if self.moves.gives_up_stragglers and self.training.can_begin():
                 self.moves.give_up_stragglers()
             if self.training.consume():
-                self.scoring.give_up_useless()
+                self.training_groups.remove_useless()
             self.training.run_ahead()
-            self.evaluation.schedule()
+            self.evaluation_schedule.run()
             self.coordination.give_up_lost_evaluation()
             self.pulls.serve_evaluation()
             self.pulls.run()
@@ -126,7 +134,7 @@ class Core:
             self.scoring.take_completed()
             self.scoring.assign()
             self.scoring.read_ahead()
-            self.training.retire()
+            self.publication.retire()
             self._notice_end_of_data()
         if state.ending is not None:
             self._wind_up()
@@ -227,7 +235,7 @@ class Core:
             case HeldOutRead():
                 self.scoring.on_held_out(event)
             case StopRequested(reason):
-                self.evaluation.stop()
+                self.evaluation_schedule.stop()
                 self.state.is_stopped |= self.state.ending is None
                 self.state.end(reason, is_success=True)
             case Tick():
@@ -248,10 +256,16 @@ class Core:
         state.is_stopped = False
         state.accounts.is_ending = False
         state.is_trainer_given_up = False
+        for worker in list(state.registry.workers.values()):
+            if self.returns.may_come(worker):
+                self.returns.expect(worker)
+            else:
+                self.membership.remove(worker.peer)
         self.membership.restart()
         self.limits.restart()
+        self.training_groups.restart()
         self.scoring.restart()
-        self.evaluation.restart()
+        self.evaluation_schedule.restart()
         self.training.end_after_last_step()
 
     def _received(self, peer: str, message: Message) -> None:
@@ -296,7 +310,7 @@ class Core:
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
-        batches = self.training.feed.kept.values()
+        batches = self.state.batches.values()
         return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
 
     def _notice_end_of_data(self) -> None:
@@ -359,7 +373,7 @@ class Core:
             text = f"The last evaluation was left out: no {missing[0]} worker is left."
             self.state.warn_once("no last evaluation", text)
             return False
-        self.evaluation.schedule()
+        self.evaluation_schedule.run()
         self.coordination.give_up_lost_evaluation()
         self.pulls.serve_evaluation()
         self.evaluation_dispatch.run()
@@ -376,7 +390,7 @@ class Core:
             if called:
                 attempts = tuple(id.attempt(instance.running[id]) for id in called)
                 self.state.send(instance.peer, Abort(attempts))
-                self.coordination.take_back(instance, called)
+                recall.take_back(self.state, instance, called)
 
     # -- small things -----------------------------------------------------------------------------------
 
@@ -432,7 +446,7 @@ class Core:
         elif isinstance(worker, TextWorker):
             running = worker.pending
         silent_s = self.state.now - worker.last_heard
-        doing = working_on(self.state, self.training, worker) or self.limits.owed(worker)
+        doing = working_on(self, worker) or self.limits.owed(worker)
         due_s, then = self.limits.outlook(worker)
         return WorkerSnapshot(
             worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,

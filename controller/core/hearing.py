@@ -30,13 +30,24 @@ def _from_any_role(core: "Core", worker: Worker, message: FromAnyRole) -> None:
         case messages.Beat():
             pass
         case messages.Ready():
-            core.membership.ready(worker, message)
+            _ready(core, worker, message)
         case messages.Detach(reason):
             core.membership.detach(worker, reason)
         case messages.WorkerFailed():
             core.membership.failed(worker, message)
         case _:
             assert_never(message)
+
+
+def _ready(core: "Core", worker: Worker, message: messages.Ready) -> None:
+    if isinstance(worker, Instance):
+        core.returns.on_ready(worker)
+    core.membership.ready(worker, message)
+    if isinstance(worker, Instance):
+        core.coordination.on_ready(worker, message)
+    elif worker.role == "trainer":
+        core.training.on_ready(worker, message)
+    core.membership.report_progress(worker.name)
 
 
 def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> None:
@@ -68,8 +79,12 @@ def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> No
 
 def _from_text_worker(core: "Core", worker: TextWorker, message: FromReward) -> None:
     match message:
-        case messages.PromptsEncoded() | messages.ExamplesEncoded():
+        case messages.PromptsEncoded():
             core.membership.filled(worker)
+            core.scoring.on_encoded(worker, message)
+        case messages.ExamplesEncoded():
+            core.membership.filled(worker)
+            core.examples.on_encoded(worker, message)
             core.scoring.on_encoded(worker, message)
         case messages.GroupScored():
             core.membership.useful(worker)
@@ -88,7 +103,7 @@ def _from_trainer(core: "Core", trainer: Worker, message: FromTrainer) -> None:
         case messages.TrainedAhead(train_version):
             core.training.feed.on_ahead(train_version)
         case messages.PolicyPublished():
-            core.training.on_published(trainer, message)
+            core.publication.on_published(trainer, message)
         case messages.CheckpointSaved():
             core.training.on_saved(message)
         case messages.Serving(endpoint):

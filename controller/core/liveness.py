@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from controller.core.decisions.workers.waiting_for import working_on
 from controller.core.state.registry import Instance, Worker
+from controller.core.state.views.admission import admitted
+from controller.core.state.views.instances import takes_work
+from controller.core.waiting_for import working_on
 from strategies.kinds import STRATEGIES
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def _owing(core: "Core") -> Reason | None:
 
 def _of_worker(core: "Core", kind: ReasonKind, worker: Worker) -> Reason:
     """What a worker does, and what is done about it when."""
-    what = working_on(core.state, core.training, worker) or core.limits.owed(worker)
+    what = working_on(core, worker) or core.limits.owed(worker)
     due_s, then = core.limits.outlook(worker)
     if due_s is None:
         return Reason(kind, worker.name, None, f"{worker.name} is {what}")
@@ -192,7 +194,7 @@ def _held(core: "Core") -> Reason | None:
 
 def _reading(core: "Core") -> Reason | None:
     """The source of prompts, or of held-out prompts, has been asked and may take its time."""
-    has_work = bool(core.dispatch.waiting or core.state.queue or core.scoring.to_score)
+    has_work = bool(core.state.fresh or core.state.queue or core.scoring.to_score)
     if core.scoring.reading and not has_work:
         text = f"the next {core.scoring.reading} rows of the data are awaited"
         return Reason(ReasonKind.DATA, "the source of prompts", None, text)
@@ -246,7 +248,7 @@ def _could_start(core: "Core", instance: Instance) -> Iterator[tuple[str, str]]:
     if newest is None or state.versions.is_lost(newest.policy_version):
         return
     here, there = instance.policy_version, newest.policy_version
-    versions = [here] if here >= 0 and core.dispatch.is_routable(instance) else []
+    versions = [here] if here >= 0 and takes_work(state, instance) else []
     for version in [*versions, *([there] if there > here else [])]:
         where = f"on {instance.name}, which is idle at version {here}"
         where += f", and could pull version {version}" if version != here else ""
@@ -255,6 +257,6 @@ def _could_start(core: "Core", instance: Instance) -> Iterator[tuple[str, str]]:
         key = "routing" if version == here else ""  # that it can do nothing here makes it pull in any case
         if (waiting := state.queue.peek(version, state.ledger.reach(version))) is not None:
             yield key, f"response {waiting.id} could run {where}"
-        elif core.dispatch.waiting and state.ledger.can_reserve(version):
-            key = key if core.dispatch.admits else "admission"
-            yield key, f"prompt {core.dispatch.waiting[0]} could start {where}"
+        elif core.state.fresh and state.ledger.can_reserve(version):
+            key = key if admitted(state) > 0 else "admission"
+            yield key, f"prompt {core.state.fresh[0]} could start {where}"

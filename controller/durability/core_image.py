@@ -23,17 +23,16 @@ from controller.config import limits as limit_settings
 from controller.config import models
 from controller.core import core
 from controller.core.core import Core
-from controller.core.decisions.evaluation import evaluation, evaluation_placement
+from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, reports
-from controller.core.decisions.supply import scoring, supervised
+from controller.core.decisions.supply import scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
-from controller.core.decisions.training.trainer_batches import Batch
-from controller.core.decisions.versions import pulls, relay_tree
+from controller.core.decisions.versions import publication, pulls, relay_tree
 from controller.core.decisions.workers import door, limits, membership, reattachment
+from controller.core.effects import evaluation_rounds, purposes
 from controller.core.state import (
     accounts,
     asks,
-    candidates,
     counting_ledger,
     dispatch_queue,
     evaluation_report,
@@ -44,6 +43,8 @@ from controller.core.state import (
     run_state,
     told,
 )
+from controller.core.state.groups import Batch
+from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.errors import LocalError, RunError
 from protocol.messages import from_controller, from_workers, pieces
@@ -51,12 +52,12 @@ from strategies import cost_model, fitting, instance_kinds, lengths, views
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, asks, candidates, core, counting_ledger, dispatch, dispatch_queue, door, evaluation,
-    evaluation_placement, evaluation_report, evaluation_settings, groups, ledger, limit_settings, limits,
-    logprob_drift, membership, migration, models, policy_versions, pulls, reattachment, registry, relay_tree,
-    reports, run_state, scoring, supervised, told, trainer_batches, training,
-    from_controller, from_workers, pieces,
-    ids, settings, cost_model, fitting, instance_kinds, lengths, views,
+    accounts, asks, candidates, core, counting_ledger, dispatch, dispatch_queue, door,
+    evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
+    groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration, models,
+    policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree, reports, run_state,
+    scoring, supervised, told, trainer_batches, training, training_groups, from_controller, from_workers,
+    pieces, ids, settings, cost_model, fitting, instance_kinds, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

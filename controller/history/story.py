@@ -84,7 +84,7 @@ def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
 
 def _is_kept(core: Core, group: int) -> bool:
     """Whether the trainer may be fed with it again."""
-    return any(group in batch.groups for batch in core.training.feed.kept.values())
+    return any(group in batch.groups for batch in core.state.batches.values())
 
 
 def _last_word(recording: Recording, group: int, after: int) -> int:

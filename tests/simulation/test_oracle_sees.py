@@ -6,6 +6,7 @@ from controller.core.decisions.placement import dispatch, reports
 from controller.core.decisions.versions import pulls
 from controller.core.decisions.workers import limits
 from controller.core.state import run_state, told
+from controller.core.state.views import admission, instances
 from tests.simulation.oracle.host import Endless, Host
 from tests.simulation.oracle.stalls import Stall
 from tests.simulation.oracle.world import draw
@@ -44,12 +45,12 @@ def guard_asks_for_the_next_batch(monkeypatch):
 
 
 def preemptions_keep_kv_from_idle_instances(monkeypatch):
-    view = dispatch.Dispatch.view
+    view = instances.instance_view
 
-    def shared(self, instance):
-        return view(self, instance)._replace(kv_tokens=int(instance.kv_tokens * instance.kv_share))
+    def shared(state, instance):
+        return view(state, instance)._replace(kv_tokens=int(instance.kv_tokens * instance.kv_share))
 
-    monkeypatch.setattr(dispatch.Dispatch, "view", shared)
+    monkeypatch.setattr(instances, "instance_view", shared)
 
 
 def work_that_fits_nowhere_waits(monkeypatch):
@@ -57,7 +58,7 @@ def work_that_fits_nowhere_waits(monkeypatch):
 
 
 def a_rule_that_counts_from_the_last_pull_gets_none(monkeypatch):
-    monkeypatch.setattr(dispatch.Dispatch, "is_closed", False)
+    monkeypatch.setattr(admission, "is_closed", lambda state: False)
 
 
 def lost_evaluations_are_awaited(monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.state.views.instances import instance_view, takes_work
 from controller.simulation import Faults, Simulation
 
 ROOT = Path(__file__).parents[2]
@@ -50,13 +51,13 @@ class Watched(Simulation):
 
     def _deliver(self, event):
         super()._deliver(event)
-        registry, dispatch = self.core.state.registry, self.core.dispatch
+        state, registry = self.core.state, self.core.state.registry
         for instance in registry.instances():
             if instance.peer not in registry.changed:
-                seen = dispatch._views.get(instance.number)
-                assert (seen is not None) == dispatch.is_routable(instance)
+                seen = self.core.views.shown.get(instance.number)
+                assert (seen is not None) == takes_work(state, instance)
                 if seen is not None:
-                    now = dispatch.view(instance)
+                    now = instance_view(state, instance)
                     tokens = {name: getattr(now, name) for name in ("resident_tokens", "expected_tokens")}
                     assert seen._replace(**tokens) == now  # those of running responses come with each report
                     self.compared += 1

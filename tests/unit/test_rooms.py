@@ -48,19 +48,10 @@ WORKERS = {
     "host": {"link", "reward", "rollout", "trainer", "weights"},
 }
 DECISIONS = """
-evaluation.evaluation_placement > evaluation.evaluation, placement.dispatch
-placement.migration > placement.dispatch, placement.reports
-placement.reports > evaluation.evaluation
-supply.scoring > evaluation.evaluation, placement.dispatch, placement.reports, supply.supervised
-supply.supervised > placement.dispatch
-training.training > evaluation.evaluation, placement.dispatch, training.logprob_drift
-training.training > training.trainer_batches, versions.relay_tree
-versions.pulls > evaluation.evaluation_placement, placement.dispatch, versions.relay_tree
-workers.door > training.trainer_batches
-workers.membership > placement.dispatch, placement.reports, supply.scoring, training.training
-workers.membership > workers.reattachment
-workers.reattachment > evaluation.evaluation, placement.dispatch, placement.reports
-workers.waiting_for > evaluation.evaluation, placement.dispatch, supply.scoring, training.training
+training.training > training.logprob_drift, training.trainer_batches
+versions.publication > versions.relay_tree
+versions.pulls > versions.relay_tree
+workers.membership > supply.scoring, training.training
 """  # which decision uses which other one; the list may shrink, and never grow
 ROLE_NAMES = {"worker.py", "engine.py"}  # one role in sibling folders
 
@@ -107,9 +98,24 @@ def test_the_controller_stands_above_its_rooms():
 def test_state_knows_no_decision():
     for file, _, other in arrows("controller/core"):
         if file.startswith("controller/core/state/"):
-            assert not other.startswith("decisions"), (
+            assert not other.startswith(("decisions", "effects")), (
                 f"{file} imports {other}: state is what is, decisions change it. Pass a value in."
             )
+
+
+def test_effects_know_no_decision_and_are_shared():
+    """A verb lies in core/effects because several decisions use it, and not to keep it off the list above."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for file, me, other in arrows("controller/core"):
+        if file.startswith("controller/core/effects/"):
+            assert not other.startswith("decisions"), (
+                f"{file} imports {other}: what only one decision wants to know lies with that decision."
+            )
+        if "." in me and other.startswith("effects."):  # core.py makes and hands round all of them
+            users[".".join(other.split(".")[:2])].add(me)
+    for file in sorted((ROOT / "controller/core/effects").glob("[a-z]*.py")):
+        using = users[f"effects.{file.stem}"]
+        assert len(using) > 1, f"{file.name} is used by {sorted(using)} alone: let it lie there"
 
 
 def test_decisions_use_each_other_only_as_listed():

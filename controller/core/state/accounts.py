@@ -22,6 +22,26 @@ ROLLOUT_ONLY = (
 )  # fmt: skip
 
 
+class Stopwatch:
+    """Time in which something holds, between two looks at it."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None  # it holds; None while it does not
+        self._total_s = 0.0
+
+    def pause(self, now: float) -> None:
+        """It does not hold from now on."""
+        if self.since is not None:
+            self._total_s += now - self.since
+            self.since = None
+
+    def take(self, now: float) -> float:
+        """Seconds in which it held since the last call."""
+        self.pause(now)
+        total_s, self._total_s = self._total_s, 0.0
+        return total_s
+
+
 def quantile(sorted_values: Sequence[int], q: float) -> int:
     """The value at share q of a sorted list (nearest rank)."""
     return sorted_values[min(len(sorted_values) - 1, int(q * len(sorted_values)))]

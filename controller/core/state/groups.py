@@ -93,6 +93,14 @@ class Contribution(NamedTuple):
     reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
 
 
+class Batch(NamedTuple):
+    """What one policy version was, or is being, made of."""
+
+    train_version: int
+    groups: tuple[int, ...]
+    items: tuple[TrainItem, ...]
+
+
 @dataclass(slots=True)
 class Group:
     """All trajectories of one prompt."""

@@ -6,9 +6,12 @@ to pull a version that is not visible, or that was lost with its trainer and is 
 move as the table in `transitions` says.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 from controller.core.state.transitions import VersionEvent, VersionState, next_of_version
+
+UNSURE_FREED = 16  # a trainer that died may not have freed the last of the versions that it was told to
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class PolicyVersions:
         self._newest: Published | None = None
         self._states: dict[int, VersionState] = {}  # of those in `_visible`
         self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
+        self.freed: deque[int] = deque(maxlen=UNSURE_FREED)
+        """Versions that the trainer was told to free last."""
         self.passed = -1
         """The trainer that is there shows none up to this one any more, unless it is visible."""
 

@@ -5,23 +5,23 @@ each is read by several parts of the core.
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 from controller.config.models import Config
-from controller.core.commands import Command, DropPayload, Send, Warn
-from controller.core.state.accounts import Accounts
+from controller.core.commands import Command, Send, Warn
+from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.counting_ledger import LooseLedger
 from controller.core.state.dispatch_queue import DispatchQueue
-from controller.core.state.groups import Group, Trajectory
+from controller.core.state.groups import Batch, Group, Trajectory
 from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Registry
-from controller.core.state.transitions import GroupEnd, move_group
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.admission import first_cap
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
+from strategies.instance_kinds import Fleet
 from strategies.kinds import Strategies
 from strategies.lengths import LengthModel
 from strategies.views import KNOBS, Settings
@@ -58,6 +58,8 @@ class RunState:
             self.ledger = Ledger(**bounds)
         else:
             self.ledger = LooseLedger(staleness.ledger, **bounds)
+        self.fresh: deque[int] = deque()
+        """Encoded groups that have not started, in the order of prompts."""
         self.queue = DispatchQueue()
         self.held_out_queue = DispatchQueue()
         """Responses to held-out prompts that wait for an instance."""
@@ -65,6 +67,11 @@ class RunState:
         self.accounts = Accounts(config.staleness.max_staleness)
         self.lengths = LengthModel(config.rollout.max_response_tokens)
         self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
+        self.gated = Stopwatch()
+        """While a fresh group that was admitted finds no instance."""
+        self.fleet = Fleet(self.coefficients)
+        self.batches: dict[int, Batch] = {}
+        """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
         self.cap = first_cap(**bounds)  # groups in the system, by the adaptive rule
         self.period_s: float | None = None  # mean time between two train steps
@@ -140,6 +147,10 @@ class RunState:
         else:
             self.queue.push(trajectory, self.ledger.deadline(trajectory.id.group))
 
+    def queue_of(self, group: Group) -> DispatchQueue:
+        """Where its trajectories wait for an instance."""
+        return self.held_out_queue if group.is_evaluation else self.queue
+
     def expected_tokens(self, group: Group, trajectory: Trajectory) -> int:
         """Predicted length of the whole response; what it has, where prediction is off."""
         if not self.strategy_settings.uses_prediction:
@@ -158,35 +169,6 @@ class RunState:
             is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
         )
         return self.strategy_settings
-
-    def remove_group(self, group: Group, end: GroupEnd) -> None:
-        """A group leaves the system without being trained."""
-        move_group(group, end)
-        if group.id in self.ledger:
-            self.ledger.abort(group.id)
-        for member in group.members:
-            (self.held_out_queue if group.is_evaluation else self.queue).remove(member)
-        for worker in self.registry.text_workers():
-            worker.encoding.discard(group.id)
-            worker.scoring.discard(group.id)
-        self.accounts.close(group, end)
-        if group.members:
-            self.accounts.counts[f"groups/{end}"] += 1
-        self.started -= group.policy_version is not None and not group.is_evaluation
-        del self.groups[group.id]
-        self.emit(DropPayload((group.id,)))
-
-    def withdraw(self, group: Group) -> None:
-        """A group that was generating waits for a new start; its tokens were in vain."""
-        move_group(group, "withdrawn")
-        self.ledger.abort(group.id)
-        for member in group.members:
-            self.queue.remove(member)
-        self.accounts.close(group, "aborted")
-        for member in group.members:
-            member.segments, member.response_tokens = [], 0
-        self.started -= 1
-        group.policy_version = None
 
 
 def knobs(config: Config) -> dict[str, Any]:

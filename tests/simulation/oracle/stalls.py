@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
+from controller.core.state.views.admission import admission_view
 from tests.simulation.oracle.world import PLUGINS, World
 
 LIMIT_S = 60.0
@@ -55,10 +56,7 @@ class Stalls:
                     name = next((i.name for i in there if self._could_take(core, i, group, member)), None)
                     if name is not None:
                         yield (*member.id, member.attempt), name
-        if (
-            core.dispatch.waiting
-            and core.state.strategies.admit(core.dispatch.admission_view(), self._batches) > 0
-        ):
+        if state.fresh and state.strategies.admit(admission_view(state), self._batches) > 0:
             name = next((i.name for i in there if self._could_start(core, i)), None)
             if name is not None:
                 yield ("a fresh group", state.started), name
@@ -94,7 +92,7 @@ class Stalls:
         is_near = instance.host == newest.host
         is_reachable = is_near or (trainer is not None and bool(trainer.endpoint and instance.endpoint))
         is_there = is_reachable and not core.state.versions.is_lost(newest.policy_version)
-        if is_there and not core.evaluation_dispatch.holds(instance):
+        if is_there and not core.evaluation.holds(instance):
             found.append(newest.policy_version)
         return found
 

@@ -65,7 +65,7 @@ def test_what_was_one_object_is_one_object_again():
     state = core.state
     parts = [core.dispatch, core.coordination, core.pulls, core.moves, core.scoring, core.training]
     assert all(part.state is state for part in parts)
-    assert core.moves.dispatch is core.dispatch
+    assert core.moves.views is core.dispatch.views
     assert core.membership.training is core.training
     running = [(i, id) for i in state.registry.instances() for id in i.running]
     assert running

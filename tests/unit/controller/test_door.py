@@ -21,7 +21,7 @@ def is_closed(run: Run) -> bool:
 def call_off(run: Run, route: messages.Route) -> None:
     """The group of a route is given up, which nobody has asked for."""
     group = run.core.state.groups[route.group]
-    run.core.coordination.give_up(group, "for the test")
+    run.core.purposes.of(group).on_failed(group, "for the test")
     run.core.state.take_commands()
     run.say("reward-0", Beat())
 

@@ -38,7 +38,7 @@ def test_what_made_the_oldest_of_them_is_dropped_and_nothing_since():
 @pytest.mark.parametrize(("saved", "version"), [((1, 2), 1), ((1,), 0)])
 def test_a_trainer_that_falls_back_makes_the_same_batches_again_and_it_is_said(saved, version):
     run, _ = run_of(2, saved=saved)
-    kept = dict(run.core.training.feed.kept)
+    kept = dict(run.core.state.batches)
     another_trainer(run, version)
     (told,) = of(run, Warn)
     assert f"began at version {version}, though a checkpoint of version {saved[-1]} was written" in told.text

@@ -219,7 +219,7 @@ def test_room_is_judged_by_the_tokens_that_were_reported_since_the_last_load_rep
     kept, *others = list(run.core.state.registry.workers["tight"].running)
     for id in others:
         run.finish(*id, tokens=1, ending="stop")
-        run.core.dispatch.waiting.clear()
+        run.core.state.fresh.clear()
     run.say("tight", Generated((Delta(*kept, run.routes[kept][1].attempt, 0, 303, 0, ""),)))
     run.say("donor", messages.Detach("gone"))
     assert {run.routes[id][0] for id in donated} == {"donor"}  # 303 do not fit into 600 - 306

@@ -2,7 +2,7 @@
 
 import random
 
-from controller.core.state.candidates import Shortlist
+from controller.core.state.views.candidates import Shortlist
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Trajectory
 from protocol.ids import TrajectoryId

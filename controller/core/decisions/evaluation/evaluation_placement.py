@@ -10,11 +10,11 @@ import random
 from collections.abc import Iterable
 from heapq import heapify, heappop, heapreplace
 
-from controller.core.decisions.evaluation.evaluation import Evaluation
-from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.views.instances import takes_work
 from protocol.messages import Route
 
 ROUTES_PER_STEP = 128  # then other events have their turn
@@ -23,9 +23,8 @@ ROUTES_PER_STEP = 128  # then other events have their turn
 class EvaluationDispatch:
     """Routes held-out responses, after `Pulls` and before `Dispatch`."""
 
-    def __init__(self, state: RunState, evaluation: Evaluation, dispatch: Dispatch) -> None:
-        self.state = state
-        self.evaluation, self.dispatch = evaluation, dispatch
+    def __init__(self, state: RunState, evaluation: EvaluationRounds) -> None:
+        self.state, self.evaluation = state, evaluation
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
         self._looked: tuple[int, bool] | None = None  # what stood when all instances were looked at last
 
@@ -35,7 +34,7 @@ class EvaluationDispatch:
         queue = self.state.held_out_queue
         if not queue:
             return
-        free = [(one.evaluating, one.number) for one in self._candidates() if self.may_run(one)]
+        free = [(one.evaluating, one.number) for one in self._candidates() if self.evaluation.may_run(one)]
         heapify(free)
         for _ in range(ROUTES_PER_STEP):
             if not free or not queue:
@@ -50,22 +49,6 @@ class EvaluationDispatch:
         self.is_cut = True
         self._looked = None
 
-    def may_run(self, instance: Instance) -> bool:
-        """Whether the round may be answered with what the instance samples from."""
-        found = self.evaluation.round
-        if found is None or not instance.is_routable:
-            return False
-        if found.is_exact:
-            return instance.next_version == found.policy_version
-        return instance.next_version >= found.policy_version and self._may_stay(instance)
-
-    def holds(self, instance: Instance) -> bool:
-        """Whether an exact evaluation needs the instance to stay at its version."""
-        found = self.evaluation.round
-        if found is None or not found.is_exact or instance.next_version != found.policy_version:
-            return False
-        return bool(instance.evaluating) or self.evaluation.is_placing
-
     def _candidates(self) -> Iterable[Instance]:
         """Instances at which something may have become possible since the last step."""
         registry, before = self.state.registry, self._looked
@@ -74,10 +57,6 @@ class EvaluationDispatch:
             return registry.instances()
         found = (registry.workers[peer] for peer in registry.changed)
         return [instance for instance in found if isinstance(instance, Instance)]
-
-    def _may_stay(self, instance: Instance) -> bool:
-        """Without partial rollout, an instance that ought to pull first runs empty."""
-        return self.state.ending is not None or self.dispatch.is_routable(instance)
 
     def _has_room(self, instance: Instance, trajectory: Trajectory) -> bool:
         if len(instance.running) >= instance.capacity or instance.evaluating >= self._limit(instance):
@@ -91,7 +70,7 @@ class EvaluationDispatch:
         is_free = self.state.ending is not None or (
             is_held
             and not (
-                self.dispatch.is_routable(instance) and self.state.ledger.can_reserve(instance.next_version)
+                takes_work(self.state, instance) and self.state.ledger.can_reserve(instance.next_version)
             )
         )
         share = self.state.config.evaluation.share

@@ -9,19 +9,19 @@ looks at a few instances, however many there are.
 Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from controller.core.state.candidates import Shortlist
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.views.admission import admitted
+from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
 from strategies.routing import has_room
-from strategies.views import AdmissionView, InstanceView, WorkView
+from strategies.views import InstanceView, WorkView
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
@@ -40,13 +40,9 @@ class Head(NamedTuple):
 class Dispatch:
     """Places trajectories on instances."""
 
-    def __init__(self, state: RunState) -> None:
-        self.state = state
-        self.waiting: deque[int] = deque()  # encoded groups that have not started, in the order of prompts
+    def __init__(self, state: RunState, views: InstanceViews) -> None:
+        self.state, self.views = state, views
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
-        self._shortlist = Shortlist()
-        self._views: dict[int, InstanceView] = {}
-        self._gated_s, self._gated_since = 0.0, None
         self._refused: dict[tuple[Any, ...], None] = {}  # what found no place, and until when that holds
         self._settled: tuple[Any, ...] | None = None  # the situation in which nothing more could be routed
 
@@ -55,9 +51,9 @@ class Dispatch:
         allow."""
         if not self.state.registry.changed and self._situation() == self._settled:
             return  # nothing could be routed, and nothing has changed since
-        changed = self._refresh()
+        changed = self.views.refresh()
         self.is_cut = False
-        self._count_gated()
+        self.state.gated.pause(self.state.now)
         self._settled = None
         self._route(changed)
         if not self.is_cut:
@@ -68,14 +64,14 @@ class Dispatch:
         for _ in range(ROUTES_PER_STEP):
             if not self._route_one(changed):
                 return
-            changed = self._refresh()
+            changed = self.views.refresh()
         self.is_cut = True
 
     def _route_one(self, changed: list[int]) -> bool:
         """Place the first of what may go next that finds an instance; whether any does."""
         refused: dict[tuple[Any, ...], None] = {}
         moment = self._moment()
-        self._gated_since = None
+        self.state.gated.since = None
         for head in self._heads():
             trajectory = head.trajectory
             key = (trajectory.id, trajectory.attempt, head.policy_version, moment)
@@ -84,98 +80,16 @@ class Dispatch:
             if chosen is not None:
                 self._refused = {}
                 if head.is_fresh:
-                    trajectory = self._start(self.waiting.popleft(), chosen.next_version)
+                    trajectory = self._start(self.state.fresh.popleft(), chosen.next_version)
                 self.state.queue.remove(trajectory)
                 self._place(trajectory, chosen)
                 return True
             refused[key] = None
-            self._gated_since = self.state.now if head.is_fresh else None
+            self.state.gated.since = self.state.now if head.is_fresh else None
         self._refused = refused
         return False
 
-    def take_gated_s(self) -> float:
-        """Seconds since the last call in which a fresh group that was admitted found no instance."""
-        self._count_gated()
-        gated, self._gated_s = self._gated_s, 0.0
-        return gated
-
-    def _count_gated(self) -> None:
-        if self._gated_since is not None:
-            self._gated_s += self.state.now - self._gated_since
-            self._gated_since = None
-
-    def admissible(self) -> int:
-        """Groups that may start now under the newest version."""
-        newest = self.state.versions.newest
-        if newest is None or not self.waiting:
-            return 0
-        room = min(len(self.waiting), self._admitted())
-        return max(0, min(room, self.state.ledger.headroom(newest.policy_version)))
-
-    @property
-    def admits(self) -> bool:
-        """Whether the admission rule lets a group start now."""
-        return self._admitted() > 0
-
-    def admission_view(self) -> AdmissionView:
-        """What admission sees."""
-        state, ledger = self.state, self.state.ledger
-        newest = state.versions.newest
-        return AdmissionView(
-            ledger.max_staleness,
-            ledger.batch_groups,
-            ledger.train_version,
-            newest.policy_version if newest else 0,
-            ledger.reserved,
-            ledger.occupied,
-            state.started,
-            state.pulled_version,
-            state.started - state.started_at_pull,
-            state.in_system_at_pull,
-            ledger.spare_groups,
-            state.cap,
-            state.strategy_settings.is_tail_bound,
-        )
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last
-        pull may wait for the next one for ever."""
-        ledger, newest = self.state.ledger, self.state.versions.newest
-        if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
-            return False
-        is_shut = bool(self.waiting) and self._admitted() <= 0
-        return is_shut and not ledger.is_ready()
-
-    def settled_views(self) -> list[InstanceView]:
-        """All instances that could take work now and are not pulling, as of the last dispatch."""
-        instance = self.state.registry.instance
-        return [view for number, view in self._views.items() if instance(number).pulling is None]
-
-    def view(self, instance: Instance) -> InstanceView:
-        """An instance as strategies see it."""
-        return InstanceView(
-            instance.number,
-            instance.next_version,
-            len(instance.running),
-            instance.resident_tokens,
-            instance.capacity,
-            int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens,
-            instance.expected_tokens,
-            instance.fit.coefficients if instance.fit else self.state.coefficients,
-            urgent=instance.urgent,
-            waiting=instance.status.waiting if instance.status else 0,
-        )
-
     # -- inside -----------------------------------------------------------------------------------------
-
-    def _admitted(self) -> int:
-        """Groups that the admission rule lets start now."""
-        return self.state.strategies.admit(self.admission_view(), self._batches)
-
-    @property
-    def _batches(self) -> float | str:
-        return self.state.config.staleness.in_flight_batches
 
     def _moment(self) -> tuple[int, int, int]:
         """Changes whenever something may have become possible that no single instance's load tells."""
@@ -189,7 +103,7 @@ class Dispatch:
         return (
             state.queue.pushed,
             len(state.queue),
-            len(self.waiting),
+            len(state.fresh),
             ledger.reserved,
             ledger.occupied,
             ledger.train_version,
@@ -200,55 +114,16 @@ class Dispatch:
             state.strategy_settings,
         )
 
-    def _refresh(self) -> list[int]:
-        """Bring the views of changed instances up to date; returns their numbers."""
-        registry = self.state.registry
-        changed = []
-        for peer in registry.grown | registry.changed:
-            instance = registry.workers.get(peer)
-            if not isinstance(instance, Instance):
-                continue  # it got tokens and was lost
-            if peer in registry.changed:
-                changed.append(instance.number)
-            if self.is_routable(instance):
-                self._look_at(instance)
-            else:
-                self.forget(instance)
-        registry.changed.clear()
-        registry.grown.clear()
-        return changed
-
-    def _look_at(self, instance: Instance) -> None:
-        number, version = instance.number, instance.next_version
-        view = self._views[number] = self.view(instance)
-        order = self.state.strategies.route.order
-        liking = order(view, self.state.strategy_settings) if order else 0
-        self._shortlist.put(number, version, (view.running >= view.capacity, liking))
-
-    def forget(self, instance: Instance) -> None:
-        """The instance is gone, or takes nothing now."""
-        self._shortlist.drop(instance.number)
-        self._views.pop(instance.number, None)
-
-    def is_routable(self, instance: Instance) -> bool:
-        """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
-        newest = self.state.versions.newest
-        staleness = self.state.config.staleness
-        may_stay = staleness.partial_rollout or staleness.keep_kv
-        return instance.is_routable and (
-            may_stay or newest is None or instance.next_version == newest.policy_version
-        )
-
     def _heads(self) -> Iterator[Head]:
         """What may go next, for the instances of each policy version, newest first: the queued work that is
         due first of what may run under it, and a fresh group where none may."""
         due_first = None
-        for version in self._shortlist.versions():
+        for version in self.views.shortlist.versions():
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
             queued = self.state.queue.peek(version, reach)
             if queued is None:
-                if self.waiting and self.admits:
-                    group = self.state.groups[self.waiting[0]]
+                if self.state.fresh and admitted(self.state) > 0:
+                    group = self.state.groups[self.state.fresh[0]]
                     opening = Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens)
                     yield Head(opening, True, version)
                 return
@@ -265,13 +140,13 @@ class Dispatch:
         siblings = [self._number(peer) for peer in peers if peer is not None]
         is_misfit = work.resident_tokens > self.state.registry.largest_kv
         if only is None:
-            numbers = list(self._views) if is_misfit else self._candidates(head, work, siblings)
+            numbers = list(self.views.shown) if is_misfit else self._candidates(head, work, siblings)
         else:
             numbers = only
         may_run: dict[int, bool] = {}
         shown = []
         for number in numbers:
-            view = self._views.get(number)
+            view = self.views.shown.get(number)
             if view is None or (version := view.policy_version) > head.policy_version:
                 continue
             if version not in may_run:
@@ -301,25 +176,24 @@ class Dispatch:
     def _candidates(self, head: Head, work: WorkView, siblings: list[int]) -> list[int]:
         """Of each version, those with room that routing likes best; where many have none, the freest."""
         if self.state.strategies.route.order is None:
-            return sorted(self._views)
+            return sorted(self.views.shown)
 
         def suits(number: int) -> bool:
-            return has_room(work, self._views[number])
+            return has_room(work, self.views.shown[number])
 
         found: dict[int, None] = {}
-        for version in self._shortlist.versions():
+        for version in self.views.shortlist.versions():
             if work.min_version <= version <= head.policy_version:
-                best = self._shortlist.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
-                if len(best) < SHORTLISTED and len(self._views) > LOOKED_AT:
+                best = self.views.shortlist.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
+                if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
                     best += self._freest(version)
                 found |= dict.fromkeys(best)
         return list(found | dict.fromkeys(siblings[:SIBLINGS]))
 
     def _freest(self, policy_version: int) -> list[int]:
         """Those of a version with the most KV free; looks at all, where almost none of many has room."""
-        there = [
-            v for v in self._views.values() if v.policy_version == policy_version and v.running < v.capacity
-        ]
+        shown = self.views.shown.values()
+        there = [v for v in shown if v.policy_version == policy_version and v.running < v.capacity]
         freest = nsmallest(
             SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.index)
         )

@@ -8,11 +8,11 @@ release.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.placement.reports import Coordination
+from controller.core.effects import recall
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import InstanceStatus, Interrupt
 from strategies.views import RunningView
@@ -23,9 +23,8 @@ FULL = 0.9  # share of the KV cache in use, above which what waits in an engine 
 class Moves:
     """Interrupts single trajectories."""
 
-    def __init__(self, state: RunState, coordination: Coordination, dispatch: Dispatch) -> None:
-        self.state = state
-        self.coordination, self.dispatch = coordination, dispatch
+    def __init__(self, state: RunState, views: InstanceViews) -> None:
+        self.state, self.views = state, views
         self._decided_at = 0.0
         self._decided_after = 0
 
@@ -39,7 +38,7 @@ class Moves:
         if self.is_off or self.state.queue or not self._is_due():
             return
         self._decided_at, self._decided_after = self.state.now, self.state.events
-        views = self.dispatch.settled_views()
+        views = self.views.settled()
         running = _Running(self.state)
         chosen = self.state.strategies.migrate(views, running, self.state.strategy_settings)
         self._interrupt([running.trajectory(index) for index in chosen], "migrations")
@@ -86,12 +85,11 @@ class Moves:
             return
         if staleness.stragglers == "retry" and ledger.is_ready_without({group.id for group in blockers}):
             for group in blockers:
-                self.coordination.begin_anew(group)
-                self.dispatch.waiting.appendleft(group.id)
+                recall.withdraw(self.state, group)
                 self.state.accounts.counts["stragglers/retried"] += 1
         elif staleness.stragglers == "truncate" and len(blockers) + ledger.occupied >= ledger.batch_groups:
             for group in blockers:
-                self.coordination.cut_short(group)
+                recall.cut_short(self.state, group)
                 self.state.accounts.counts["stragglers/truncated"] += 1
 
     def _interrupt(self, trajectories: Sequence[Trajectory], what: str) -> None:

@@ -6,19 +6,16 @@ group's words change nothing any more.
 Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Route, Interrupt, Pull, Abort.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from controller.core.commands import Warn
-from controller.core.decisions.evaluation.evaluation import Evaluation
+from controller.core.effects import recall
+from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.effects.purposes import Purposes
 from controller.core.events import PeerFaulted
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import GroupEnd, move_member
-from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import (
-    Abort,
-    Ending,
     Generated,
     GenerationFailed,
     InstanceStatus,
@@ -28,7 +25,6 @@ from protocol.messages import (
     Ready,
 )
 from strategies.cost_model import step_latency
-from strategies.instance_kinds import Fleet
 
 MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can never be useful again
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
@@ -41,10 +37,9 @@ LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, 
 class Coordination:
     """Takes what instances report."""
 
-    def __init__(self, state: RunState, evaluation: Evaluation) -> None:
+    def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
         self.state = state
-        self.evaluation = evaluation
-        self.fleet = Fleet(state.coefficients)
+        self.evaluation, self.purposes = evaluation, purposes
         self._failures: dict[int, int] = {}
 
     # -- what instances say -----------------------------------------------------------------------------
@@ -53,7 +48,7 @@ class Coordination:
         """An engine is built; it pulls before it samples."""
         self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
         if self.state.config.staleness.cost_model == "online":
-            instance.fit = self.fleet.join(instance.number)
+            instance.fit = self.state.fleet.join(instance.number)
 
     def on_status(self, instance: Instance, message: InstanceStatus) -> None:
         """Keep the newest load report, and learn the speed of the instance from it."""
@@ -89,7 +84,7 @@ class Coordination:
                 self._look_again(instance, group, member, pace_s)
             if delta.ending:
                 self.state.registry.take(instance, member)
-                self._end(group, member, delta.ending)
+                recall.end_attempt(self.state, group, member, delta.ending)
         self.state.registry.grow(instance, taken)
         self.state.accounts.take(taken, is_expected=True)
         self.state.accounts.take(late, is_expected=False)
@@ -120,7 +115,7 @@ class Coordination:
             if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
                 member.left = instance.peer
         left = [member for member in members if member.peer == instance.peer]
-        for peer, attempts in _by_peer(left).items():
+        for peer, attempts in recall.by_peer(left).items():
             self.state.send(peer, Interrupt(attempts))
 
     def _has_failed_too_often(self, group: Group, reason: str) -> bool:
@@ -129,7 +124,8 @@ class Coordination:
         if self._failures[group.id] < MAX_GENERATION_FAILURES:
             return False
         del self._failures[group.id]
-        self.give_up(group, f"generation failed {MAX_GENERATION_FAILURES} times: {reason}")
+        reason = f"generation failed {MAX_GENERATION_FAILURES} times: {reason}"
+        self.purposes.of(group).on_failed(group, reason)
         return True
 
     def on_pulled(self, instance: Instance, message: Pulled) -> None:
@@ -158,7 +154,7 @@ class Coordination:
         if instance.pulling != message.policy_version:
             return None
         instance.pulling = None
-        self._take_back_promised(instance)
+        recall.take_back_promised(self.state, instance)
         if is_awaited:
             self.state.versions.lose(message.policy_version)
         else:
@@ -204,67 +200,13 @@ class Coordination:
         text = f"version {self.evaluation.round.policy_version} {reason}"
         for group in [group for group in self.state.groups.values() if group.is_evaluation]:
             if group.state == "generating":
-                self.give_up(group, text)
-
-    def _take_back_promised(self, instance: Instance) -> None:
-        """What was routed for the version that did not come goes elsewhere."""
-        members = [self.state.groups[id.group].members[id.member] for id in instance.promised]
-        self._abort_running(members)
-        for member in members:
-            self.state.requeue(member)
-
-    def on_lost(self, instance: Instance) -> None:
-        """Its trajectories go on elsewhere, from the last token that it reported."""
-        self.fleet.leave(instance.number)
-        self.take_back(instance, list(instance.running))
-
-    def take_back(self, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
-        """These trajectories, whose instance is gone or has forgotten them, wait for another one."""
-        lost = [self.state.groups[id.group].members[id.member] for id in ids]
-        for member in lost:
-            self.state.registry.take(instance, member)
-        for member in lost:
-            if member.state == "queued":  # else its group was complete without it
-                self._end(self.state.groups[member.id.group], member, "interrupt")
-
-    # -- what the core wants ----------------------------------------------------------------------------
-
-    def abort(self, group: Group, end: GroupEnd) -> None:
-        """Give a group up for good, wherever its members are; a fresh prompt takes its place by itself."""
-        self._abort_running(group.members)
-        self.state.remove_group(group, end)
-
-    def give_up(self, group: Group, reason: str) -> None:
-        """A prompt keeps failing: set it aside by name; if it is no held-out one, a fresh one takes its
-        place."""
-        if group.is_evaluation:
-            self._abort_running(group.members)
-            self.evaluation.on_failed(group, reason)
-        else:
-            self.state.accounts.counts["prompts/set_aside"] += 1
-            self.state.emit(Warn(f"Prompt {group.id} is set aside, and replaced by a fresh one: {reason}"))
-            self.abort(group, "aborted")
-
-    def begin_anew(self, group: Group) -> None:
-        """Give up what was generated for a prompt, and let it wait for a new start."""
-        self._abort_running(group.members)
-        self.state.withdraw(group)
-
-    def cut_short(self, group: Group) -> None:
-        """End the responses of a group where they are: what runs comes back and counts as too long."""
-        group.is_cut_short = True
-        for member in group.members:
-            if member.state == "queued":
-                self.state.queue.remove(member)
-                self._end(group, member, "interrupt")
-        for peer, attempts in _by_peer(group.members).items():
-            self.state.send(peer, Interrupt(attempts))
+                self.evaluation.on_failed(group, text)
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _learn(self, instance: Instance, before: InstanceStatus, after: InstanceStatus) -> None:
         """Bring the cost model of the instance and of those like it up to date."""
-        registry, fleet = self.state.registry, self.fleet
+        registry, fleet = self.state.registry, self.state.fleet
         known = instance.fit.coefficients if instance.fit else None
         instance.fit = fleet.observe(instance.number, before, after)
         if instance.fit.coefficients is not known:
@@ -280,20 +222,6 @@ class Coordination:
         most = self.state.config.rollout.max_response_tokens
         member.look_again = min(max(at_end, had + 1), had + max(1, most // LOOKS))
 
-    def _end(self, group: Group, member: Trajectory, ending: Ending) -> None:
-        """What the end of an attempt means for its trajectory and its group."""
-        is_whole = member.response_tokens >= self.state.config.rollout.max_response_tokens
-        is_cut = is_whole or (group.is_cut_short and member.response_tokens)
-        if ending == "interrupt" and not is_cut:
-            self.state.requeue(member)
-            return
-        if ending != "interrupt" and not group.is_evaluation:
-            self.state.lengths.observe(member.response_tokens, ending == "length")
-        group.finish(member, "stop" if ending == "stop" else "length")
-        if group.is_complete and group.state == "generating":
-            self._drop_spare(group)
-            self.state.completed.append(group)
-
     def _steps_left(self, group: Group) -> int:
         """Train steps that may begin until the group is due."""
         if group.state != "generating" or group.is_evaluation:
@@ -307,31 +235,3 @@ class Coordination:
         c = instance.fit.coefficients if instance.fit else self.state.coefficients
         step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
         return step_s / (URGENT * self.state.period_s)
-
-    def _drop_spare(self, group: Group) -> None:
-        spare = [member for member in group.members if member.state in ("queued", "running")]
-        self._abort_running(spare)
-        for member in spare:
-            self.state.queue.remove(member)  # held-out groups have none
-            self.state.accounts.drop(member.response_tokens)
-            move_member(member, "dropped")
-        if not (group.is_cut_short or group.is_evaluation):
-            self.state.lengths.observe_group(group.finished_lengths)
-
-    def _abort_running(self, members: Iterable[Trajectory]) -> None:
-        running = [member for member in members if member.peer is not None]
-        for peer, attempts in _by_peer(running).items():
-            self.state.send(peer, Abort(attempts))
-        for member in running:
-            assert member.peer is not None
-            instance = self.state.registry.workers[member.peer]
-            assert isinstance(instance, Instance)
-            self.state.registry.take(instance, member)
-
-
-def _by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int, int], ...]]:
-    attempts: dict[PeerId, list[tuple[int, int, int]]] = {}
-    for member in members:
-        if member.peer is not None:
-            attempts.setdefault(member.peer, []).append(member.id.attempt(member.attempt))
-    return {peer: tuple(listed) for peer, listed in attempts.items()}

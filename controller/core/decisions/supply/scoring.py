@@ -9,11 +9,9 @@ may be what kills reward workers is scored by one that has nothing else to score
 from collections import deque
 from collections.abc import Collection
 
-from controller.core.commands import DropPayload, ReadPrompts, Warn
-from controller.core.decisions.evaluation.evaluation import Evaluation
-from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.placement.reports import Coordination
-from controller.core.decisions.supply.supervised import Examples
+from controller.core.commands import ReadPrompts
+from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.effects.purposes import Purposes
 from controller.core.events import HeldOutRead, PromptsRead
 from controller.core.state.groups import Group
 from controller.core.state.registry import TextWorker
@@ -28,23 +26,16 @@ from protocol.messages import (
     ScoreFailed,
     ScoreItem,
 )
-from strategies.advantages import advantages
 
 ENCODE_AT_ONCE = 64  # prompts in one Encode: bounds one message, and the work that is lost with a worker
-FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
-MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
 
 
 class Scoring:
     """Feeds reward workers and takes what they say."""
 
-    def __init__(
-        self, state: RunState, coordination: Coordination, dispatch: Dispatch, examples: Examples,
-        *, evaluation: Evaluation,
-    ) -> None:  # fmt: skip
+    def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
         self.state = state
-        self.coordination, self.dispatch, self.examples = coordination, dispatch, examples
-        self.evaluation = evaluation
+        self.evaluation, self.purposes = evaluation, purposes
         self.data_has_ended = False
         self._reading = 0  # prompts asked for and not read yet
         self._read_until = self._next_release = (
@@ -52,9 +43,6 @@ class Scoring:
         )
         self._to_encode: list[int] = []
         self._to_score: deque[int] = deque()
-        self._refused_in_a_row = self._filtered_in_a_row = 0
-        self._failures_in_a_row = 0
-        self._first_failure = ""
 
     # -- prompts ----------------------------------------------------------------------------------------
 
@@ -63,7 +51,7 @@ class Scoring:
         if self.data_has_ended or self._reading:
             return
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
-        there = len(self._to_encode) + len(self.dispatch.waiting) - self.evaluation.unencoded
+        there = len(self._to_encode) + len(self.state.fresh) - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
         if there <= wanted // 2:
@@ -87,7 +75,6 @@ class Scoring:
 
     def restart(self) -> None:
         """The controller was started again: what it had asked of the data is asked once more."""
-        self._failures_in_a_row = self._refused_in_a_row = self._filtered_in_a_row = 0
         if self._reading:
             self.state.emit(ReadPrompts(self._reading))
 
@@ -106,38 +93,17 @@ class Scoring:
 
     def on_encoded(self, worker: TextWorker, message: PromptsEncoded | ExamplesEncoded) -> None:
         """Prompts are ready to start, or cannot be used."""
-        for group_id, tokens, *response in message.encoded:
+        for group_id, tokens, *_ in message.encoded:
             if group_id in worker.encoding:
                 group = self.state.groups[group_id]
                 group.prompt_tokens = tokens
-                if group.is_evaluation:
-                    self.evaluation.on_encoded(group)
-                    continue
-                move_group(group, "encoded")
-                self.state.prompt_tokens = tokens
-                self._refused_in_a_row = 0
-                self.examples.add(group_id, response)
+                self.purposes.of(group).on_encoded(group)
         for group_id, reason in message.refused:
             if group_id in worker.encoding:
-                self._refuse(group_id, reason, worker.name)
+                group = self.state.groups[group_id]
+                self.purposes.of(group).on_refused(group, reason, worker.name)
         worker.encoding.difference_update(g for g, *_ in (*message.encoded, *message.refused))
         self._release_in_order()
-
-    def _refuse(self, group_id: int, reason: str, worker: str) -> None:
-        if (group := self.state.groups[group_id]).is_evaluation:
-            self.evaluation.on_failed(group, reason)
-            return
-        move_group(group, "refused")
-        del self.state.groups[group_id]
-        self.state.emit(DropPayload((group_id,)))
-        self.state.accounts.counts["prompts/refused"] += 1
-        self.state.warn_once(
-            "refused", f"Prompt {group_id} was left out: {reason} Others like it are only counted."
-        )
-        self._refused_in_a_row += 1
-        if self._refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
-            text = f"{self._refused_in_a_row} prompts in a row were refused, the last by {worker}: {reason}"
-            self.state.end(text, is_success=False)
 
     def _release_in_order(self) -> None:
         """Let encoded groups start in the order of prompts, whichever worker was faster."""
@@ -146,7 +112,7 @@ class Scoring:
             if group is not None and group.state == "encoding":
                 return
             if group is not None:
-                self.dispatch.waiting.append(group.id)
+                self.state.fresh.append(group.id)
             self._next_release += 1
 
     # -- rewards ----------------------------------------------------------------------------------------
@@ -160,81 +126,27 @@ class Scoring:
         self.state.completed.clear()
 
     def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
-        """Rewards become advantages, and the group may be trained, unless it carries no signal."""
+        """A group has its rewards."""
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
         group.rewards, group.reward_parts = message.rewards, message.parts
-        if group.is_evaluation:
-            self.evaluation.on_scored(group)
-            return
-        self._failures_in_a_row = 0
-        if not self.state.strategies.keep(group.rewards):
-            self.coordination.abort(group, "filtered")
-            self._count_filtered(group)
-            return
-        self._filtered_in_a_row = 0
-        group.advantages = advantages(
-            group.rewards,
-            [member.response_tokens for member in group.kept],
-            settings=self.state.config.trainer,
-            max_tokens=self.state.config.rollout.max_response_tokens,
-        )
-        move_group(group, "scored")
-        group.contribute()  # now, and not when many are consumed at once
-        self.state.ledger.occupy(group.id)
-        self.give_up_useless()
-
-    def _count_filtered(self, group: Group) -> None:
-        """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
-        self._filtered_in_a_row += 1
-        count, batch = self._filtered_in_a_row, self.state.config.trainer.batch_groups
-        most, rule = self.state.config.limits.filtered_batches, self.state.config.staleness.filter
-        shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
-        what = (
-            f"{count} groups in a row were dropped by staleness.filter `{rule}`, the last with the rewards "
-            f"{shown}: nothing is left to train on. Rewards that are all alike mean prompts that are too "
-            "easy or too hard, or a reward that does not see the response"
-        )
-        if most and count >= most * batch:
-            self.state.end(
-                f"{what}. limits.filtered_batches allows {most} batches of {batch}.", is_success=False
-            )
-        elif count % batch == 0 and count // batch in FILTERED_WARNINGS:
-            end = f"; the run ends after {most * batch} of them (limits.filtered_batches)" if most else ""
-            self.state.emit(Warn(f"{what}{end}."))
-
-    def give_up_useless(self) -> None:
-        """Abort what no batch can use any more."""
-        for id in self.state.ledger.useless():
-            self.state.accounts.counts["groups/useless"] += 1
-            self.coordination.abort(self.state.groups[id], "aborted")
+        self.purposes.of(group).on_scored(group)
 
     def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:
         """Score the group again, or set its prompt aside; a function that never works ends the run."""
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        if group.is_evaluation:
-            self._retry_or_give_up(group, message)
-            return
         text = f"The reward failed on prompt {group.id}, at {worker.name}: {message.reason}"
         text += f"\nThe row was: {message.row}"
-        self.state.accounts.counts["reward_failures"] += 1
-        self.state.warn_once("reward", text)
-        self._first_failure = text if self._failures_in_a_row == 0 else self._first_failure
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row >= self.state.config.reward.max_consecutive_failures:
-            count = f"{self._failures_in_a_row} calls of the reward failed in a row"
-            self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
+        if not self.purposes.of(group).on_call_failed(group, text):
             return
-        self._retry_or_give_up(group, message)
-
-    def _retry_or_give_up(self, group: Group, message: ScoreFailed) -> None:
         group.score_failures += 1
         if group.score_failures > self.state.config.reward.retries:
             tries = f"It was tried {group.score_failures} times. The row was: {message.row}"
-            self.coordination.give_up(group, f"the reward failed: {message.reason}\n{tries}")
+            reason = f"the reward failed: {message.reason}\n{tries}"
+            self.purposes.of(group).on_failed(group, reason)
         else:
             self._to_score.append(group.id)
 
@@ -258,7 +170,7 @@ class Scoring:
                 worker.scoring.clear()
                 count = f"{group.scorers_lost} reward workers died while they scored it"
                 text = f"{count}, {group.scorers_lost_alone} of them with nothing else to score."
-                self.coordination.give_up(group, text)
+                self.purposes.of(group).on_failed(group, text)
 
     def on_lost(self, worker: TextWorker) -> None:
         """What it was working on is asked for again elsewhere."""

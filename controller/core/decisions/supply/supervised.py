@@ -5,12 +5,10 @@ stale; it enters occupied, with one finished response, and from there on it is a
 batches, feed, checkpoints, journal and resume need to know nothing of this.
 """
 
-from collections.abc import Sequence
-
-from controller.core.decisions.placement.dispatch import Dispatch
+from controller.core.state.registry import TextWorker
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from protocol.messages import Segment
+from protocol.messages import ExamplesEncoded, Segment
 
 ATTEMPT = 1  # that the store keeps a given response under
 
@@ -18,19 +16,19 @@ ATTEMPT = 1  # that the store keeps a given response under
 class Examples:
     """Fills batches from the data. Without supervised training it never has anything to do."""
 
-    def __init__(self, state: RunState, dispatch: Dispatch) -> None:
+    def __init__(self, state: RunState) -> None:
         self.state = state
-        self.dispatch = dispatch
         self._lengths: dict[int, int] = {}  # response tokens of encoded groups that wait for a batch
 
-    def add(self, group: int, response_tokens: Sequence[int]) -> None:
-        """An encoded group brought responses of these lengths: one, or none where an engine makes them."""
-        for tokens in response_tokens:
-            self._lengths[group] = tokens
+    def on_encoded(self, worker: TextWorker, message: ExamplesEncoded) -> None:
+        """Encoded prompts brought responses of these lengths."""
+        for group, _, response_tokens in message.encoded:
+            if group in worker.encoding and not self.state.groups[group].is_evaluation:
+                self._lengths[group] = response_tokens
 
     def fill(self) -> None:
         """Occupy the next batch with what waits, in the order of the data."""
-        state, waiting = self.state, self.dispatch.waiting
+        state, waiting = self.state, self.state.fresh
         while self._lengths and waiting and state.ledger.occupied < state.ledger.batch_groups:
             group = state.groups[waiting.popleft()]
             version, tokens = state.ledger.train_version, self._lengths.pop(group.id)

@@ -7,26 +7,14 @@ run has made before is made again only by a trainer that stands behind it. What 
 counts for the trainer that got it alone: its successor gets the whole.
 """
 
-from collections import deque
-from typing import NamedTuple
-
 from controller.core.commands import DropPayload, Warn
-from controller.core.state.groups import Group
+from controller.core.state.groups import Batch, Group
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId
-from protocol.messages import Retire, Train, TrainAhead, TrainItem
+from protocol.messages import Retire, Train, TrainAhead
 
 MAX_UNSAVED = 200  # batches; then a checkpoint is due whatever `trainer.checkpoint_steps` says
 MAX_COVERED = 200  # batches kept for a fall back: a checkpoint further behind the newest is none
-UNSURE_RETIRED = 16  # a trainer that died may not have freed the last of the versions that it was told to
-
-
-class Batch(NamedTuple):
-    """What one policy version was, or is being, made of."""
-
-    train_version: int
-    groups: tuple[int, ...]
-    items: tuple[TrainItem, ...]
 
 
 class Feed:
@@ -37,14 +25,12 @@ class Feed:
         self.saved_version = -1
         """Newest version that a complete checkpoint holds."""
         self._saved: list[int] = []  # versions of the checkpoints that the trainer keeps, oldest first
-        self.kept: dict[int, Batch] = {}  # train_version -> batch, oldest first
         self._held: int | None = None  # version that the trainer holds; None without a trainer
         self._fed: int | None = None  # train_version of the batch that it works on
         self.ahead: list[int] = []
         """Groups of the next batch that the trainer has been sent."""
         self.is_ahead = False
         """Whether it works on some of them, with none of the batch's other work in hand."""
-        self._retired: deque[int] = deque(maxlen=UNSURE_RETIRED)
 
     @property
     def is_working(self) -> bool:
@@ -74,7 +60,7 @@ class Feed:
     def attach(self, peer: PeerId, policy_version: int) -> None:
         """A trainer is ready that holds this version: feed it what it has missed. Ends the run if it cannot
         get from there to where the run is."""
-        steps, oldest = self.state.steps, min(self.kept, default=self.state.steps)
+        steps, oldest = self.state.steps, min(self.state.batches, default=self.state.steps)
         if not min(oldest, steps) <= policy_version <= steps:
             self.state.end(_no_way_on(policy_version, oldest=oldest, steps=steps), is_success=False)
             return
@@ -84,7 +70,7 @@ class Feed:
             self._fall_back(policy_version)
         if policy_version:  # it came out of a complete checkpoint, of which we may not have heard
             self.cover(policy_version)
-        for version in self._retired:
+        for version in self.state.versions.freed:
             # what it holds it publishes first, and where nothing newer is visible everybody pulls that
             is_first = version == policy_version and self.state.versions.newest is None
             if not is_first and self.state.versions.get(version) is None:
@@ -113,12 +99,12 @@ class Feed:
     def add(self, batch: Batch, peer: PeerId) -> None:
         """The next batch was consumed, and goes to the trainer."""
         assert self._held == batch.train_version, f"batch {batch.train_version}, trainer at {self._held}"
-        self.kept[batch.train_version] = batch
+        self.state.batches[batch.train_version] = batch
         self.go_on(peer)
 
     def go_on(self, peer: PeerId) -> None:
         """Send the batch that follows from where the trainer stands, if it was consumed already."""
-        batch = None if self._held is None else self.kept.get(self._held)
+        batch = None if self._held is None else self.state.batches.get(self._held)
         if batch is None:
             return
         newest = self.state.versions.newest
@@ -157,14 +143,10 @@ class Feed:
         self._saved = sorted({*self._saved, policy_version})[-keep:]
         ways_back = self._saved if len(self._saved) == keep else [0, *self._saved]
         oldest = min(version for version in ways_back if self.saved_version - version <= MAX_COVERED)
-        covered = [self.kept.pop(version) for version in list(self.kept) if version < oldest]
+        kept = self.state.batches
+        covered = [kept.pop(version) for version in list(kept) if version < oldest]
         if covered:
             self.state.emit(DropPayload(tuple(group for batch in covered for group in batch.groups)))
-
-    def retire(self, peer: PeerId, version: int) -> None:
-        """Tell the trainer to free a version; its successor is told again."""
-        self._retired.append(version)
-        self.state.send(peer, Retire(version))
 
 
 def _no_way_on(policy_version: int, *, oldest: int, steps: int) -> str:

@@ -2,7 +2,7 @@
 
 Invariants: the trainer has at most one batch; a batch is consumed in the order of versions, once, however
 often it is trained on because a trainer was lost; no trajectory in it is older than the bound, which is
-asserted here where it counts; versions become visible in order; each step is reported once.
+asserted here where it counts; each step is reported once.
 """
 
 from collections import Counter, deque
@@ -10,23 +10,19 @@ from itertools import chain
 from statistics import fmean
 
 from controller.core.commands import ReportStep, Warn
-from controller.core.decisions.evaluation.evaluation import Evaluation
-from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.training.logprob_drift import Drift
-from controller.core.decisions.training.trainer_batches import Batch, Feed
-from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.decisions.training.trainer_batches import Feed
 from controller.core.state.accounts import batch_metrics, without_rollout
-from controller.core.state.groups import Contribution, Group
+from controller.core.state.groups import Batch, Contribution, Group
 from controller.core.state.ledger import Ledger
-from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
+from controller.core.state.views.admission import admission_view
+from controller.core.state.views.instances import instance_view
 from protocol.messages import (
     CheckpointSaved,
-    PolicyPublished,
     Ready,
-    Retire,
     SaveCheckpoint,
     TrainStepFinished,
 )
@@ -39,11 +35,8 @@ PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between tw
 class Training:
     """Feeds the trainer."""
 
-    def __init__(
-        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluation: Evaluation
-    ) -> None:
+    def __init__(self, state: RunState) -> None:
         self.state = state
-        self.dispatch, self.fan_out, self.evaluation = dispatch, fan_out, evaluation
         self.feed = Feed(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being written
@@ -162,7 +155,7 @@ class Training:
                 settings = settings._replace(is_tail_bound=late > starved)
             if state.config.staleness.adaptive_mu:
                 most = state.config.staleness.mu
-                gated = self.dispatch.take_gated_s() / period
+                gated = state.gated.take(now) / period
                 long_share = state.lengths.long_share()
                 mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated,
                              long_share=long_share)  # fmt: skip
@@ -170,7 +163,7 @@ class Training:
             state.strategy_settings = settings
             self._periods.append(period)
             state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
-            view = self.dispatch.admission_view()
+            view = admission_view(state)
             state.cap = next_cap(view, starved=starved, late=late, elasticity=self._elasticity())
         self._consumed_at = now
         is_enough = state.ledger.occupied >= 2 * state.ledger.batch_groups
@@ -181,7 +174,7 @@ class Training:
         """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""
         now = more = 0.0
         for instance in self.state.registry.instances():
-            view = self.dispatch.view(instance)
+            view = instance_view(self.state, instance)
             if view.running:
                 now += throughput(view.coefficients, view.running, view.resident_tokens)
                 more += (
@@ -285,41 +278,12 @@ class Training:
             self.checkpoint_of = None
             self.feed.cover(message.policy_version)
 
-    def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
-        """A version became visible, or was written once more by a trainer that began anew."""
-        versions = self.state.versions
-        if not trainer.ready and message.policy_version > self.state.ledger.train_version:
-            # it has found what an older run of this name has left: nobody must pull that
-            self.state.send(trainer.peer, Retire(message.policy_version))
-            return
-        if trainer.ready:
-            versions.passed = max(versions.passed, message.policy_version)
-        published = Published(message.policy_version, message.location, message.digest, trainer.host)
-        before = versions.get(message.policy_version)
-        if versions.publish(published):
-            self.state.accounts.spend("publish", message.publish_s)
-        elif before is None and message.policy_version in self.evaluation.held_versions():
-            versions.show_again(published)
-        elif not versions.renew(published):
-            self.feed.retire(trainer.peer, message.policy_version)
-        elif published != before:  # who has the old one cannot hand it on in its place
-            self.fan_out.retire(message.policy_version)
-
     def is_awaited(self, policy_version: int) -> bool:
         """Whether the newest version, which is this one, will be published once more: its trainer is lost, or
         its successor has not made it again yet."""
         newest = self.state.versions.newest
         is_newest = newest is not None and newest.policy_version == policy_version
         return is_newest and (self.state.registry.trainer() is None or self.feed.is_behind)
-
-    def retire(self) -> None:
-        """Free versions that nobody needs any more."""
-        trainer = self.state.registry.trainer()
-        if trainer is not None and self.state.versions.count > 1:
-            needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
-            for version in self.state.versions.retire(needed):
-                self.feed.retire(trainer.peer, version)
-                self.fan_out.retire(version)
 
     def _check_bound(
         self, groups: list[Group], contributions: list[Contribution], *, train_version: int

@@ -6,13 +6,13 @@ it is visible; an instance that can do nothing at its version pulls, whatever th
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
-from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
-from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.dispatch_queue import UNSTARTED
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.views import admission, instances
 from protocol.messages import Interrupt, Pull
 from strategies.cost_model import prefill_s
 from strategies.views import SyncView
@@ -21,11 +21,9 @@ from strategies.views import SyncView
 class Pulls:
     """Keeps instances as new as it pays."""
 
-    def __init__(
-        self, state: RunState, dispatch: Dispatch, fan_out: FanOut, *, evaluations: EvaluationDispatch
-    ) -> None:
+    def __init__(self, state: RunState, fan_out: FanOut, evaluation: EvaluationRounds) -> None:
         self.state = state
-        self.dispatch, self.fan_out, self.evaluations = dispatch, fan_out, evaluations
+        self.fan_out, self.evaluation = fan_out, evaluation
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
         self._decided_after = 0
@@ -46,17 +44,17 @@ class Pulls:
             return
         useful = self._useful({instance.policy_version for instance in behind})
         views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
-        settings = self.state.refresh_settings(self.dispatch.admissible())
+        settings = self.state.refresh_settings(admission.admissible(self.state))
         numbers = set(self.state.strategies.synchronize(views, settings))
         self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
         What has tokens of a version already goes on at that one or a newer."""
-        wanted = self.evaluations.evaluation.wanted
+        wanted = self.evaluation.wanted
         if wanted is None or self.state.versions.is_lost(wanted.policy_version):
             return
-        able = filter(self.evaluations.may_run, self.state.registry.instances())
+        able = filter(self.evaluation.may_run, self.state.registry.instances())
         newest = max((instance.next_version for instance in able), default=None)
         begun = self.state.held_out_queue.newest_level()
         if newest is not None and newest >= min(begun, wanted.policy_version):
@@ -87,7 +85,7 @@ class Pulls:
         version, queue, ledger = instance.policy_version, self.state.queue, self.state.ledger
         if queue.peek(version, ledger.reach(version)) is not None:
             return False
-        return bool(queue) or not ledger.can_reserve(version) or self.dispatch.is_closed
+        return bool(queue) or not ledger.can_reserve(version) or admission.is_closed(self.state)
 
     def _useful(self, versions: set[int]) -> dict[int, int]:
         """How many queued trajectories may run under each of these versions. One that has no token yet may
@@ -119,10 +117,10 @@ class Pulls:
         staleness = self.state.config.staleness
         may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
         is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
-        return is_behind and may_run_on and not self.evaluations.holds(instance)
+        return is_behind and may_run_on and not self.evaluation.holds(instance)
 
     def _view(self, instance: Instance, useful: int) -> SyncView:
-        view = self.dispatch.view(instance)
+        view = instances.instance_view(self.state, instance)
         restart_s = 0.0
         if view.running and not self.state.config.staleness.keep_kv:
             restart_s = view.running * prefill_s(view.coefficients, view.resident_tokens / view.running)
@@ -140,9 +138,9 @@ class Pulls:
             useful,
         )
 
-    def _pull(self, instances: list[Instance], version: Published) -> None:
+    def _pull(self, chosen: list[Instance], version: Published) -> None:
         state = self.state
-        for instance, sources in self.fan_out.sources(instances, version):
+        for instance, sources in self.fan_out.sources(chosen, version):
             is_back = version.policy_version < instance.policy_version
             if instance.running and (is_back or not state.config.staleness.keep_kv):
                 attempts = tuple(id.attempt(number) for id, number in instance.running.items())

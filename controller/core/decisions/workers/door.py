@@ -9,7 +9,6 @@ was told (tokens that nobody sampled, a reward that nobody computed) cannot be t
 from itertools import chain
 from math import isfinite
 
-from controller.core.decisions.training.trainer_batches import Feed
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
@@ -33,9 +32,8 @@ COUNTERS = (
 class Door:
     """Looks at every word of an attached worker before anybody acts on it."""
 
-    def __init__(self, state: RunState, feed: Feed) -> None:
+    def __init__(self, state: RunState) -> None:
         self.state = state
-        self.feed = feed
 
     def objection(self, worker: Worker, message: Message) -> str | None:
         """Why an honest worker would not say this; None if it might."""
@@ -81,7 +79,7 @@ class Door:
         most = MAX_CAPACITY if isinstance(worker, TextWorker) else 0  # groups that it can score at once
         if capacity > most or kv_tokens:
             return f"A {worker.role} worker has room for {capacity} trajectories and {kv_tokens} tokens."
-        oldest, steps = min(self.feed.kept, default=self.state.steps), self.state.steps
+        oldest, steps = min(self.state.batches, default=self.state.steps), self.state.steps
         may_go_on = oldest <= message.policy_version <= steps
         if worker.role == "trainer" and not may_go_on and not self.state.config.trainer.local:
             # of a local one every successor would begin there too: the run ends, in `Feed.attach`

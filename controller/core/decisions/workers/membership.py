@@ -8,14 +8,14 @@ others as long as an evaluation goes on.
 """
 
 from controller.core.commands import Forget, Progress, Spawn
-from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.placement.reports import Coordination
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.training.training import Training
-from controller.core.decisions.workers.reattachment import Returns
+from controller.core.effects import recall
+from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.events import PeerFaulted, WorkerExited
 from controller.core.state.registry import Instance, LocalWorker, TextWorker, Worker
 from controller.core.state.run_state import RunState
+from controller.core.state.views.instances import InstanceViews
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
 from protocol.settings import load_settings
@@ -28,13 +28,11 @@ class Membership:
     """Who takes part in the run."""
 
     def __init__(
-        self, state: RunState, coordination: Coordination, dispatch: Dispatch, scoring: Scoring,
-        training: Training, returns: Returns, settings: str,
+        self, state: RunState, views: InstanceViews, evaluation: EvaluationRounds,
+        scoring: Scoring, training: Training, settings: str,
     ) -> None:  # fmt: skip
-        self.state = state
-        self.coordination, self.dispatch = coordination, dispatch
-        self.scoring, self.training, self.returns = scoring, training, returns
-        self.evaluation = training.evaluation
+        self.state, self.views = state, views
+        self.evaluation, self.scoring, self.training = evaluation, scoring, training
         self.settings = settings
         self.steps_before = 0
         """Train steps that were made before this controller process began."""
@@ -63,12 +61,7 @@ class Membership:
             self.state.warn_once("no rollout", text)
 
     def restart(self) -> None:
-        """The controller was started again: of the processes of its former life, some may come back."""
-        for worker in list(self.state.registry.workers.values()):
-            if self.returns.may_come(worker):
-                self.returns.expect(worker)
-            else:
-                self._remove(worker.peer)
+        """The controller was started again, with processes of its own."""
         for local in self.state.registry.local.values():
             local.deadline = None
         self.state.registry.local.clear()
@@ -110,24 +103,14 @@ class Membership:
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
 
     def ready(self, worker: Worker, message: Ready) -> None:
-        """The worker can be given work. Said again, it changes nothing."""
-        if worker.ready:
-            return
-        if isinstance(worker, Instance):
-            self.returns.on_ready(worker)
+        """The worker can be given work; the door refuses a second word of that."""
         self.state.registry.make_ready(worker)
         self._watch(worker)  # its lease is shorter from now on
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.deadline = None
-        if isinstance(worker, Instance):
-            self.coordination.on_ready(worker, message)
-        elif isinstance(worker, TextWorker):
+        if isinstance(worker, TextWorker):
             worker.capacity = message.capacity
-        elif worker.role == "trainer":
-            self.training.on_ready(worker, message)
-        if self.state.steps == self.steps_before:
-            self._report_progress(worker.name)
 
     def expects(self, role: Role) -> bool:
         """Whether a worker of this role is, or will be, there."""
@@ -300,7 +283,10 @@ class Membership:
         else:
             self.state.warn_counted(f"{what} {_without_claims(worker.name)}", text)
 
-    def _report_progress(self, name: str) -> None:
+    def report_progress(self, name: str) -> None:
+        """Tell the person who watches how many workers there are, until the first step is made."""
+        if self.state.steps != self.steps_before:
+            return
         ready = sum(worker.ready for worker in self.state.registry.workers.values())
         expected = max(len(self.state.registry.local), ready)
         self.state.emit(Progress(ready / expected, f"workers: {name} is ready ({ready} of {expected})"))
@@ -339,21 +325,21 @@ class Membership:
         worker = self.state.registry.workers.get(peer)
         if has_died and isinstance(worker, TextWorker):
             self.scoring.on_died(worker)
-        worker = self._remove(peer)
+        worker = self.remove(peer)
         if worker is None or worker.role != "trainer" or not self.state.config.trainer.local:
             return
         if worker.name not in self.state.registry.local:
             self.state.end(f"The trainer {worker.name} left the run.", is_success=False)
 
-    def _remove(self, peer: PeerId) -> Worker | None:
+    def remove(self, peer: PeerId) -> Worker | None:
         """Take a peer out; what it had goes elsewhere."""
         worker = self.state.registry.workers.get(peer)
         # an absent one has no process any more, and its successor may go by its name
         name = worker.name if worker and not worker.is_absent else ""
         self.state.registry.remove(peer)
         if isinstance(worker, Instance):
-            self.dispatch.forget(worker)
-            self.coordination.on_lost(worker)
+            self.views.forget(worker)
+            recall.take_back_all(self.state, worker)
         elif isinstance(worker, TextWorker):
             self.scoring.on_lost(worker)
         elif worker is not None:

@@ -9,24 +9,22 @@ nothing.
 """
 
 from controller.core.commands import Forget
-from controller.core.decisions.evaluation.evaluation import Evaluation
-from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.placement.reports import Coordination
+from controller.core.effects import recall
+from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.told import ToldInstance
+from controller.core.state.views.instances import InstanceViews
 from protocol.messages import Holding, Interrupt, Keep
 
 
 class Returns:
     """Keeps places free for those that may come back."""
 
-    def __init__(
-        self, state: RunState, coordination: Coordination, dispatch: Dispatch, evaluation: Evaluation
-    ) -> None:
+    def __init__(self, state: RunState, views: InstanceViews, evaluation: EvaluationRounds) -> None:
         self.state = state
-        self.coordination, self.dispatch, self.evaluation = coordination, dispatch, evaluation
+        self.views, self.evaluation = views, evaluation
 
     def may_come(self, worker: Worker) -> bool:
         """Whether somebody may still tell what a process has that the controller of before had attached: that
@@ -41,7 +39,7 @@ class Returns:
     def expect(self, worker: Worker) -> None:
         """Leave it what it has for as long as a worker may be silent."""
         assert isinstance(worker, Instance)
-        self.dispatch.forget(worker)
+        self.views.forget(worker)
         self.state.registry.make_absent(worker, self.state.now, self.state.config.controller.lease_s)
 
     def on_holding(self, instance: Instance, message: Holding) -> None:
@@ -68,7 +66,7 @@ class Returns:
         if instance.name not in registry.local:
             return
         instance.policy_version = -1
-        self.coordination.take_back(instance, list(instance.running))
+        recall.take_back(self.state, instance, list(instance.running))
         for former in list(registry.instances()):
             if former.is_absent and former.name == instance.name:
                 self._let_go(former)
@@ -94,7 +92,7 @@ class Returns:
 
     def _let_go(self, former: Instance) -> None:
         self.state.registry.remove(former.peer)
-        self.coordination.on_lost(former)
+        recall.take_back_all(self.state, former)
         self.state.emit(Forget(former.peer, ""))
 
     def _may_go_on(self, member: Trajectory, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""Evaluations: when one is due, what its prompts came to, and the line that it writes.
+"""The evaluation that goes on: its prompts, what each came to, who may answer them, and the line at its end.
 
 Invariants: a held-out prompt is a group whose id is at or above FIRST_EVALUATION_GROUP, which never enters
 the ledger and leaves the system when it is scored or has failed, so that an evaluation always comes to an
@@ -8,17 +8,20 @@ end; one evaluation goes on at a time, and at most one waits; a version is evalu
 from dataclasses import dataclass, field
 
 from controller.core.commands import DropPayload, ReadHeldOut, ReportEvaluation
+from controller.core.effects import recall
 from controller.core.events import HeldOutRead
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.policy_versions import Published
+from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.views.instances import takes_work
 
 MAX_REASON_CHARS = 500  # of a failure that a line tells
 
 
 @dataclass(slots=True)
-class Round:
+class EvaluationRound:
     """One evaluation."""
 
     policy_version: int
@@ -38,19 +41,18 @@ class Round:
         return len(self.sources or ()) - len(self.answered) - len(self.failed)
 
 
-class Evaluation:
-    """The evaluations of a run."""
+class EvaluationRounds:
+    """The evaluations of a run: the purpose of held-out groups."""
 
     def __init__(self, state: RunState) -> None:
         self.state = state
-        self.round: Round | None = None
+        self.round: EvaluationRound | None = None
         self.reports: list[dict[str, object]] = []
         """All lines of evaluations.jsonl."""
         self.pending: int | None = None  # version that waits for the round to end
-        self._seen = -1  # newest version that was asked whether it is due
-        self._asked = -1  # newest version that was due
+        self.asked = -1  # newest version that was due
+        self.is_stopped = False  # the operator wants the run to end without it
         self._next_group = FIRST_EVALUATION_GROUP
-        self._is_stopped = False
 
     @property
     def is_on(self) -> bool:
@@ -60,9 +62,14 @@ class Evaluation:
     @property
     def holds_up_the_end(self) -> bool:
         """Whether a run that has made its steps goes on for the sake of an evaluation."""
-        if self._is_stopped or not self.is_on:
+        if self.is_stopped or not self.is_on:
             return False
-        return self.round is not None or self.pending is not None or self._is_final_due
+        return self.round is not None or self.pending is not None or self.is_final_due
+
+    @property
+    def is_final_due(self) -> bool:
+        """Whether the newest version that the run will make has yet to be evaluated."""
+        return self.is_on and self.state.config.evaluation.at_end and self.asked < self.state.steps
 
     @property
     def unencoded(self) -> int:
@@ -112,66 +119,37 @@ class Evaluation:
         count = len(self.round.sources)
         return f"version {self.round.policy_version}: {count - self.round.open} of {count} prompts"
 
-    # -- when -------------------------------------------------------------------------------------------
+    # -- instances --------------------------------------------------------------------------------------
 
-    def schedule(self) -> None:
-        """See what is due, and begin it if nothing else goes on."""
-        newest = self.state.versions.newest
-        if newest is None:
-            return
-        for version in range(self._seen + 1, newest.policy_version + 1):
-            self._seen = version
-            if self._is_due(version):
-                self._ask(version)
-        if self.state.ending is not None and self._is_final_due and self._seen >= self.state.steps:
-            self._ask(self.state.steps)
-        if self.round is None and self.pending is not None:
-            self._begin(self.pending)
-
-    def _is_due(self, version: int) -> bool:
-        settings = self.state.config.evaluation
-        if not self.is_on:
+    def may_run(self, instance: Instance) -> bool:
+        """Whether the round may be answered with what the instance samples from."""
+        found = self.round
+        if found is None or not instance.is_routable:
             return False
-        return settings.at_start if version == 0 else version % settings.every_steps == 0
+        if found.is_exact:
+            return instance.next_version == found.policy_version
+        return instance.next_version >= found.policy_version and self._may_stay(instance)
 
-    @property
-    def _is_final_due(self) -> bool:
-        return self.is_on and self.state.config.evaluation.at_end and self._asked < self.state.steps
+    def holds(self, instance: Instance) -> bool:
+        """Whether an exact evaluation needs the instance to stay at its version."""
+        found = self.round
+        if found is None or not found.is_exact or instance.next_version != found.policy_version:
+            return False
+        return bool(instance.evaluating) or self.is_placing
 
-    def _ask(self, version: int) -> None:
-        if self.pending is not None:
-            self.state.accounts.counts["evaluations/skipped"] += 1
-            self.state.warn_once(
-                "evaluation skipped",
-                f"The evaluation of version {self.pending} is skipped: that of version "
-                f"{self.round.policy_version if self.round else version} still went on when version "
-                f"{version} was due. Evaluate less often (evaluation.every_steps), fewer prompts or samples, "
-                "or raise evaluation.share. Others like it are only counted.",
-            )
-        self.pending = self._asked = version
+    def _may_stay(self, instance: Instance) -> bool:
+        """Without partial rollout, an instance that ought to pull first runs empty."""
+        return self.state.ending is not None or takes_work(self.state, instance)
 
-    def _begin(self, version: int) -> None:
+    # -- prompts ----------------------------------------------------------------------------------------
+
+    def begin(self, policy_version: int) -> None:
+        """Evaluate this version: ask for the prompts."""
         settings = self.state.config.evaluation
         self.pending = None
         first = self._next_group
-        self.round = Round(version, first, self.state.now, settings.samples, settings.exact)
+        self.round = EvaluationRound(policy_version, first, self.state.now, settings.samples, settings.exact)
         self.state.emit(ReadHeldOut(first))
-
-    def stop(self) -> None:
-        """The operator wants the run to end: evaluations do not hold it up."""
-        if self.holds_up_the_end or self.round is not None:
-            self.state.warn_once(
-                "evaluation stopped", "The run was stopped before its evaluation was complete."
-            )
-        self._is_stopped = True
-
-    def restart(self) -> None:
-        """The controller was started again: what it had asked of the host is asked once more."""
-        self._is_stopped = False
-        if self.round is not None and self.round.sources is None:
-            self.state.emit(ReadHeldOut(self.round.first_group))
-
-    # -- prompts ----------------------------------------------------------------------------------------
 
     def on_read(self, event: HeldOutRead) -> list[int]:
         """Rows are in the store: returns the groups that they are given, which are to be encoded."""
@@ -202,20 +180,30 @@ class Evaluation:
 
     # -- results ----------------------------------------------------------------------------------------
 
+    def on_refused(self, group: Group, reason: str, worker: str) -> None:
+        """A prompt cannot be encoded."""
+        del worker
+        self.on_failed(group, reason)
+
     def on_scored(self, group: Group) -> None:
         """A prompt is done."""
         assert self.round is not None
         self.round.answered[self.number(group.id)] = Answered.of(group)
-        self.state.remove_group(group, "evaluated")
+        recall.remove(self.state, group, "evaluated")
         self._finish_if_complete()
 
+    def on_call_failed(self, group: Group, told: str) -> bool:
+        """The reward function failed on a prompt, which its report will name if it goes on failing."""
+        del group, told
+        return True
+
     def on_failed(self, group: Group, reason: str) -> None:
-        """A prompt cannot be answered or scored, and nothing of it runs any more: it is left out, by name."""
+        """A prompt cannot be answered or scored: it is left out, by name."""
         assert self.round is not None
         self.round.unplaced -= group.state == "encoding"
         self.round.failed[self.number(group.id)] = reason[:MAX_REASON_CHARS]
         self.state.accounts.counts["evaluations/failed_prompts"] += 1
-        self.state.remove_group(group, "evaluated")
+        recall.remove(self.state, group, "evaluated")
         self._finish_if_complete()
 
     def _finish_if_complete(self) -> None:

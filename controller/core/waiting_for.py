@@ -5,24 +5,24 @@ Invariant: pure, and nothing is changed; the words of a wait change when it come
 whoever looks again can tell a slow thing from a stuck one.
 """
 
-from controller.core.decisions.evaluation.evaluation import Evaluation
-from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.supply.scoring import Scoring
-from controller.core.decisions.training.training import Training
+from typing import TYPE_CHECKING
+
 from controller.core.state.bottleneck import Cause
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.registry import Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import GroupSnapshot
 
+if TYPE_CHECKING:
+    from controller.core.core import Core
+
 BEGUN = ("generating", "scoring", "occupied", "training")
 
 
-def awaited(
-    state: RunState, training: Training, scoring: Scoring, dispatch: Dispatch, evaluation: Evaluation
-) -> Cause:
+def awaited(core: "Core") -> Cause:
     """What the next train step waits for now. Each event asks: of the instances it looks only for the first
     that generates."""
+    state, training = core.state, core.training
     if training.is_working:
         return "training"
     is_supervised = state.config.trainer.is_supervised
@@ -34,8 +34,8 @@ def awaited(
         return "pace"
     if is_supervised:
         return "data"
-    unscored = _unscored(state, scoring, evaluation)
-    return _why_incomplete(state, unscored, is_more_there=bool(dispatch.waiting))
+    unscored = _unscored(core)
+    return _why_incomplete(state, unscored, is_more_there=bool(state.fresh))
 
 
 def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> Cause:
@@ -62,31 +62,32 @@ def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> C
     return "cap" if is_more_wanted else "rollout"
 
 
-def _unscored(state: RunState, scoring: Scoring, evaluation: Evaluation) -> int:
+def _unscored(core: "Core") -> int:
     """Groups whose responses are complete and whose rewards are not there."""
-    workers = state.registry.text_workers()
-    if evaluation.round is None:
+    workers, scoring = core.state.registry.text_workers(), core.scoring
+    if core.evaluation.round is None:
         return len(scoring.to_score) + sum(len(worker.scoring) for worker in workers)
     ids = [*scoring.to_score, *(id for worker in workers for id in worker.scoring)]
     return sum(id < FIRST_EVALUATION_GROUP for id in ids)
 
 
-def working_on(state: RunState, training: Training, worker: Worker) -> str:
+def working_on(core: "Core", worker: Worker) -> str:
     """The oldest thing that a worker was asked for and has not answered; "" if there is none."""
     if worker.is_absent:
         return "coming back, or not"
     if not worker.ready:
         return "getting ready"
     if isinstance(worker, Instance):
-        return _of_instance(state, worker)
+        return _of_instance(core.state, worker)
     if isinstance(worker, TextWorker):
         if worker.scoring:
             return f"scoring group {min(worker.scoring)}"
         return f"encoding prompt {min(worker.encoding)}" if worker.encoding else ""
-    making = training.feed.making
+    making = core.training.feed.making
     if making is not None:
         return f"training version {making}"
-    return "" if training.checkpoint_of is None else f"saving version {training.checkpoint_of}"
+    saving = core.training.checkpoint_of
+    return "" if saving is None else f"saving version {saving}"
 
 
 def oldest_group(state: RunState) -> GroupSnapshot | None:

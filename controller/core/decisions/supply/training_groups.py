@@ -1,0 +1,112 @@
+"""What becomes of a group that is to be trained, at each word of a reward worker about it.
+
+Invariants: a group occupies its place in the ledger only with one finite reward and one advantage per
+response; prompts that are all refused, groups that are all filtered and a reward function that never works
+end the run, and what fails rarely costs a retry or the one prompt.
+"""
+
+from controller.core.commands import DropPayload, Warn
+from controller.core.effects import recall
+from controller.core.state.groups import Group
+from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_group
+from strategies.advantages import advantages
+
+FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
+MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
+
+
+class TrainingGroups:
+    """The purpose of groups that are no held-out ones."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self._refused_in_a_row = self._filtered_in_a_row = self._failures_in_a_row = 0
+        self._first_failure = ""
+
+    def restart(self) -> None:
+        """The controller was started again: what went wrong before does not count any more."""
+        self._refused_in_a_row = self._filtered_in_a_row = self._failures_in_a_row = 0
+
+    def on_encoded(self, group: Group) -> None:
+        """The prompt can start, in its turn."""
+        move_group(group, "encoded")
+        self.state.prompt_tokens = group.prompt_tokens
+        self._refused_in_a_row = 0
+
+    def on_refused(self, group: Group, reason: str, worker: str) -> None:
+        """The prompt is left out; where all are, the run ends."""
+        move_group(group, "refused")
+        del self.state.groups[group.id]
+        self.state.emit(DropPayload((group.id,)))
+        self.state.accounts.counts["prompts/refused"] += 1
+        self.state.warn_once(
+            "refused", f"Prompt {group.id} was left out: {reason} Others like it are only counted."
+        )
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
+            text = f"{self._refused_in_a_row} prompts in a row were refused, the last by {worker}: {reason}"
+            self.state.end(text, is_success=False)
+
+    def on_scored(self, group: Group) -> None:
+        """Rewards become advantages, and the group may be trained, unless it carries no signal."""
+        self._failures_in_a_row = 0
+        if not self.state.strategies.keep(group.rewards):
+            recall.remove(self.state, group, "filtered")
+            self._count_filtered(group)
+            return
+        self._filtered_in_a_row = 0
+        group.advantages = advantages(
+            group.rewards,
+            [member.response_tokens for member in group.kept],
+            settings=self.state.config.trainer,
+            max_tokens=self.state.config.rollout.max_response_tokens,
+        )
+        move_group(group, "scored")
+        group.contribute()  # now, and not when many are consumed at once
+        self.state.ledger.occupy(group.id)
+        self.remove_useless()
+
+    def on_call_failed(self, group: Group, told: str) -> bool:
+        """Count a failure of the reward function; one that never works ends the run."""
+        del group
+        self.state.accounts.counts["reward_failures"] += 1
+        self.state.warn_once("reward", told)
+        self._first_failure = told if self._failures_in_a_row == 0 else self._first_failure
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row < self.state.config.reward.max_consecutive_failures:
+            return True
+        count = f"{self._failures_in_a_row} calls of the reward failed in a row"
+        self.state.end(f"{count}. The first: {self._first_failure}", is_success=False)
+        return False
+
+    def on_failed(self, group: Group, reason: str) -> None:
+        """The prompt is set aside by name; a fresh one takes its place."""
+        self.state.accounts.counts["prompts/set_aside"] += 1
+        self.state.emit(Warn(f"Prompt {group.id} is set aside, and replaced by a fresh one: {reason}"))
+        recall.remove(self.state, group, "aborted")
+
+    def remove_useless(self) -> None:
+        """Remove what no batch can use any more."""
+        for id in self.state.ledger.useless():
+            self.state.accounts.counts["groups/useless"] += 1
+            recall.remove(self.state, self.state.groups[id], "aborted")
+
+    def _count_filtered(self, group: Group) -> None:
+        """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
+        self._filtered_in_a_row += 1
+        count, batch = self._filtered_in_a_row, self.state.config.trainer.batch_groups
+        most, rule = self.state.config.limits.filtered_batches, self.state.config.staleness.filter
+        shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
+        what = (
+            f"{count} groups in a row were dropped by staleness.filter `{rule}`, the last with the rewards "
+            f"{shown}: nothing is left to train on. Rewards that are all alike mean prompts that are too "
+            "easy or too hard, or a reward that does not see the response"
+        )
+        if most and count >= most * batch:
+            self.state.end(
+                f"{what}. limits.filtered_batches allows {most} batches of {batch}.", is_success=False
+            )
+        elif count % batch == 0 and count // batch in FILTERED_WARNINGS:
+            end = f"; the run ends after {most * batch} of them (limits.filtered_batches)" if most else ""
+            self.state.emit(Warn(f"{what}{end}."))

@@ -1,0 +1,55 @@
+"""The life of a policy version: published by the trainer, visible, and freed when nobody needs it.
+
+Invariants: versions become visible in order; one that is held for an evaluation may be shown again; what is
+freed is freed everywhere: at the trainer, and on the hosts that hand it on.
+"""
+
+from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.state.policy_versions import Published
+from controller.core.state.registry import Worker
+from controller.core.state.run_state import RunState
+from protocol.ids import PeerId
+from protocol.messages import PolicyPublished, Retire
+
+
+class Publication:
+    """Shows versions, and frees them."""
+
+    def __init__(self, state: RunState, fan_out: FanOut, evaluation: EvaluationRounds) -> None:
+        self.state = state
+        self.fan_out, self.evaluation = fan_out, evaluation
+
+    def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
+        """A version became visible, or was written once more by a trainer that began anew."""
+        versions = self.state.versions
+        if not trainer.ready and message.policy_version > self.state.ledger.train_version:
+            # it has found what an older run of this name has left: nobody must pull that
+            self.state.send(trainer.peer, Retire(message.policy_version))
+            return
+        if trainer.ready:
+            versions.passed = max(versions.passed, message.policy_version)
+        published = Published(message.policy_version, message.location, message.digest, trainer.host)
+        before = versions.get(message.policy_version)
+        if versions.publish(published):
+            self.state.accounts.spend("publish", message.publish_s)
+        elif before is None and message.policy_version in self.evaluation.held_versions():
+            versions.show_again(published)
+        elif not versions.renew(published):
+            self._free_at(trainer.peer, message.policy_version)
+        elif published != before:  # who has the old one cannot hand it on in its place
+            self.fan_out.retire(message.policy_version)
+
+    def retire(self) -> None:
+        """Free versions that nobody needs any more."""
+        trainer = self.state.registry.trainer()
+        if trainer is not None and self.state.versions.count > 1:
+            needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
+            for version in self.state.versions.retire(needed):
+                self._free_at(trainer.peer, version)
+                self.fan_out.retire(version)
+
+    def _free_at(self, trainer: PeerId, policy_version: int) -> None:
+        """Tell the trainer; its successor is told again, when it is fed."""
+        self.state.versions.freed.append(policy_version)
+        self.state.send(trainer, Retire(policy_version))

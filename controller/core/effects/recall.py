@@ -1,0 +1,138 @@
+"""The end of an attempt, and of a group: what runs is called back, and queue, ledger and accounts agree.
+
+Invariants: a group that leaves is nowhere any more: on no instance, in no queue, in no ledger, with no reward
+worker; a group is complete with exactly as many finished trajectories as are trained, and its spare ones are
+dropped at once. Nothing is chosen here: who calls knows why.
+Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Interrupt, Abort.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from controller.core.commands import DropPayload
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from controller.core.state.transitions import GroupEnd, move_group, move_member
+from protocol.ids import PeerId, TrajectoryId
+from protocol.messages import Abort, Ending, Interrupt
+
+# -- groups ---------------------------------------------------------------------------------------------
+
+
+def remove(state: RunState, group: Group, end: GroupEnd) -> None:
+    """A group leaves without being trained, wherever its members are; a fresh prompt takes its place by
+    itself."""
+    _abort_running(state, group.members)
+    move_group(group, end)
+    if group.id in state.ledger:
+        state.ledger.abort(group.id)
+    for member in group.members:
+        state.queue_of(group).remove(member)
+    for worker in state.registry.text_workers():
+        worker.encoding.discard(group.id)
+        worker.scoring.discard(group.id)
+    state.accounts.close(group, end)
+    if group.members:
+        state.accounts.counts[f"groups/{end}"] += 1
+    state.started -= group.policy_version is not None and not group.is_evaluation
+    del state.groups[group.id]
+    state.emit(DropPayload((group.id,)))
+
+
+def withdraw(state: RunState, group: Group) -> None:
+    """A group that was generating is the next to start again; its tokens were in vain."""
+    _abort_running(state, group.members)
+    move_group(group, "withdrawn")
+    state.ledger.abort(group.id)
+    for member in group.members:
+        state.queue.remove(member)
+    state.accounts.close(group, "aborted")
+    for member in group.members:
+        member.segments, member.response_tokens = [], 0
+    state.started -= 1
+    group.policy_version = None
+    state.fresh.appendleft(group.id)
+
+
+def cut_short(state: RunState, group: Group) -> None:
+    """End the responses of a group where they are: what runs comes back and counts as too long."""
+    group.is_cut_short = True
+    for member in group.members:
+        if member.state == "queued":
+            state.queue.remove(member)
+            end_attempt(state, group, member, "interrupt")
+    for peer, attempts in by_peer(group.members).items():
+        state.send(peer, Interrupt(attempts))
+
+
+# -- attempts -------------------------------------------------------------------------------------------
+
+
+def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
+    """What the end of an attempt means for its trajectory and its group."""
+    is_whole = member.response_tokens >= state.config.rollout.max_response_tokens
+    is_cut = is_whole or (group.is_cut_short and member.response_tokens)
+    if ending == "interrupt" and not is_cut:
+        state.requeue(member)
+        return
+    if ending != "interrupt" and not group.is_evaluation:
+        state.lengths.observe(member.response_tokens, ending == "length")
+    group.finish(member, "stop" if ending == "stop" else "length")
+    if group.is_complete and group.state == "generating":
+        _drop_spare(state, group)
+        state.completed.append(group)
+
+
+def take_back(state: RunState, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
+    """These trajectories, whose instance is gone or has forgotten them, wait for another one."""
+    lost = [state.groups[id.group].members[id.member] for id in ids]
+    for member in lost:
+        state.registry.take(instance, member)
+    for member in lost:
+        if member.state == "queued":  # else its group was complete without it
+            end_attempt(state, state.groups[member.id.group], member, "interrupt")
+
+
+def take_back_all(state: RunState, instance: Instance) -> None:
+    """The instance is gone: its trajectories go on elsewhere, from the last token that it reported."""
+    state.fleet.leave(instance.number)
+    take_back(state, instance, list(instance.running))
+
+
+def take_back_promised(state: RunState, instance: Instance) -> None:
+    """What was routed for a version that did not come goes elsewhere."""
+    members = [state.groups[id.group].members[id.member] for id in instance.promised]
+    _abort_running(state, members)
+    for member in members:
+        state.requeue(member)
+
+
+def by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int, int], ...]]:
+    """The attempts of those that run, as messages name them, by the instance that has them."""
+    attempts: dict[PeerId, list[tuple[int, int, int]]] = {}
+    for member in members:
+        if member.peer is not None:
+            attempts.setdefault(member.peer, []).append(member.id.attempt(member.attempt))
+    return {peer: tuple(listed) for peer, listed in attempts.items()}
+
+
+def _drop_spare(state: RunState, group: Group) -> None:
+    spare = [member for member in group.members if member.state in ("queued", "running")]
+    _abort_running(state, spare)
+    for member in spare:
+        state.queue.remove(member)  # held-out groups have none
+        state.accounts.drop(member.response_tokens)
+        move_member(member, "dropped")
+    if not (group.is_cut_short or group.is_evaluation):
+        state.lengths.observe_group(group.finished_lengths)
+
+
+def _abort_running(state: RunState, members: Iterable[Trajectory]) -> None:
+    running = [member for member in members if member.peer is not None]
+    for peer, attempts in by_peer(running).items():
+        state.send(peer, Abort(attempts))
+    for member in running:
+        assert member.peer is not None
+        instance = state.registry.workers[member.peer]
+        assert isinstance(instance, Instance)
+        state.registry.take(instance, member)

@@ -1,0 +1,1 @@
+"""Functions of the state as strategies see it."""

@@ -1,0 +1,51 @@
+"""How many groups may start now, as the admission rule answers to what is in the system.
+
+Invariant: pure functions of the state; nothing is kept between two calls.
+"""
+
+from controller.core.state.run_state import RunState
+from strategies.views import AdmissionView
+
+
+def admission_view(state: RunState) -> AdmissionView:
+    """What admission sees."""
+    ledger, newest = state.ledger, state.versions.newest
+    return AdmissionView(
+        ledger.max_staleness,
+        ledger.batch_groups,
+        ledger.train_version,
+        newest.policy_version if newest else 0,
+        ledger.reserved,
+        ledger.occupied,
+        state.started,
+        state.pulled_version,
+        state.started - state.started_at_pull,
+        state.in_system_at_pull,
+        ledger.spare_groups,
+        state.cap,
+        state.strategy_settings.is_tail_bound,
+    )
+
+
+def admitted(state: RunState) -> int:
+    """Groups that the admission rule lets start now."""
+    return state.strategies.admit(admission_view(state), state.config.staleness.in_flight_batches)
+
+
+def admissible(state: RunState) -> int:
+    """Groups that may start now under the newest version."""
+    newest = state.versions.newest
+    if newest is None or not state.fresh:
+        return 0
+    room = min(len(state.fresh), admitted(state))
+    return max(0, min(room, state.ledger.headroom(newest.policy_version)))
+
+
+def is_closed(state: RunState) -> bool:
+    """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last pull
+    may wait for the next one for ever."""
+    ledger, newest = state.ledger, state.versions.newest
+    if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
+        return False
+    is_shut = bool(state.fresh) and admitted(state) <= 0
+    return is_shut and not ledger.is_ready()

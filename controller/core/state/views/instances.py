@@ -1,0 +1,80 @@
+"""Instances as strategies see them, and the pictures of all that can take work, kept from step to step.
+
+Invariant: an instance has a picture exactly while it is attached and can take work, as of the last `refresh`;
+one whose load has not changed since is not looked at again.
+"""
+
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from controller.core.state.views.candidates import Shortlist
+from strategies.views import InstanceView
+
+
+def instance_view(state: RunState, instance: Instance) -> InstanceView:
+    """An instance as strategies see it."""
+    return InstanceView(
+        instance.number,
+        instance.next_version,
+        len(instance.running),
+        instance.resident_tokens,
+        instance.capacity,
+        int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens,
+        instance.expected_tokens,
+        instance.fit.coefficients if instance.fit else state.coefficients,
+        urgent=instance.urgent,
+        waiting=instance.status.waiting if instance.status else 0,
+    )
+
+
+def takes_work(state: RunState, instance: Instance) -> bool:
+    """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
+    newest = state.versions.newest
+    staleness = state.config.staleness
+    may_stay = staleness.partial_rollout or staleness.keep_kv
+    return instance.is_routable and (
+        may_stay or newest is None or instance.next_version == newest.policy_version
+    )
+
+
+class InstanceViews:
+    """All instances that take work, by number, and those that routing likes best."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        self.shown: dict[int, InstanceView] = {}
+        self.shortlist = Shortlist()
+
+    def refresh(self) -> list[int]:
+        """Bring the views of changed instances up to date; returns their numbers."""
+        registry = self.state.registry
+        changed = []
+        for peer in registry.grown | registry.changed:
+            instance = registry.workers.get(peer)
+            if not isinstance(instance, Instance):
+                continue  # it got tokens and was lost
+            if peer in registry.changed:
+                changed.append(instance.number)
+            if takes_work(self.state, instance):
+                self._look_at(instance)
+            else:
+                self.forget(instance)
+        registry.changed.clear()
+        registry.grown.clear()
+        return changed
+
+    def forget(self, instance: Instance) -> None:
+        """The instance is gone, or takes nothing now."""
+        self.shortlist.drop(instance.number)
+        self.shown.pop(instance.number, None)
+
+    def settled(self) -> list[InstanceView]:
+        """All instances that could take work now and are not pulling, as of the last refresh."""
+        instance = self.state.registry.instance
+        return [view for number, view in self.shown.items() if instance(number).pulling is None]
+
+    def _look_at(self, instance: Instance) -> None:
+        number, version = instance.number, instance.next_version
+        view = self.shown[number] = instance_view(self.state, instance)
+        order = self.state.strategies.route.order
+        liking = order(view, self.state.strategy_settings) if order else 0
+        self.shortlist.put(number, version, (view.running >= view.capacity, liking))
