@@ -66,7 +66,7 @@ STATIONS = (
         CORE,
         "10 occupy",
         "filter, advantages, the place",
-        (f"{DECISIONS}/supply/scoring.py", "strategies/advantages.py"),
+        (f"{DECISIONS}/supply/training_groups.py", "strategies/advantages.py"),
     ),
     Box(CORE, "11 consume", "the bound is asserted here", (f"{DECISIONS}/training/training.py",)),
     Box(
@@ -87,7 +87,7 @@ VERSION = (
         CORE,
         "visible",
         "it can be pulled",
-        (f"{DECISIONS}/training/training.py", "controller/core/state/policy_versions.py"),
+        (f"{DECISIONS}/versions/publication.py", "controller/core/state/policy_versions.py"),
     ),
     Box(
         CORE,
@@ -96,12 +96,12 @@ VERSION = (
         (f"{DECISIONS}/versions/pulls.py", f"{DECISIONS}/versions/relay_tree.py"),
     ),
     Box(WORKER, "pull", "interrupt, load, go on", ("workers/rollout/worker.py", "workers/weights/fetch.py")),
-    Box(CORE, "evaluate", "held-out prompts, if due", (f"{DECISIONS}/evaluation/evaluation.py",)),
+    Box(CORE, "evaluate", "held-out prompts, if due", (f"{DECISIONS}/evaluation/evaluation_schedule.py",)),
     Box(
         CORE,
         "retire",
         "nobody needs it; storage is reused",
-        (f"{DECISIONS}/training/training.py", "workers/weights/store.py"),
+        (f"{DECISIONS}/versions/publication.py", "workers/weights/store.py"),
     ),
 )
 

@@ -11,7 +11,7 @@ import ipaddress
 from typing import assert_never
 
 from controller.config.models import Config
-from controller.core.commands import Command, Finish
+from controller.core.commands import Command
 from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
@@ -28,7 +28,6 @@ from controller.core.decisions.workers.door import Door
 from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.reattachment import Returns
-from controller.core.effects import recall
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import (
@@ -46,16 +45,16 @@ from controller.core.events import (
 from controller.core.hearing import hear
 from controller.core.invariants import check_invariants
 from controller.core.liveness import idle_because, still_until, watch
+from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
-from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.core.state.registry import Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
-from controller.core.waiting_for import awaited, oldest_group, working_on
+from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
 from protocol import messages
-from protocol.messages import Abort, Attach, Close, Message, Role
+from protocol.messages import Attach, Message
 from protocol.settings import WorkerSettings
 from strategies.kinds import Strategies
 
@@ -135,12 +134,12 @@ class Core:
             self.scoring.assign()
             self.scoring.read_ahead()
             self.publication.retire()
-            self._notice_end_of_data()
+            notice_end_of_data(self)
         if state.ending is not None:
-            self._wind_up()
+            wind_up(self)
         wanted = self._take_commands()
         if watch(self):
-            self._wind_up()
+            wind_up(self)
             wanted += self._take_commands()
         return wanted
 
@@ -178,7 +177,7 @@ class Core:
             buffers=state.ledger.buffers(),
             groups=groups,
             queued=len(state.queue),
-            waiting_for=self._waiting_for(),
+            waiting_for=next_step(self),
             evaluating=self.evaluation.in_words(),
             oldest_group=oldest_group(state),
             tokens=state.accounts.tokens(),
@@ -288,20 +287,10 @@ class Core:
         hear(self, worker, message)
         self.limits.heard(worker, message)
 
-    # -- the end ----------------------------------------------------------------------------------------
-
     @property
     def is_out_of_data(self) -> bool:
         """Whether no batch will be complete any more, since all prompts were read."""
-        if not self.scoring.data_has_ended or self.training.is_busy or self.state.queue:
-            return False
-        if self.state.ledger.is_ready():  # it waits for a trainer, or for its time
-            return False
-        return self._is_all_occupied
-
-    @property
-    def _is_all_occupied(self) -> bool:
-        return all(g.state == "occupied" for g in self.state.groups.values() if not g.is_evaluation)
+        return is_out_of_data(self)
 
     def keeps_payload(self, peer: str, message: Message) -> bool:
         """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
@@ -312,85 +301,6 @@ class Core:
         """Groups whose payload may be asked for again."""
         batches = self.state.batches.values()
         return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
-
-    def _notice_end_of_data(self) -> None:
-        state = self.state
-        if self.is_out_of_data:
-            count = len(state.ledger)
-            left = f"; {count} groups were left over, too few for a batch" if count else ""
-            state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
-
-    def _wind_up(self) -> None:
-        """Let the trainer finish and save and evaluations come to their end, then close everybody. A failed
-        run ends at once."""
-        state, trainer = self.state, self.state.registry.trainer()
-        state.accounts.is_ending = True
-        if trainer is None and not state.config.trainer.local and state.ending_is_success:
-            self._await_trainer()
-        is_evaluating = state.ending_is_success and self._go_on_evaluating()
-        self._call_back(but_evaluations=is_evaluating)
-        if state.ending_is_success and (trainer is not None or self.training.is_unsaved):
-            if trainer is not None and self.training.may_save and self.training.is_unsaved:
-                self.training.save(trainer)
-            if not self.training.may_save if trainer is not None else self.membership.expects("trainer"):
-                return
-            if self.training.is_unsaved:
-                reason = "The trainer was lost before the last of them was saved; the same command goes on."
-                state.ending, state.ending_is_success = f"{state.ending} {reason}", False
-        if is_evaluating and self.evaluation.holds_up_the_end:
-            return
-        state.finished = True
-        for peer in state.registry.workers:
-            state.send(peer, Close("The run is over.", is_fault=False))
-        assert state.ending is not None
-        state.emit(Finish(state.ending_is_success, state.ending))
-
-    def _await_trainer(self) -> None:
-        """One from outside is gone and has something to save, or to publish: it is awaited, but not for
-        ever."""
-        newest, steps = self.state.versions.newest, self.state.steps
-        is_published = newest is not None and newest.policy_version >= steps
-        if not self.training.is_unsaved and (is_published or not self.evaluation.holds_up_the_end):
-            return
-        what = "saved" if self.training.is_unsaved else "evaluated"
-        self.state.warn_once(
-            f"end {self.state.epoch}",
-            f"{self.state.ending} Version {steps} is not {what}, and the trainer is gone: the run waits "
-            f"{self.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
-            "now; the same command goes on with it in any case.",
-        )
-        self.state.is_trainer_given_up = not self.limits.await_end()
-
-    def _go_on_evaluating(self) -> bool:
-        """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
-        if not self.evaluation.holds_up_the_end:
-            return False
-        newest = self.state.versions.newest
-        is_published = newest is not None and newest.policy_version >= self.state.steps
-        needed: tuple[Role, ...] = ("rollout", "reward") if is_published else ("rollout", "reward", "trainer")
-        missing = [role for role in needed if not self.membership.expects(role)]
-        if missing:
-            text = f"The last evaluation was left out: no {missing[0]} worker is left."
-            self.state.warn_once("no last evaluation", text)
-            return False
-        self.evaluation_schedule.run()
-        self.coordination.give_up_lost_evaluation()
-        self.pulls.serve_evaluation()
-        self.evaluation_dispatch.run()
-        self.scoring.take_completed()
-        self.scoring.assign()
-        return True
-
-    def _call_back(self, *, but_evaluations: bool) -> None:
-        """Instances stop; what they had waits, in case that the run is taken up again."""
-        for instance in self.state.registry.instances():
-            called = [
-                id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP
-            ]
-            if called:
-                attempts = tuple(id.attempt(instance.running[id]) for id in called)
-                self.state.send(instance.peer, Abort(attempts))
-                recall.take_back(self.state, instance, called)
 
     # -- small things -----------------------------------------------------------------------------------
 
@@ -412,32 +322,6 @@ class Core:
                 self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)
         if reason := self.limits.absent():
             self.state.end(reason, is_success=False)
-
-    def _waiting_for(self) -> str:
-        """What the next train step waits for, in words."""
-        state = self.state
-        if state.ending is not None and not self.training.batch:
-            return "what is left to be saved and evaluated"
-        if state.registry.trainer() is None:
-            return "the trainer to be ready"
-        if self.training.feed.is_behind:
-            return f"the trainer to make versions up to {state.steps} again"
-        if self.training.batch:
-            return f"the trainer to finish version {state.steps + 1}"
-        has_instance = any(instance.is_routable for instance in state.registry.instances())
-        if not has_instance and not state.config.trainer.is_supervised:
-            return "a rollout worker that is ready and has weights"
-        if not any(True for _ in state.registry.text_workers()):
-            return "a reward worker"
-        blockers = state.ledger.blockers()
-        missing = state.ledger.batch_groups - state.ledger.occupied
-        if missing > 0 and self.scoring.reading and self._is_all_occupied:
-            return f"the next {self.scoring.reading} rows of the data"
-        if missing > 0:
-            return f"{missing} more groups"
-        if blockers:
-            return f"groups due now: {', '.join(map(str, blockers[:5]))}"
-        return "the trainer to be given the batch that is complete"
 
     def _worker_snapshot(self, worker: Worker) -> WorkerSnapshot:
         version, running, resident = -1, 0, 0

@@ -90,6 +90,33 @@ def working_on(core: "Core", worker: Worker) -> str:
     return "" if saving is None else f"saving version {saving}"
 
 
+def next_step(core: "Core") -> str:
+    """What the next train step waits for, in words."""
+    state = core.state
+    if state.ending is not None and not core.training.batch:
+        return "what is left to be saved and evaluated"
+    if state.registry.trainer() is None:
+        return "the trainer to be ready"
+    if core.training.feed.is_behind:
+        return f"the trainer to make versions up to {state.steps} again"
+    if core.training.batch:
+        return f"the trainer to finish version {state.steps + 1}"
+    has_instance = any(instance.is_routable for instance in state.registry.instances())
+    if not has_instance and not state.config.trainer.is_supervised:
+        return "a rollout worker that is ready and has weights"
+    if not any(True for _ in state.registry.text_workers()):
+        return "a reward worker"
+    blockers = state.ledger.blockers()
+    missing = state.ledger.batch_groups - state.ledger.occupied
+    if missing > 0 and core.scoring.reading and state.is_all_occupied:
+        return f"the next {core.scoring.reading} rows of the data"
+    if missing > 0:
+        return f"{missing} more groups"
+    if blockers:
+        return f"groups due now: {', '.join(map(str, blockers[:5]))}"
+    return "the trainer to be given the batch that is complete"
+
+
 def oldest_group(state: RunState) -> GroupSnapshot | None:
     """The first prompt that was begun and has not left; None if there is none."""
     group = next((group for group in state.groups.values() if group.state in BEGUN), None)

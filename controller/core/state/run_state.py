@@ -95,6 +95,11 @@ class RunState:
         """Seconds since the run began in which the controller ran: what limits count."""
         return self.now - self.asleep_s
 
+    @property
+    def is_all_occupied(self) -> bool:
+        """Whether every prompt that was read, and is not trained yet, waits for its batch."""
+        return all(group.state == "occupied" for group in self.groups.values() if not group.is_evaluation)
+
     def emit(self, command: Command) -> None:
         """Add to the commands of this step."""
         self._out.append(command)

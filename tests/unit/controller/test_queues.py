@@ -2,9 +2,9 @@
 
 import random
 
-from controller.core.state.views.candidates import Shortlist
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Trajectory
+from controller.core.state.views.candidates import Shortlist
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 

@@ -1,0 +1,106 @@
+"""The end of a run: when no batch can come any more, and what is saved and evaluated before all are closed.
+
+Invariants: a failed run ends at once; another one ends when its trainer has saved the newest version and its
+evaluations are complete, or can never be; nothing is awaited without end.
+"""
+
+from typing import TYPE_CHECKING
+
+from controller.core.commands import Finish
+from controller.core.effects import recall
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from protocol.messages import Abort, Close, Role
+
+if TYPE_CHECKING:
+    from controller.core.core import Core
+
+
+def notice_end_of_data(core: "Core") -> None:
+    """End the run if no batch can come any more."""
+    state = core.state
+    if is_out_of_data(core):
+        count = len(state.ledger)
+        left = f"; {count} groups were left over, too few for a batch" if count else ""
+        state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
+
+
+def is_out_of_data(core: "Core") -> bool:
+    """Whether no batch will be complete any more, since all prompts were read."""
+    if not core.scoring.data_has_ended or core.training.is_busy or core.state.queue:
+        return False
+    if core.state.ledger.is_ready():  # it waits for a trainer, or for its time
+        return False
+    return core.state.is_all_occupied
+
+
+def wind_up(core: "Core") -> None:
+    """Let the trainer finish and save and evaluations come to their end, then close everybody. A failed
+    run ends at once."""
+    state, trainer = core.state, core.state.registry.trainer()
+    state.accounts.is_ending = True
+    if trainer is None and not state.config.trainer.local and state.ending_is_success:
+        _await_trainer(core)
+    is_evaluating = state.ending_is_success and _go_on_evaluating(core)
+    _call_back(core, but_evaluations=is_evaluating)
+    if state.ending_is_success and (trainer is not None or core.training.is_unsaved):
+        if trainer is not None and core.training.may_save and core.training.is_unsaved:
+            core.training.save(trainer)
+        if not core.training.may_save if trainer is not None else core.membership.expects("trainer"):
+            return
+        if core.training.is_unsaved:
+            reason = "The trainer was lost before the last of them was saved; the same command goes on."
+            state.ending, state.ending_is_success = f"{state.ending} {reason}", False
+    if is_evaluating and core.evaluation.holds_up_the_end:
+        return
+    state.finished = True
+    for peer in state.registry.workers:
+        state.send(peer, Close("The run is over.", is_fault=False))
+    assert state.ending is not None
+    state.emit(Finish(state.ending_is_success, state.ending))
+
+
+def _await_trainer(core: "Core") -> None:
+    """One from outside is gone and has something to save, or to publish: it is awaited, but not for ever."""
+    newest, steps = core.state.versions.newest, core.state.steps
+    is_published = newest is not None and newest.policy_version >= steps
+    if not core.training.is_unsaved and (is_published or not core.evaluation.holds_up_the_end):
+        return
+    what = "saved" if core.training.is_unsaved else "evaluated"
+    core.state.warn_once(
+        f"end {core.state.epoch}",
+        f"{core.state.ending} Version {steps} is not {what}, and the trainer is gone: the run waits "
+        f"{core.state.config.limits.end_s:g} s for another one (limits.end_s). A second Ctrl-C ends it "
+        "now; the same command goes on with it in any case.",
+    )
+    core.state.is_trainer_given_up = not core.limits.await_end()
+
+
+def _go_on_evaluating(core: "Core") -> bool:
+    """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
+    if not core.evaluation.holds_up_the_end:
+        return False
+    newest = core.state.versions.newest
+    is_published = newest is not None and newest.policy_version >= core.state.steps
+    needed: tuple[Role, ...] = ("rollout", "reward") if is_published else ("rollout", "reward", "trainer")
+    missing = [role for role in needed if not core.membership.expects(role)]
+    if missing:
+        text = f"The last evaluation was left out: no {missing[0]} worker is left."
+        core.state.warn_once("no last evaluation", text)
+        return False
+    core.evaluation_schedule.run()
+    core.coordination.give_up_lost_evaluation()
+    core.pulls.serve_evaluation()
+    core.evaluation_dispatch.run()
+    core.scoring.take_completed()
+    core.scoring.assign()
+    return True
+
+
+def _call_back(core: "Core", *, but_evaluations: bool) -> None:
+    """Instances stop; what they had waits, in case that the run is taken up again."""
+    for instance in core.state.registry.instances():
+        called = [id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP]
+        if called:
+            attempts = tuple(id.attempt(instance.running[id]) for id in called)
+            core.state.send(instance.peer, Abort(attempts))
+            recall.take_back(core.state, instance, called)
