@@ -47,6 +47,7 @@ def _ready(core: "Core", worker: Worker, message: messages.Ready) -> None:
         core.coordination.on_ready(worker, message)
     elif worker.role == "trainer":
         core.training.on_ready(worker, message)
+        core.fan_out.on_trainer(worker)
     core.membership.report_progress(worker.name)
 
 

@@ -191,7 +191,6 @@ class Training:
         self._idle_since = self.state.now
         self.state.versions.passed = message.policy_version - 1
         self.feed.attach(trainer.peer, message.policy_version)
-        self.fan_out.on_trainer(trainer)
         self._save_if_due(trainer)
 
     def on_lost(self) -> None:
