@@ -28,7 +28,7 @@ from install.runner import UNPACKING, run_installer
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints"
-BASE = ("zmq", "msgpack", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
+BASE = ("zmq", "msgpack", "msgspec", "numpy", "pydantic", "uvloop", "yaml", "typer", "rich")
 EXTRAS = {
     "workers": ("torch", "transformers", "safetensors", "xxhash"),
     "lora": ("peft",),

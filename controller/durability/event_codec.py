@@ -5,30 +5,34 @@ travels as its own tag and fields, checked by `protocol.wire.codec` exactly as o
 """
 
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from msgspec import Raw
 
 from controller.core.events import Event, Received
 from protocol.errors import RemoteError
 from protocol.messages import by_tag
-from protocol.wire.codec import from_fields, pack, to_fields, unpack
+from protocol.wire.codec import pack, read_fields, to_fields
+from protocol.wire.fields import FieldTypes, MalformedFields
 
 _TAGGED = by_tag(get_args(Event))
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGGED.values()}
+_SHORT_ARRAY = 0x90  # first byte of a MessagePack array of up to 15 items, without their number
+_MOST_ITEMS, _MOST_TAG = 15, 127  # that are one byte each
 
 
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def _field_types(kind: type) -> FieldTypes:
+    """Of the tag and the fields behind it."""
     if kind is Received:
-        return TypeAdapter(tuple[str, int, tuple[Any, ...]])
+        return FieldTypes((int, str, int, Raw))
     hints = get_type_hints(kind, include_extras=True)
-    types = tuple(hints[name] for name in _FIELDS[kind])
-    return TypeAdapter(tuple[types] if types else tuple[()])  # type: ignore[valid-type]
+    return FieldTypes((int, *(hints[name] for name in _FIELDS[kind])))
 
 
-_KINDS: dict[int, tuple[type, TypeAdapter[Any]]] = {
-    tag: (kind, _adapter(kind)) for tag, kind in _TAGGED.items()
+_KINDS: dict[int, tuple[type, FieldTypes]] = {
+    tag: (kind, _field_types(kind)) for tag, kind in _TAGGED.items()
 }
+assert all(tag <= _MOST_TAG and len(_FIELDS[kind]) < _MOST_ITEMS for tag, kind in _TAGGED.items())
 
 
 def encode_event(event: Event) -> bytes:
@@ -40,23 +44,23 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(data: bytes) -> Event:
     """The event in these bytes, strictly validated. Raises: RemoteError."""
-    record = unpack(data)
-    tag = record[0] if isinstance(record, tuple) and record and type(record[0]) is int else None
-    found = _KINDS.get(tag) if tag is not None else None
+    is_short = len(data) > 1 and data[0] & 0xF0 == _SHORT_ARRAY
+    found = _KINDS.get(data[1]) if is_short else None
     if found is None:
         raise RemoteError(
-            f"A journal record begins with {str(record)[:80]!r}; expected an array with a tag of "
+            f"A journal record begins with {data[:40]!r}; expected an array with a tag of "
             f"{sorted(_KINDS)}. Was it written by another release?"
         )
-    kind, adapter = found
+    kind, types = found
     try:
-        values = adapter.validate_python(record[1:], strict=True)
-    except ValidationError as error:
+        _, *values = types.decode(data)
+    except MalformedFields as error:
+        place = "its length" if not error.place else _FIELDS[kind][error.place - 1]
         raise RemoteError(
-            f"The journal's {kind.__name__} is malformed: {error.errors()[0]['msg']} at "
-            f"{error.errors()[0]['loc']}. Was it written by another release?"
+            f"The journal's {kind.__name__} is malformed at {place}: {error.what}. "
+            "Was it written by another release?"
         ) from None
     if kind is Received:
-        peer, message_tag, message_fields = values
-        return Received(peer, from_fields(message_tag, message_fields))
+        peer, message_tag, packed = values
+        return Received(peer, read_fields(message_tag, packed))
     return kind(*values)

@@ -10,6 +10,7 @@ from protocol.messages.pieces import (
     Count,
     Ending,
     Endpoint,
+    Many,
     Name,
     Party,
     Piece,
@@ -43,7 +44,7 @@ class Encode(ControllerMessage):
 
     tag: ClassVar[int] = 33
     heard_by: ClassVar[tuple[Party, ...]] = ("reward",)
-    groups: tuple[Count, ...]
+    groups: Many[Count]
 
     def outgoing_payload(self) -> list[list[Piece]]:
         return [[Piece("row", group)] for group in self.groups]
@@ -74,7 +75,7 @@ class Interrupt(ControllerMessage):
 
     tag: ClassVar[int] = 35
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
-    attempts: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt)
+    attempts: Many[tuple[Count, Count, Count]]  # (group, member, attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Abort(ControllerMessage):
 
     tag: ClassVar[int] = 36
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
-    attempts: tuple[tuple[Count, Count, Count], ...]
+    attempts: Many[tuple[Count, Count, Count]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Pull(ControllerMessage):
     policy_version: Version
     location: Place
     digest: Name
-    sources: tuple[Endpoint, ...] = ()  # where one on another host than the trainer's gets it, nearest first
+    sources: Many[Endpoint] = ()  # where one on another host than the trainer's gets it, nearest first
 
 
 class ScoreItem(NamedTuple):
@@ -116,7 +117,7 @@ class Score(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("reward",)
     group: Count
     attempt: Count
-    items: tuple[ScoreItem, ...]
+    items: Many[ScoreItem]
     is_evaluation: bool = False  # by WorkerSettings.evaluation_function
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -164,7 +165,7 @@ class Train(ControllerMessage):
     tag: ClassVar[int] = 39
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     train_version: Version
-    items: tuple[TrainItem, ...]
+    items: Many[TrainItem]
     is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
     ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
 
@@ -228,7 +229,7 @@ class ModelFiles(ControllerMessage):
 
     tag: ClassVar[int] = 45
     heard_by: ClassVar[tuple[Party, ...]] = ("host",)
-    names: tuple[Name, ...]
+    names: Many[Name]
     digest: Name  # of protocol.model_files.digest_of
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -249,7 +250,7 @@ class Keep(ControllerMessage):
 
     tag: ClassVar[int] = 47
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
-    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+    attempts: Many[tuple[Count, Count, Count, Count]]  # (group, member, attempt, first token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ class TrainAhead(ControllerMessage):
     tag: ClassVar[int] = 48
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     train_version: Version
-    items: tuple[TrainItem, ...]
+    items: Many[TrainItem]
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:

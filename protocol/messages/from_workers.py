@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from pydantic import Field
+from msgspec import Meta
 
 from protocol.messages.pieces import (
     ITEM_BYTES,
@@ -14,6 +14,7 @@ from protocol.messages.pieces import (
     Ending,
     Endpoint,
     Frame,
+    Many,
     Name,
     Party,
     Place,
@@ -89,8 +90,8 @@ class PromptsEncoded(WorkerMessage):
     tag: ClassVar[int] = 6
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
     is_last_word: ClassVar[bool] = True
-    encoded: tuple[tuple[Count, Count], ...]  # (group, prompt tokens)
-    refused: tuple[tuple[Count, Text], ...]  # (group, why)
+    encoded: Many[tuple[Count, Count]]  # (group, prompt tokens)
+    refused: Many[tuple[Count, Text]]  # (group, why)
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("tokens", count) for _, count in self.encoded]
@@ -108,8 +109,8 @@ class ExamplesEncoded(WorkerMessage):
     tag: ClassVar[int] = 17
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
     is_last_word: ClassVar[bool] = True
-    encoded: tuple[tuple[Count, Count, Count], ...]  # (group, prompt tokens, response tokens)
-    refused: tuple[tuple[Count, Text], ...]  # (group, why)
+    encoded: Many[tuple[Count, Count, Count]]  # (group, prompt tokens, response tokens)
+    refused: Many[tuple[Count, Text]]  # (group, why)
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("tokens", prompt + response) for _, prompt, response in self.encoded]
@@ -147,7 +148,7 @@ class Generated(WorkerMessage):
 
     tag: ClassVar[int] = 7
     said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
-    deltas: tuple[Delta, ...]
+    deltas: Many[Delta]
 
     def incoming_frames(self) -> list[Frame]:
         count = sum(delta.count for delta in self.deltas)
@@ -202,7 +203,7 @@ class InstanceStatus(WorkerMessage):
     prefill_s: Seconds
     decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
     preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
-    queued: tuple[tuple[Count, Count, Count], ...]  # (group, member, attempt) of those that wait
+    queued: Many[tuple[Count, Count, Count]]  # (group, member, attempt) of those that wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +236,8 @@ class GroupScored(WorkerMessage):
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
     group: Count
     attempt: Count
-    rewards: tuple[Real, ...]
-    parts: tuple[tuple[Name, tuple[Real, ...]], ...] = ()
+    rewards: Many[Real]
+    parts: Many[tuple[Name, Many[Real]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +260,7 @@ class TrainStepFinished(WorkerMessage):
     said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     policy_version: Version
     train_s: Seconds
-    metrics: Annotated[tuple[tuple[Name, Real], ...], Field(max_length=MAX_METRICS)]
+    metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,9 +321,9 @@ class Holding(WorkerMessage):
     tag: ClassVar[int] = 21
     said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
     # who it was to the controllers since the last one that answered
-    formers: Annotated[tuple[Name, ...], Field(max_length=1000)]
+    formers: Annotated[tuple[Name, ...], Meta(max_length=1000)]
     policy_version: Version  # that it samples from
-    attempts: tuple[tuple[Count, Count, Count, Count], ...]  # (group, member, attempt, first token)
+    attempts: Many[tuple[Count, Count, Count, Count]]  # (group, member, attempt, first token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ Invariant: tokens are int32, logprobs float32, both little-endian; a row is one 
 """
 
 import re
+import sys
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import AfterValidator, Field
+from msgspec import Meta
 
 from protocol.ids import TrajectoryId
 from protocol.plain_text import is_plain_line, plain
@@ -15,6 +16,7 @@ from protocol.plain_text import is_plain_line, plain
 MAX_TEXT_CHARS = 65_536
 MAX_METRICS = 4096  # of one train step: each is in a line of metrics.jsonl, for ever
 MAX_REWARD = 1e30  # of either sign: squares and sums of such numbers are far from overflow
+MAX_ARRAY = 262_144  # items of one array: a megabyte of nils would otherwise become 16 of objects
 ITEM_BYTES = 4  # tokens are int32, logprobs float32
 
 
@@ -22,6 +24,10 @@ def _one_plain_line(text: str) -> str:
     if not is_plain_line(text):
         raise ValueError("expected one line without control characters")
     return text
+
+
+def _made_plain(text: str) -> str:
+    return plain(text)[:MAX_TEXT_CHARS]
 
 
 def _endpoint(text: str) -> str:
@@ -33,18 +39,20 @@ def _endpoint(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(ge=0, lt=2**53)]
-Version = Annotated[int, Field(ge=0, lt=2**31)]
-Real = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_one_plain_line)]
-Text = Annotated[
-    str, Field(max_length=MAX_TEXT_CHARS), AfterValidator(lambda text: plain(text)[:MAX_TEXT_CHARS])
-]
-Place = Annotated[str, Field(max_length=4096), AfterValidator(_one_plain_line)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Version = Annotated[int, Meta(ge=0, lt=2**31)]
+Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Finite: neither inf nor nan is within these bounds."""
+Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+Name = Annotated[str, Meta(min_length=1, max_length=200, extra={"finish": _one_plain_line})]
+Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS, extra={"finish": _made_plain})]
+Place = Annotated[str, Meta(max_length=4096, extra={"finish": _one_plain_line})]
 """A path, as it is on the host that says it."""
-Endpoint = Annotated[str, Field(max_length=200), AfterValidator(_endpoint)]
-Settings = Annotated[str, Field(max_length=1_048_576)]
+Endpoint = Annotated[str, Meta(max_length=200, extra={"finish": _endpoint})]
+Item = TypeVar("Item")
+Many = Annotated[tuple[Item, ...], Meta(max_length=MAX_ARRAY)]
+"""Any number of them, up to what a header may hold."""
+Settings = Annotated[str, Meta(max_length=1_048_576)]
 Role = Literal["rollout", "reward", "trainer"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Party = Role | Literal["stranger", "controller", "core", "shell", "link", "host"]
@@ -75,7 +83,7 @@ class Segment(NamedTuple):
     count: Count
 
 
-Segments = tuple[Segment, ...]
+Segments = Many[Segment]
 
 
 def response_pieces(kind: Literal["tokens", "logprobs"], id: TrajectoryId, segments: Segments) -> list[Piece]:

@@ -6,19 +6,19 @@ protocol, sequence, ack, fields]`; raw buffers follow and are checked against th
 """
 
 from dataclasses import fields
-from typing import Any, NamedTuple, cast, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgpack
+import msgspec
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from protocol.errors import RemoteError
-from protocol.messages import ITEM_BYTES, KINDS, PROTOCOL_VERSION, Message
+from protocol.messages import ITEM_BYTES, KINDS, MAX_ARRAY, PROTOCOL_VERSION, Message
+from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
-MAX_ARRAY = (
-    262_144  # elements of one msgpack array: one megabyte of nils would otherwise become 16 of objects
-)
 MAX_HEADER_BYTES = 16 << 20
+_NUMBER = Annotated[int, msgspec.Meta(ge=0)]
+_HEADER = msgspec.msgpack.Decoder(tuple[_NUMBER, _NUMBER, _NUMBER, _NUMBER, msgspec.Raw])
 
 
 class Packet(NamedTuple):
@@ -30,49 +30,70 @@ class Packet(NamedTuple):
     frames: tuple[bytes, ...]
 
 
-def _adapter(kind: type[Message]) -> TypeAdapter[Any]:
+def _field_types(kind: type[Message]) -> FieldTypes:
     hints = get_type_hints(kind, include_extras=True)
-    types = tuple(hints[field.name] for field in fields(kind))  # type: ignore[arg-type]
-    return TypeAdapter(tuple[types] if types else tuple[()])  # type: ignore[valid-type]
+    return FieldTypes([hints[field.name] for field in fields(kind)])  # type: ignore[arg-type]
 
 
-_KINDS: dict[int, tuple[type[Message], TypeAdapter[Any]]] = {
-    tag: (kind, _adapter(kind)) for tag, kind in KINDS.items()
+_KINDS: dict[int, tuple[type[Message], FieldTypes]] = {
+    tag: (kind, _field_types(kind)) for tag, kind in KINDS.items()
 }
 _FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind, _ in _KINDS.values()}  # type: ignore[arg-type]
 
 
 def to_fields(message: Message) -> tuple[object, ...]:
     """The message's fields in order, ready for msgpack."""
-    return tuple(getattr(message, name) for name in _FIELDS[type(message)])
+    return tuple([getattr(message, name) for name in _FIELDS[type(message)]])
 
 
 def from_fields(tag: int, values: object) -> Message:
-    """The message with this tag, strictly validated. Raises: RemoteError."""
+    """The message with this tag and these fields, strictly validated. Raises: RemoteError."""
+    kind, types = _kind(tag)
+    try:
+        return kind(*types.convert(values))
+    except MalformedFields as error:
+        raise _refusal(kind, error) from None
+
+
+def read_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
+    """As `from_fields`, of fields that are packed. Raises: RemoteError."""
+    kind, types = _kind(tag)
+    try:
+        return kind(*types.decode(data))
+    except MalformedFields as error:
+        raise _refusal(kind, error) from None
+
+
+def _kind(tag: int) -> tuple[type[Message], FieldTypes]:
     found = _KINDS.get(tag)
     if found is None:
         raise RemoteError(
             f"Message tag {tag} is unknown; expected one of {sorted(_KINDS)}. "
             "Install the same release on both sides."
         )
-    kind, adapter = found
-    try:
-        return kind(*adapter.validate_python(values, strict=True))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = (
-            _FIELDS[kind][first["loc"][0]]
-            if first["loc"] and isinstance(first["loc"][0], int) and first["loc"][0] < len(_FIELDS[kind])
-            else ""
-        )
-        raise RemoteError(
-            f"{kind.__name__} is malformed at {place or 'its length'}: {first['msg']}."
-        ) from None
+    return found
+
+
+def _refusal(kind: type[Message], error: MalformedFields) -> RemoteError:
+    if isinstance(error, NoFields):
+        return RemoteError(f"The {kind.__name__} is not the msgpack that was expected: {error.what}.")
+    place = _FIELDS[kind][error.place] if error.place is not None else "its length"
+    return RemoteError(f"{kind.__name__} is malformed at {place}: {error.what}.")
 
 
 def pack(value: object) -> bytes:
     """msgpack of plain values; tuples become arrays."""
-    return cast("bytes", msgpack.packb(value, use_bin_type=True))  # None is for streams
+    return _ENCODE(value)
+
+
+def _plain_number(value: object) -> object:
+    """What is a number by inheritance, as numpy's float64, as one."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} does not travel: expected numbers, text, bytes and tuples.")
+
+
+_ENCODE = msgspec.msgpack.Encoder(enc_hook=_plain_number).encode
 
 
 def unpack(data: bytes) -> Any:
@@ -107,18 +128,22 @@ def decode(frames: list[bytes], *, vocabulary: int | None = None) -> Packet:
     number. Raises: RemoteError."""
     if not frames or len(frames[0]) > MAX_HEADER_BYTES:
         raise RemoteError(f"A packet needs a header of at most {MAX_HEADER_BYTES} bytes.")
-    header = unpack(frames[0])
-    if not (
-        isinstance(header, tuple) and len(header) == 5 and all(type(n) is int and n >= 0 for n in header[:4])
-    ):
-        raise RemoteError("The header is not [tag, protocol, sequence, ack, fields].")
-    tag, protocol, sequence, ack, values = header
+    try:
+        tag, protocol, sequence, ack, values = _HEADER.decode(frames[0])
+    except msgspec.ValidationError:
+        raise RemoteError(
+            "The header is not the msgpack array [tag, protocol, sequence, ack, fields]."
+        ) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RemoteError(
+            f"The header is not the msgpack that was expected: {type(error).__name__}: {error}."
+        ) from None
     if protocol != PROTOCOL_VERSION:
         raise RemoteError(
             f"The peer speaks protocol {protocol}, this side speaks {PROTOCOL_VERSION}. "
             "Install the same release on both sides."
         )
-    message = from_fields(tag, values)
+    message = read_fields(tag, values)
     payload = tuple(frames[1:])
     check_frames(message, payload, vocabulary=vocabulary)
     return Packet(sequence, ack, message, payload)

@@ -35,19 +35,18 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     """Values that a field of this type may have."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = {type(m).__name__: m for field in arguments[1:] for m in getattr(field, "metadata", ())}
+        (bounds,) = arguments[1:]
         if arguments[0] is int:
-            return st.integers(bounds["Ge"].ge, bounds["Lt"].lt - 1)
-        if arguments[0] is float and "Ge" in bounds:
-            return st.floats(bounds["Ge"].ge, bounds["Lt"].lt, exclude_max=True)
+            return st.integers(bounds.ge, bounds.lt - 1)
         if arguments[0] is float:
-            return st.floats(allow_nan=False, allow_infinity=False)
+            most = bounds.lt if bounds.le is None else bounds.le
+            return st.floats(bounds.ge, most, exclude_max=bounds.le is None)
         if arguments[0] is not str:
             return values_of(arguments[0])
         if hint == messages.Endpoint:
             return st.sampled_from(["tcp://10.0.0.1:29500", "tcp://[fe80::1%eth0]:1", "tcp://node-1:65535"])
         plain = st.characters(exclude_categories=["C", "Zl", "Zp"])
-        return st.text(plain, min_size=1 if "MinLen" in bounds else 0, max_size=20)
+        return st.text(plain, min_size=bounds.min_length or 0, max_size=20)
     if origin is Literal:
         return st.sampled_from(arguments)
     if origin is tuple and arguments[-1] is Ellipsis:
@@ -143,9 +142,9 @@ def generated(count: int, *frames: bytes) -> list[bytes]:
         (header(Ready.tag, (2**31, 1, 1)), "less than"),
         (header(Ready.tag, (1, 1)), "Ready is malformed"),
         (header(Ready.tag, (1, 1, 1, 1)), "Ready is malformed"),
-        (header(Pulled.tag, (1, "d", float("nan"))), "finite"),
-        (header(GroupScored.tag, (1, 1, (float("inf"),))), "finite"),
-        (header(Pulled.tag, (1, "", 1.0)), "at least 1 character"),
+        (header(Pulled.tag, (1, "d", float("nan"), 0)), "Pulled is malformed at pull_s: expected a finite"),
+        (header(GroupScored.tag, (1, 1, (float("inf"),), ())), "finite"),
+        (header(Pulled.tag, (1, "", 1.0, 0)), "Pulled is malformed at digest: expected at least 1 character"),
         (header(Close.tag, ("x", 1)), "valid boolean"),
         (header(Ready.tag, {"policy_version": 1}), "msgpack"),
         (header(Ready.tag, msgpack.ExtType(4, b"x")), "msgpack"),
