@@ -15,6 +15,7 @@ from zlib import crc32
 from protocol.errors import RunError
 
 PLACE = struct.Struct("<qd")
+NUMBER = struct.Struct("<q")
 SPOT = struct.Struct("<4q")
 CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 PRIMARY = 0xFF  # of an extended error code of SQLite
@@ -29,6 +30,14 @@ def payload_checksum(place: tuple[int, str, int, int, int], data: bytes) -> int:
     """Of what lies at (group, kind, member, attempt, start)."""
     group, kind, member, attempt, start = place
     return crc32(data, crc32(SPOT.pack(group, member, attempt, start), crc32(kind.encode())))
+
+
+def chunk_checksum(number: int, *parts: bytes) -> int:
+    """Of parts of one record of progress."""
+    found = crc32(NUMBER.pack(number))
+    for part in parts:
+        found = crc32(part, found)
+    return found
 
 
 def line_checksum(step: int, line: str) -> int:

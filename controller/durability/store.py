@@ -1,4 +1,4 @@
-"""One SQLite file per run: the journal of events and the payload (rows, prompts, tokens, logprobs).
+"""One SQLite file per run: the journal of events, and the payload beside it (durability/payload.py).
 
 Invariants:
 - Events and their payload are written in the same transaction, before the core sees the event.
@@ -8,12 +8,6 @@ Invariants:
 - An event that was skipped stays here, and counts as one that never came.
 - A file of another schema, or of another program, is refused and not touched.
 - What was changed on the disk since it was written is refused where it is read: every record has a checksum.
-- The first bytes under (kind, group, member, attempt, start) stay; writing the same place again changes
-  nothing. Only what a prompt was encoded to is replaced: it is asked for again if the answer did not count.
-- Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
-  late or a lie, and keeping it would leak.
-- The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
-  bytes.
 Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128 a transaction, kill-safe.
 """
 
@@ -28,19 +22,18 @@ from typing import Literal
 from controller.core.events import Event
 from controller.durability.damage import (
     broken,
-    damaged,
     event_checksum,
     is_whole,
     line_checksum,
-    payload_checksum,
     snapshot_digest,
     way_on,
 )
 from controller.durability.event_codec import decode_event, encode_event
-from protocol.errors import LocalError, OtherRelease, RemoteError, RunError
-from protocol.messages import Message, Piece
+from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
+from controller.durability.payload import Payload
+from protocol.errors import OtherRelease, RemoteError, RunError
+from protocol.messages import Message
 from protocol.private_files import for_owner_only
-from protocol.wire.codec import ITEM_BYTES
 
 SCHEMA_VERSION = 5
 SCHEMA = f"""
@@ -49,21 +42,15 @@ CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS skipped (seq INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS payload (
-    kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    start INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (group_id, kind, member, attempt, start));
 CREATE TABLE IF NOT EXISTS snapshots (
     seq INTEGER PRIMARY KEY, now REAL NOT NULL, release TEXT NOT NULL, digest BLOB NOT NULL,
     image BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS lines (
     step INTEGER PRIMARY KEY, line TEXT NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
+{PAYLOAD_SCHEMA}"""
 
 Durability = Literal["off", "process", "power"]
-Slot = tuple[str, int, int]  # kind, member, attempt: one sequence of elements within a group
-Parts = dict[int, bytes]  # start -> data
 
 
 class Store:
@@ -86,9 +73,6 @@ class Store:
         self.journal_bytes = 0
         """Written as events since the file was opened."""
         self._last = 0
-        self._cache: dict[int, dict[Slot, Parts]] = {}  # insertion order is age
-        self._cache_bytes = 0
-        self._max_cache_bytes = cache_bytes
         try:
             if self._path != ":memory:":  # SQLite gives what it makes beside the file the same mode
                 os.close(for_owner_only(self._path, os.O_RDWR | os.O_CREAT))
@@ -101,7 +85,7 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             raise broken(self._path, error) from error
         with self._in_words():
-            self._groups = self._stored_groups()
+            self._payload = Payload(self._db, self._path, cache_bytes=cache_bytes)
             self._last = self._db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     @property
@@ -136,11 +120,9 @@ class Store:
         except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            self._cache.clear()
-            self._cache_bytes = 0
             self._last = last
             with self._in_words():
-                self._groups = self._stored_groups()
+                self._payload.reload()
             if isinstance(error, sqlite3.Error):
                 raise broken(self._path, error) from error
             raise
@@ -216,127 +198,31 @@ class Store:
         """All facts about the run."""
         return dict(self._db.execute("SELECT name, value FROM facts ORDER BY name"))
 
+    # -- payload: see durability/payload.py ---------------------------------------------------------------
+
     def put_row(self, group: int, row: bytes) -> None:
         """Keep the row (JSON) of a group: the first that the store hears of it."""
-        if group not in self._groups:
-            self._groups.add(group)
-            self._cache[group] = {}
-        self._put(group, [(("row", 0, 0), 0, row)])
+        self._payload.put_row(group, row)
 
     def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
         """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
-        for group, stretches in message.kept(frames):
-            parts: list[tuple[Slot, int, bytes]] = [
-                ((kind, member, attempt), start, data) for kind, member, attempt, start, data in stretches
-            ]
-            self._put(group, parts, is_last_word=message.is_last_word)
+        self._payload.put_frames(message, frames)
 
     def fetch(self, message: Message) -> tuple[bytes, ...]:
         """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""
-        return tuple(b"".join(map(self._piece, pieces)) for pieces in message.outgoing_payload())
+        return self._payload.fetch(message)
 
     def drop(self, groups: Iterable[int]) -> None:
         """Delete all payload of these groups, inside a transaction; what still comes for them is not kept."""
-        doomed = [(group,) for group in groups]
-        self._db.executemany("DELETE FROM payload WHERE group_id = ?", doomed)
-        for (group,) in doomed:
-            self._groups.discard(group)
-            self._evict(group)
+        self._payload.drop(groups)
+
+    def settle(self) -> None:
+        """Write some of what was scored in one piece each, inside a transaction."""
+        self._payload.settle()
 
     def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
         """Delete the payload of all other groups, inside a transaction; returns the rows of these."""
-        kept = set(groups)
-        self.drop(self._groups - kept)
-        query = "SELECT group_id, member, attempt, start, data, checksum FROM payload WHERE kind = 'row'"
-        found: dict[int, bytes] = {}
-        for group, member, attempt, start, data, checksum in self._db.execute(f"{query} ORDER BY group_id"):
-            self._verify((group, "row", member, attempt, start), data, checksum)
-            found[group] = data
-        return found
-
-    def _put(self, group: int, parts: list[tuple[Slot, int, bytes]], *, is_last_word: bool = False) -> None:
-        if group not in self._groups:
-            return
-        if is_last_word:
-            self._evict(group)
-        self._db.executemany(
-            f"INSERT OR {'REPLACE' if is_last_word else 'IGNORE'} INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [
-                (kind, group, member, attempt, start, data,
-                 payload_checksum((group, kind, member, attempt, start), data))
-                for (kind, member, attempt), start, data in parts
-            ],
-        )  # fmt: skip
-        cached = self._cache.get(group)
-        if cached is not None:
-            for slot, start, data in parts:
-                if cached.setdefault(slot, {}).setdefault(start, data) is data:
-                    self._cache_bytes += len(data)
-            self._shrink(keep=group)
-
-    def _piece(self, piece: Piece) -> bytes:
-        if piece.count == 0:
-            return b""
-        cached = self._cache.get(piece.group)
-        if cached is None:
-            cached = self._load(piece.group)
-        parts = cached.get((piece.kind, piece.member, piece.attempt), {})
-        size = len(parts.get(0, b"")) if piece.count < 0 else ITEM_BYTES * piece.count
-        found: list[bytes] = []
-        length = 0
-        for start in sorted(parts):
-            if start * ITEM_BYTES < length:  # of a word that was refused, or written over by a last word
-                continue
-            if length >= size or start * ITEM_BYTES > length:
-                break
-            found.append(parts[start])
-            length += len(parts[start])
-        if length < size or 0 not in parts:
-            self._look_for_damage()
-            wanted = "all" if piece.count < 0 else f"{size} bytes"
-            raise LocalError(
-                f"The store has {length} bytes of {piece}, expected {wanted}: the group was dropped, or the "
-                "core counted tokens that no worker reported. This is a bug of the controller; please "
-                "report it with run.db."
-            )
-        return b"".join(found)[:size]
-
-    def _load(self, group: int) -> dict[Slot, Parts]:
-        cached: dict[Slot, Parts] = {}
-        query = "SELECT kind, member, attempt, start, data, checksum FROM payload WHERE group_id = ?"
-        with self._in_words():
-            for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
-                self._verify((group, kind, member, attempt, start), data, checksum)
-                cached.setdefault((kind, member, attempt), {})[start] = data
-        self._cache_bytes += sum(len(data) for parts in cached.values() for data in parts.values())
-        if cached:
-            self._cache[group] = cached
-            self._shrink(keep=group)
-        return cached
-
-    def _verify(self, place: tuple[int, str, int, int, int], data: bytes, checksum: int) -> None:
-        if not is_whole(checksum, payload_checksum, place, data):
-            group, kind, member, attempt, start = place
-            what = f"the {kind} of group {group}, member {member}, attempt {attempt}, from {start} on"
-            raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
-
-    def _look_for_damage(self) -> None:
-        """Something is missing: if that is the file's fault, say so. Raises: RunError."""
-        with self._in_words():
-            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
-        if found != "ok":
-            raise damaged(self._path, f"SQLite says {found!r}")
-
-    def _shrink(self, *, keep: int) -> None:
-        while self._cache_bytes > self._max_cache_bytes and len(self._cache) > 1:
-            self._evict(next(group for group in self._cache if group != keep))
-
-    def _evict(self, group: int) -> None:
-        cached = self._cache.pop(group, {})
-        self._cache_bytes -= sum(len(data) for parts in cached.values() for data in parts.values())
-
-    def _stored_groups(self) -> set[int]:
-        return {group for (group,) in self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")}
+        return self._payload.keep_only(groups)
 
 
 def check_schema(db: sqlite3.Connection, path: str) -> None:

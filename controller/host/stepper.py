@@ -80,6 +80,7 @@ class Stepper:
         if self._doomed:
             self._store.drop(self._doomed)
             self._doomed = []
+        self._store.settle()
 
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
         numbered: dict[int, Event] = {}

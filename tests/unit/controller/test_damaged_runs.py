@@ -51,7 +51,7 @@ class Damaged:
             pieces = [
                 Piece(kind, group, 0, 1, 500) for group in self.groups for kind in ("tokens", "logprobs")
             ]
-            return rows, [store._piece(piece) for piece in pieces]
+            return rows, [bytes(store._payload.piece(piece)) for piece in pieces]
         finally:
             store.close()
 
@@ -123,7 +123,7 @@ def test_wherever_bytes_are_flipped_in_a_thousand_places(damaged, seed):
 def test_a_token_that_has_changed_is_refused_and_its_place_named(damaged):
     damaged.copy()
     group = damaged.groups[1]
-    damaged.execute(f"UPDATE payload SET data = zeroblob(2000) WHERE group_id = {group} AND kind = 'tokens'")
+    damaged.execute("UPDATE chunks SET tokens = zeroblob(2000) WHERE number = 2")
     with pytest.raises(RunError) as raised:
         damaged.fetched(damaged.file)
     assert f"the tokens of group {group}, member 0, attempt 1, from 0 on, has changed" in str(raised.value)
@@ -137,6 +137,7 @@ def test_a_token_that_has_changed_is_refused_and_its_place_named(damaged):
         for table, columns in {
             "events": ("now", "event", "checksum"),
             "payload": ("kind", "group_id", "member", "start", "data", "checksum"),
+            "chunks": ("places", "places_checksum", "tokens", "logprobs", "checksum"),
             "facts": ("value",),
             "lines": ("line", "checksum"),
             "snapshots": ("now", "release", "digest", "image"),
@@ -151,10 +152,20 @@ def test_a_value_of_another_kind_is_damage_like_any_other(damaged, statement):
     attempt(damaged)
 
 
-@pytest.mark.parametrize("column", ["member = 1", "start = 500", "group_id = 9999"])
-def test_a_record_that_has_changed_places_does_not_count(damaged, column):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE payload SET member = 1 WHERE kind = 'row'",
+        "UPDATE payload SET start = 500 WHERE kind = 'row'",
+        "UPDATE chunks SET number = 99 WHERE number = 1",
+        "UPDATE chunks SET places = (SELECT places FROM chunks WHERE number = 2) WHERE number = 1",
+        "UPDATE chunks SET tokens = (SELECT tokens FROM chunks WHERE number = 2) WHERE number = 1",
+        "UPDATE chunks SET tokens = logprobs, logprobs = substr(tokens, 1, 1996) WHERE number = 1",
+    ],
+)
+def test_a_record_that_has_changed_places_does_not_count(damaged, statement):
     damaged.copy()
-    damaged.execute(f"UPDATE payload SET {column} WHERE group_id = {damaged.groups[0]} AND kind = 'tokens'")
+    assert damaged.execute(statement)
     with pytest.raises((RunError, StaleFlowError)):
         damaged.fetched(damaged.file)
 

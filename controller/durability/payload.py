@@ -1,0 +1,348 @@
+"""The payload of a run in its database: rows, prompts, and the tokens and logprobs of responses.
+
+Invariants:
+- Progress is one record per report (`chunks`): which responses its tokens belong to, and its two frames as
+  they came. Rows, prompts, and the responses of a group that was scored, are a record each (`payload`).
+- In memory stands which chunks each group has a part in; a chunk whose groups are all settled or dropped is
+  deleted, in the same transaction.
+- The first bytes of a response at a place stay; saying the same place again changes nothing. Only what a
+  prompt was encoded to is replaced: it is asked for again if the answer did not count.
+- Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
+  late or a lie, and keeping it would leak.
+- The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
+  bytes.
+- What was changed on the disk since it was written is refused where it is read: every record has a checksum.
+"""
+
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
+from protocol.errors import LocalError
+from protocol.messages import Generated, Message, Piece, Score, Stretch
+from protocol.wire.codec import ITEM_BYTES, pack
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS payload (
+    kind TEXT NOT NULL, group_id INTEGER NOT NULL, member INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    start INTEGER NOT NULL, data BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (group_id, kind, member, attempt, start));
+CREATE TABLE IF NOT EXISTS chunks (
+    number INTEGER PRIMARY KEY, places BLOB NOT NULL, places_checksum INTEGER NOT NULL,
+    tokens BLOB NOT NULL, logprobs BLOB NOT NULL, checksum INTEGER NOT NULL);
+"""
+SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
+NOBODY = -1  # the group of tokens that nobody asks for
+_Column = tuple[int, ...]
+_PLACES = msgspec.msgpack.Decoder(tuple[_Column, _Column, _Column, _Column, _Column])
+"""Groups, members, attempts, starts and counts of the deltas of one report."""
+
+
+class Held:
+    """All payload of one group."""
+
+    __slots__ = ("prompt", "responses", "row")
+
+    def __init__(self) -> None:
+        self.row: bytes | None = None
+        self.prompt: bytes | None = None
+        self.responses: dict[tuple[int, int], tuple[bytearray, bytearray]] = {}
+        """By member and attempt: tokens and logprobs, as far as they go without a hole."""
+
+    def part(self, piece: Piece) -> bytes | bytearray | None:
+        """All that is here of what a piece is of."""
+        if piece.kind == "row":
+            return self.row
+        if piece.kind == "prompt":
+            return self.prompt
+        pair = self.responses.get((piece.member, piece.attempt))
+        return None if pair is None else pair[piece.kind == "logprobs"]
+
+    def response(self, member: int, attempt: int) -> tuple[bytearray, bytearray]:
+        """Of one attempt, to be filled."""
+        pair = self.responses.get((member, attempt))
+        if pair is None:
+            pair = self.responses[member, attempt] = (bytearray(), bytearray())
+        return pair
+
+    def put(self, stretch: Stretch) -> None:
+        """Take what stands alone."""
+        if stretch.kind == "row":
+            self.row = self.row or stretch.data
+        elif stretch.kind == "prompt":
+            self.prompt = self.prompt or stretch.data
+        else:
+            part = self.response(stretch.member, stretch.attempt)[stretch.kind == "logprobs"]
+            if len(part) == ITEM_BYTES * stretch.start:
+                part += stretch.data
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything."""
+        fixed = len(self.row or b"") + len(self.prompt or b"")
+        return fixed + sum(len(tokens) + len(logprobs) for tokens, logprobs in self.responses.values())
+
+
+class Payload:
+    """The tables `payload` and `chunks` of an open database; others begin and end the transactions."""
+
+    def __init__(self, db: sqlite3.Connection, path: str, *, cache_bytes: int) -> None:
+        self._db, self._path = db, path
+        self._cache: dict[int, Held] = {}  # insertion order is age
+        self._cache_bytes, self._max_cache_bytes = 0, cache_bytes
+        self._finished: dict[int, None] = {}  # groups that were scored and still have parts in chunks
+        self.reload()
+
+    def reload(self) -> None:
+        """Know again what is in the database, and nothing else."""
+        self._cache.clear()
+        self._cache_bytes = 0
+        rows = self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")
+        self._groups = {group for (group,) in rows}
+        self._chunks: dict[int, array[int]] = {}  # of each group
+        self._parts: dict[int, int] = {}  # of each chunk: groups that still need it
+        self._changed: list[int] = []  # chunks of which nobody can say what they hold
+        self._next = 1
+        query = "SELECT number, places, places_checksum FROM chunks ORDER BY number"
+        for number, places, checksum in self._db.execute(query):
+            self._next = number + 1
+            if is_whole(checksum, chunk_checksum, number, places):
+                self._note(number, _PLACES.decode(places)[0])
+            else:
+                self._changed.append(number)
+
+    def put_row(self, group: int, row: bytes) -> None:
+        """Keep the row (JSON) of a group: the first that is heard of it."""
+        if group not in self._groups:
+            self._groups.add(group)
+            self._cache[group] = Held()
+        self._put(group, [Stretch("row", 0, 0, 0, row)])
+
+    def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
+        if isinstance(message, Generated):
+            self._put_progress(message, *frames)
+            return
+        for group, stretches in message.kept(frames):
+            self._put(group, stretches, is_last_word=message.is_last_word)
+
+    def fetch(self, message: Message) -> tuple[bytes, ...]:
+        """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""
+        if isinstance(message, Score) and message.group in self._chunks:
+            self._finished[message.group] = None
+        return tuple(b"".join(map(self.piece, pieces)) for pieces in message.outgoing_payload())
+
+    def piece(self, piece: Piece) -> memoryview | bytes:
+        """One piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
+        if piece.count == 0:
+            return b""
+        held = self._cache.get(piece.group)
+        if held is None:
+            held = self._load(piece.group)
+        part = held.part(piece)
+        size = len(part or b"") if piece.count < 0 else ITEM_BYTES * piece.count
+        if part is None or len(part) < size:
+            self._look_for_damage()
+            wanted = "all" if piece.count < 0 else f"{size} bytes"
+            there = len(part or b"")
+            raise LocalError(
+                f"The store has {there} bytes of {piece}, expected {wanted}: the group was dropped, "
+                "or the core counted tokens that no worker reported. This is a bug of the controller; please "
+                "report it with run.db."
+            )
+        return memoryview(part)[:size]
+
+    def drop(self, groups: Iterable[int]) -> None:
+        """Delete all payload of these groups; what still comes for them is not kept."""
+        doomed = list(groups)
+        self._db.executemany("DELETE FROM payload WHERE group_id = ?", [(group,) for group in doomed])
+        for group in doomed:
+            self._groups.discard(group)
+            self._finished.pop(group, None)
+            self._evict(group)
+        self._release(doomed)
+
+    def settle(self) -> None:
+        """Write some of the groups that were scored as whole responses, so that their chunks can go."""
+        for group in list(self._finished)[:SETTLED_AT_ONCE]:
+            del self._finished[group]
+            held = self._cache.get(group) or self._load(group)
+            for (member, attempt), pair in held.responses.items():
+                tokens, logprobs = (bytes(part) for part in pair)
+                self._write(group, Stretch("tokens", member, attempt, 0, tokens), is_last_word=True)
+                self._write(group, Stretch("logprobs", member, attempt, 0, logprobs), is_last_word=True)
+            self._release([group])
+
+    def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
+        """Delete the payload of all other groups; returns the rows of these."""
+        kept = set(groups)
+        self.drop(self._groups - kept)
+        self._delete([number for number, parts in self._parts.items() if not parts])
+        query = "SELECT group_id, member, attempt, start, data, checksum FROM payload WHERE kind = 'row'"
+        found: dict[int, bytes] = {}
+        for group, member, attempt, start, data, checksum in self._db.execute(f"{query} ORDER BY group_id"):
+            self._verify((group, "row", member, attempt, start), data, checksum)
+            found[group] = data
+        return found
+
+    # -- progress ---------------------------------------------------------------------------------------
+
+    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes) -> None:
+        if not tokens:
+            return
+        columns = tuple(zip(*message.deltas, strict=True))[:5]
+        if self._groups.isdisjoint(columns[0]):
+            return
+        if not self._groups.issuperset(columns[0]):  # what was said of others must not count for them later
+            known = tuple(group if group in self._groups else NOBODY for group in columns[0])
+            columns = (known, *columns[1:])
+        number, places = self._next, pack(columns)
+        self._next += 1
+        self._db.execute(
+            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)",
+            (number, places, chunk_checksum(number, places), tokens, logprobs,
+             chunk_checksum(number, tokens, logprobs)),
+        )  # fmt: skip
+        self._note(number, columns[0])
+        self._append(columns, memoryview(tokens), memoryview(logprobs))
+
+    def _note(self, number: int, groups: _Column) -> None:
+        """Know which groups need a chunk."""
+        known = self._groups.intersection(groups)
+        self._parts[number] = len(known)
+        for group in known:
+            chunks = self._chunks.get(group)
+            if chunks is None:
+                chunks = self._chunks[group] = array("q")
+            chunks.append(number)
+
+    def _append(self, columns: tuple[_Column, ...], tokens: memoryview, logprobs: memoryview) -> None:
+        """Add progress to what the cache has of its groups."""
+        begin, cache = 0, self._cache
+        for group, member, attempt, start, count in zip(*columns, strict=True):
+            end = begin + ITEM_BYTES * count
+            held = cache.get(group)
+            if held is not None and count:
+                pair = held.response(member, attempt)
+                there = len(pair[0])
+                if there == ITEM_BYTES * start:
+                    pair[0].extend(tokens[begin:end])
+                    pair[1].extend(logprobs[begin:end])
+                    self._cache_bytes += 2 * (end - begin)
+                elif there < ITEM_BYTES * start:
+                    self._evict(group)  # a hole: the file knows more than a cache could
+            begin = end
+        self._shrink(keep=columns[0][0])
+
+    def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes]]:
+        """What a chunk has of a group: (member, attempt), start, tokens and logprobs of each delta. Raises:
+        RunError."""
+        query = "SELECT places, places_checksum, tokens, logprobs, checksum FROM chunks WHERE number = ?"
+        places, places_checksum, tokens, logprobs, checksum = self._db.execute(query, (number,)).fetchone()
+        if not is_whole(places_checksum, chunk_checksum, number, places):
+            raise damaged(self._path, f"what record {number} of group {group} holds has changed")
+        begin, columns = 0, _PLACES.decode(places)
+        if not is_whole(checksum, chunk_checksum, number, tokens, logprobs):
+            _, member, attempt, start, _ = next(row for row in zip(*columns, strict=True) if row[0] == group)
+            what = f"the tokens of group {group}, member {member}, attempt {attempt}, from {start} on"
+            raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
+        for owner, member, attempt, start, count in zip(*columns, strict=True):
+            end = begin + ITEM_BYTES * count
+            if owner == group and count:
+                yield (member, attempt), start, tokens[begin:end], logprobs[begin:end]
+            begin = end
+
+    def _release(self, groups: Iterable[int]) -> None:
+        """These groups need their chunks no more."""
+        free: list[int] = []
+        for group in groups:
+            for number in self._chunks.pop(group, ()):
+                self._parts[number] -= 1
+                if not self._parts[number]:
+                    free.append(number)
+        self._delete(free)
+
+    def _delete(self, chunks: list[int]) -> None:
+        self._db.executemany("DELETE FROM chunks WHERE number = ?", [(number,) for number in chunks])
+        for number in chunks:
+            del self._parts[number]
+
+    # -- what stands alone ------------------------------------------------------------------------------
+
+    def _put(self, group: int, stretches: list[Stretch], *, is_last_word: bool = False) -> None:
+        if group not in self._groups:
+            return
+        if is_last_word:
+            self._evict(group)
+        for stretch in stretches:
+            self._write(group, stretch, is_last_word=is_last_word)
+        held = self._cache.get(group)
+        if held is not None:
+            before = held.size_bytes
+            for stretch in stretches:
+                held.put(stretch)
+            self._cache_bytes += held.size_bytes - before
+            self._shrink(keep=group)
+
+    def _write(self, group: int, stretch: Stretch, *, is_last_word: bool) -> None:
+        kind, member, attempt, start, data = stretch
+        checksum = payload_checksum((group, kind, member, attempt, start), data)
+        self._db.execute(
+            f"INSERT OR {'REPLACE' if is_last_word else 'IGNORE'} INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (kind, group, member, attempt, start, data, checksum),
+        )
+
+    def _load(self, group: int) -> Held:
+        held = Held()
+        query = "SELECT kind, member, attempt, start, data, checksum FROM payload WHERE group_id = ?"
+        with self._in_words():
+            for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
+                self._verify((group, kind, member, attempt, start), data, checksum)
+                held.put(Stretch(kind, member, attempt, start, data))
+            found = [part for number in self._chunks.get(group, ()) for part in self._chunk(number, group)]
+        for (member, attempt), start, tokens, logprobs in sorted(found, key=lambda part: part[1]):
+            pair = held.response(member, attempt)
+            if len(pair[0]) == ITEM_BYTES * start:
+                pair[0].extend(tokens)
+                pair[1].extend(logprobs)
+        if group in self._groups:
+            self._cache[group] = held
+            self._cache_bytes += held.size_bytes
+            self._shrink(keep=group)
+        return held
+
+    def _verify(self, place: tuple[int, str, int, int, int], data: bytes, checksum: int) -> None:
+        if not is_whole(checksum, payload_checksum, place, data):
+            group, kind, member, attempt, start = place
+            what = f"the {kind} of group {group}, member {member}, attempt {attempt}, from {start} on"
+            raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
+
+    def _look_for_damage(self) -> None:
+        """Something is missing: if that is the file's fault, say so. Raises: RunError."""
+        if self._changed:
+            what = f"what record {self._changed[0]} of its responses holds has changed since it was written"
+            raise damaged(self._path, what)
+        with self._in_words():
+            (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(self._path, f"SQLite says {found!r}")
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise broken(self._path, error) from error
+
+    def _shrink(self, *, keep: int) -> None:
+        while self._cache_bytes > self._max_cache_bytes and len(self._cache) > 1:
+            self._evict(next(group for group in self._cache if group != keep))
+
+    def _evict(self, group: int) -> None:
+        held = self._cache.pop(group, None)
+        if held is not None:
+            self._cache_bytes -= held.size_bytes
