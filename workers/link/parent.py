@@ -13,12 +13,12 @@ from threading import Thread
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread of `parent` that started it ends, and end at once if
-    that has happened already. Linux only; elsewhere, nothing."""
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel kill this process, or send it another signal, when the thread of `parent` that started
+    it ends; end at once if that has happened already. Linux only; elsewhere, nothing."""
     if sys.platform != "linux":
         return
-    _signal_at_death_of(parent, signal.SIGKILL)
+    _signal_at_death_of(parent, number)
 
 
 def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import FrameType
 
 from workers.link.parent import die_with_parent
-from workers.reward.descendants import adopt_orphans, kill_and_reap
+from workers.link.descendants import adopt_orphans, kill_and_reap
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""What runs within a sandbox: files that are handed in as text, and import the standard library alone."""

@@ -1,0 +1,41 @@
+"""Gives up what the sandbox needed to start, and says that it has started; then the script runs.
+
+`python begin.py SCRIPT`, with `SCRIPT.py` and `orders.json` beside it, and descriptor 3 to the supervisor. Invariant: nothing that a model wrote has run
+before the byte is written there, so that only a sandbox that works can write it.
+"""
+
+import builtins
+import json
+import os
+import resource
+import sys
+from _sitebuiltins import Quitter
+
+STARTED = 3
+
+
+def begin():
+    """Never returns: the script ends the process."""
+    script, folder = sys.argv[1], os.path.dirname(os.path.abspath(__file__))
+    with open(f"{folder}/orders.json", encoding="utf-8") as file:
+        orders = json.load(file)
+    if orders["user"]:
+        os.setgroups([])
+        os.setresgid(orders["user"], orders["user"], orders["user"])
+        os.setresuid(orders["user"], orders["user"], orders["user"])
+    sys.path[:] = [*sys.path, *orders["paths"]]
+    builtins.exit, builtins.quit = Quitter("exit", "Ctrl-D"), Quitter("quit", "Ctrl-D")
+    os.umask(0o077)
+    for name, most in orders["limits"].items():
+        if most or name == "RLIMIT_CORE":
+            margin = name == "RLIMIT_CPU"  # between the signal that says so and the one that cannot be caught
+            resource.setrlimit(getattr(resource, name), (most, most + margin))
+    os.write(STARTED, b"+")
+    os.close(STARTED)
+    path = f"{folder}/{script}.py"
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, {"__name__": "__main__", "__file__": path, "orders": orders, "folder": folder})
+
+
+begin()

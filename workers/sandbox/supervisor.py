@@ -1,0 +1,324 @@
+"""Runs one program, watches it, and answers how it ended: a process for each run, forked by the warden.
+
+Invariants: no process of the program is left when the answer is sent, nor when this process is told to end; what
+the program writes is text in the answer and nothing else; an answer is about the program only if the sandbox
+has started it, which a byte says that is written before the program's first line runs.
+"""
+
+import fcntl
+import json
+import math
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from workers.link.descendants import adopt_orphans
+from workers.link.parent import die_with_parent
+from workers.sandbox import bubblewrap
+from workers.sandbox.job import Limits
+from workers.sandbox.usage import all_in, below, proportional_mb, tasks_of, usage_of
+from workers.sandbox.users import claim_user, gain_no_privileges
+
+SAMPLE_S = {"bubblewrap": 0.02, "limits": 0.05}
+"""Between two looks at what a program uses; under `limits` a look reads the status of every process here."""
+CHUNK = 1 << 16
+FIRST_DESCRIPTOR = 32  # of copies, above all that a program is given
+MOST_FILES = 128
+MARGIN = 256  # of tasks that this user may start meanwhile beside the program
+STARTED, CHANNEL, SECCOMP, INFO, FILES = 3, 4, 5, 6, 7
+SAID = {119: "memory", 118: "file", 117: "processes"}  # exit codes of inside/run.py
+BY_SIGNAL = {signal.SIGXCPU: "cpu", signal.SIGXFSZ: "file"}
+
+
+class Broken(Exception):
+    """The sandbox does not work."""
+
+
+def supervise(request: dict[str, Any], reply: socket.socket, stdin: int, channel: int) -> None:
+    """Run what is asked for, and answer; returns when no process of it is left.
+
+    The answer is JSON with its length in front (4 bytes, big-endian), standard output, standard error.
+    """
+    run = Run(request, stdin, channel)
+    try:
+        answer = run.run(reply.fileno())
+    except (Broken, OSError) as error:
+        answer = {"broken": str(error)}
+    finally:
+        run.close()
+    header = json.dumps(answer | {"lengths": [len(run.stdout), len(run.stderr)]}).encode()
+    with suppress(OSError):  # nobody waits any more
+        reply.sendall(len(header).to_bytes(4, "big") + header + run.stdout + run.stderr)
+
+
+class Run:
+    """One program, from its start to the end of all its processes."""
+
+    def __init__(self, request: dict[str, Any], stdin: int, channel: int) -> None:
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self._request, self._stdin, self._channel = request, stdin, channel
+        self._limits = Limits(**request["limits"])
+        self._is_boxed = request["backend"] == "bubblewrap"
+        self._folder = ""
+        self._user, self._claim = claim_user()
+        self._child, self._status = 0, -1
+        self._has_started = self._is_cancelled = False
+        self._first = ""
+        self._processes = -1  # descriptor of the folder /proc that has the program's
+        self._limit, self._peak_mb, self._tasks, self._cpu_s = "", 0.0, 0, 0.0
+        self._begun_s = time.monotonic()
+
+    def run(self, reply: int) -> dict[str, Any]:
+        """The answer. Raises: Broken, OSError."""
+        adopt_orphans()
+        reader, writer = os.pipe()
+        for end in (reader, writer):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, _noted)
+        die_with_parent(self._request["warden"], signal.SIGTERM)
+        if not self._is_boxed:
+            self._folder = tempfile.mkdtemp(prefix="staleflow-sandbox-")
+        pipes = {name: os.pipe() for name in ("stdout", "stderr", "started", "info")}
+        self._child = os.fork()
+        if not self._child:
+            self._become({name: pair[1] for name, pair in pipes.items()})
+        for pair in pipes.values():
+            os.close(pair[1])
+        self._watch({pair[0]: name for name, pair in pipes.items()} | {reader: "signal", reply: "reply"})
+        return self._answer()
+
+    def close(self) -> None:
+        """Give back what the run had."""
+        self._end_all()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._claim is not None:
+            self._claim.close()
+
+    # -- watching ---------------------------------------------------------------------------------------
+
+    def _watch(self, names: dict[int, str]) -> None:
+        """Until the program has ended, or was ended; everything that it wrote has been read then."""
+        poll = select.poll()
+        for descriptor, name in names.items():
+            poll.register(descriptor, select.POLLRDHUP if name == "reply" else select.POLLIN)
+        sample_s, due_s = SAMPLE_S[self._request["backend"]], 0.0
+        while self._status < 0 and not self._limit and not self._is_cancelled:
+            for descriptor, _ in poll.poll(sample_s * 1000):
+                if not self._hear(descriptor, names[descriptor]):
+                    poll.unregister(descriptor)
+            self._reap(os.WNOHANG)
+            now_s = time.monotonic()
+            if now_s - self._begun_s > self._limits.wall_s:
+                self._limit = "wall"
+            elif self._has_started and now_s >= due_s and self._status < 0:
+                self._sample()
+                due_s = time.monotonic() + sample_s
+        self._end_all()
+        for descriptor, name in names.items():  # every writer has ended: these come to their end
+            while name not in ("signal", "reply") and self._hear(descriptor, name):
+                pass
+
+    def _hear(self, descriptor: int, name: str) -> bool:
+        """Whether there may be more."""
+        if name == "reply":
+            self._is_cancelled = True
+            return False
+        data = os.read(descriptor, CHUNK)
+        if name == "signal":
+            self._is_cancelled = self._is_cancelled or signal.SIGTERM in data
+        elif name == "started" and data:
+            self._has_started = True
+        elif name == "info":
+            self._first += data.decode()
+        elif name in ("stdout", "stderr"):
+            text = self.stdout if name == "stdout" else self.stderr
+            text += data[: self._limits.output_bytes - len(text)]
+            if len(text) >= self._limits.output_bytes and data and not self._limit:
+                self._limit = "output"
+        return bool(data)
+
+    def _sample(self) -> None:
+        if self._processes < 0:
+            folder = f"/proc/{json.loads(self._first)['child-pid']}/root/proc" if self._is_boxed else "/proc"
+            try:
+                self._processes = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:  # it has ended meanwhile
+                return
+        processes = all_in(self._processes) if self._is_boxed else below(os.getpid())
+        used = usage_of(processes)
+        self._tasks = max(self._tasks, used.tasks)
+        self._cpu_s = max(self._cpu_s, used.cpu_s)
+        resident_mb = used.resident_mb
+        if resident_mb > self._limits.memory_mb and len(processes) > 1:  # forked processes share pages
+            resident_mb = proportional_mb(self._processes, processes) or resident_mb
+        self._peak_mb = max(self._peak_mb, resident_mb)
+        if resident_mb > self._limits.memory_mb:
+            self._limit = "memory"
+        elif used.cpu_s > self._limits.cpu_s:
+            self._limit = "cpu"
+        elif used.tasks > self._limits.processes + 2:  # the first ones of bubblewrap
+            self._limit = "processes"
+
+    def _reap(self, options: int) -> bool:
+        """Take leave of all that has ended; whether a process is left."""
+        while True:
+            try:
+                ended, status = os.waitpid(-1, options)
+            except ChildProcessError:
+                return False
+            if not ended:
+                return True
+            if ended == self._child:
+                self._status = status
+
+    def _end_all(self) -> None:
+        """Under bubblewrap all ends with the first process of the namespace, and that with its parent."""
+        while self._child and self._reap(os.WNOHANG):
+            doomed = [self._child] if self._is_boxed and self._status < 0 else []
+            if not self._is_boxed:
+                doomed = [int(status[0]) for status in below(os.getpid())]
+            for process in doomed:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                ended, status = os.waitpid(-1, 0)
+                if ended == self._child:
+                    self._status = status
+
+    def _answer(self) -> dict[str, Any]:
+        """Raises: Broken."""
+        code = os.waitstatus_to_exitcode(self._status)
+        if self._is_boxed and code > 128:
+            code = 128 - code  # bubblewrap tells a signal as a shell does
+        if not self._has_started:
+            said = self.stderr.decode(errors="replace").strip()[:500] or "(it said nothing)"
+            raise Broken(
+                f"The sandbox ({self._request['backend']}) ended with code {code} before it had started the "
+                f"program, and said: {said}. Nothing was scored."
+            )
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = max(self._cpu_s, used.ru_utime + used.ru_stime)
+        limit = self._limit or SAID.get(code, "") or (BY_SIGNAL.get(signal.Signals(-code), "") if code < 0 else "")
+        if not limit and code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s:
+            limit = "cpu"
+        if not limit and code and self._tasks >= self._limits.processes:
+            limit = "processes"
+        return {
+            "code": code, "limit": limit, "cpu_s": cpu_s, "wall_s": time.monotonic() - self._begun_s,
+            "peak_mb": self._peak_mb,
+        }  # fmt: skip
+
+    # -- the child --------------------------------------------------------------------------------------
+
+    def _become(self, pipes: dict[str, int]) -> None:
+        """Turn this copy of the process into the program. Never returns."""
+        try:
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            gain_no_privileges()
+            given = {0: self._stdin, 1: pipes["stdout"], 2: pipes["stderr"], STARTED: pipes["started"]}
+            if self._channel >= 0:
+                given[CHANNEL] = self._channel
+            arguments = self._boxed(given, pipes["info"]) if self._is_boxed else self._unboxed()
+            copies = {to: _copy(descriptor) for to, descriptor in given.items()}
+            for to, descriptor in copies.items():
+                os.dup2(descriptor, to, inheritable=True)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.execve(arguments[0], arguments, self._environment())
+        except BaseException as error:  # nothing of this copy may go on
+            os.write(pipes["stderr"], f"{type(error).__name__}: {error}".encode(errors="replace"))
+        finally:
+            os._exit(1)
+
+    def _boxed(self, given: dict[int, int], info: int) -> list[str]:
+        given[INFO] = info
+        if code := bytes.fromhex(self._request["seccomp"]):
+            given[SECCOMP] = _file_of(code)
+        files: list[tuple[str, int]] = []
+        for number, (name, text) in enumerate(self._files().items(), FILES):
+            given[number] = _file_of(text)
+            files.append((name, number))
+        begin = bubblewrap.command(
+            self._request["bwrap"], self._limits, visible=self._request["visible"], files=files,
+            seccomp=SECCOMP if SECCOMP in given else -1, info=INFO,
+        )  # fmt: skip
+        return begin + self._python(bubblewrap.FILES)
+
+    def _unboxed(self) -> list[str]:
+        files = f"{self._folder}/files"
+        os.mkdir(files)
+        for name, text in self._files().items():
+            with open(f"{files}/{name}", "wb") as file:
+                file.write(text)
+        os.chmod(self._folder, 0o711)
+        work = f"{self._folder}/work"
+        os.mkdir(work)
+        if self._user:
+            os.chown(work, self._user, self._user)
+        os.chdir(work)
+        return self._python(files)
+
+    def _python(self, files: str) -> list[str]:
+        return [self._request["python"], "-I", "-S", "-B", f"{files}/begin.py", self._request["script"]]
+
+    def _files(self) -> dict[str, bytes]:
+        """What the program's process reads, by name: its own scripts, and its orders."""
+        limits = self._limits
+        orders = self._request["orders"] | {
+            "user": self._user,
+            "paths": self._request["paths"],
+            "limits": {
+                "RLIMIT_NPROC": self._most_tasks(),
+                "RLIMIT_AS": limits.memory_mb << 20,
+                "RLIMIT_CPU": math.ceil(limits.cpu_s),
+                "RLIMIT_FSIZE": limits.file_mb << 20,
+                "RLIMIT_NOFILE": MOST_FILES,
+                "RLIMIT_CORE": 0,
+            },
+        }
+        texts = self._request["files"] | {"orders.json": json.dumps(orders)}
+        return {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+
+    def _most_tasks(self) -> int:
+        """For the kernel's limit; 0 where it cannot hold one program apart from the others of its user."""
+        if self._user:
+            return self._limits.processes
+        if self._is_boxed:
+            has_count = bubblewrap.counts_processes_of_one_program()
+            return self._limits.processes + 1 if has_count else 0  # the first process of the namespace
+        return tasks_of(os.geteuid()) + self._limits.processes + MARGIN
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of this process's own: that has keys in it."""
+        home = bubblewrap.FOLDER if self._is_boxed else f"{self._folder}/work"
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+        return base | threads | {"HOME": home, "TMPDIR": home}
+
+
+def _copy(descriptor: int) -> int:
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR)
+
+
+def _file_of(data: bytes) -> int:
+    descriptor = os.memfd_create("staleflow-sandbox")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """The wake-up descriptor says what there is to know."""

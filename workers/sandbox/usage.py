@@ -1,0 +1,90 @@
+"""What the processes below another one use, read from /proc.
+
+Invariant: a process that ends while it is read counts as nothing.
+"""
+
+import os
+from collections import defaultdict
+from contextlib import suppress
+from typing import NamedTuple
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_MB = os.sysconf("SC_PAGESIZE") / (1 << 20)
+KB_OF_MB = 1024
+PARENT, USER_TIME, THREADS, RESIDENT = 1, 11, 17, 21  # places behind the name in /proc/PID/stat
+
+
+class Usage(NamedTuple):
+    """Of some processes together."""
+
+    cpu_s: float
+    """Of these, and of those that they have waited for."""
+    tasks: int
+    """Processes and threads."""
+    resident_mb: float
+    """Shared pages counted in each."""
+
+
+def below(ancestor: int) -> list[list[str]]:
+    """The status of each process that descends from `ancestor`, itself not counted: the fields behind the
+    name in /proc/PID/stat, and the process id in place of the state."""
+    children: dict[int, list[list[str]]] = defaultdict(list)
+    folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for status in all_in(folder):
+            children[int(status[PARENT])].append(status)
+    finally:
+        os.close(folder)
+    found = list(children[ancestor])
+    for status in found:
+        found += children[int(status[0])]
+    return found
+
+
+def all_in(folder: int) -> list[list[str]]:
+    """As `below`, of all processes in a folder like /proc, which is open as this descriptor."""
+    found: list[list[str]] = []
+    for name in os.listdir(folder):
+        if name.isdecimal() and (text := _read(folder, f"{name}/stat")):
+            found.append([name, *text.rpartition(")")[2].split()[1:]])
+    return found
+
+
+def tasks_of(user: int) -> int:
+    """Processes and threads that a user has."""
+    folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        mine = [status for status in all_in(folder) if _owner(folder, status[0]) == user]
+    finally:
+        os.close(folder)
+    return usage_of(mine).tasks
+
+
+def usage_of(processes: list[list[str]]) -> Usage:
+    """What these use together."""
+    return Usage(
+        sum(int(time) for status in processes for time in status[USER_TIME : USER_TIME + 4]) / TICKS,
+        sum(int(status[THREADS]) for status in processes),
+        sum(int(status[RESIDENT]) for status in processes) * PAGE_MB,
+    )
+
+
+def proportional_mb(folder: int, processes: list[list[str]]) -> float:
+    """Resident memory, each shared page counted once; the kernel takes milliseconds for it."""
+    lines = [line for status in processes for line in _read(folder, f"{status[0]}/smaps_rollup").splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / KB_OF_MB
+
+
+def _read(folder: int, name: str) -> str:
+    """The text of a file there; "" if its process has ended, or may not be looked at."""
+    with suppress(OSError):
+        descriptor = os.open(name, os.O_RDONLY, dir_fd=folder)
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    return ""
+
+
+def _owner(folder: int, name: str) -> int:
+    with suppress(OSError):
+        return os.stat(name, dir_fd=folder).st_uid
+    return -1
