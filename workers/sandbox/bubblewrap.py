@@ -12,7 +12,9 @@ from pathlib import Path
 from workers.sandbox.job import Limits
 
 PROGRAM = "bwrap"
-INSTALL = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL)"
+INSTALL_LINE = (
+    "Install it: apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora, RHEL)."
+)
 FOLDER = "/tmp"
 FILES = "/box"
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

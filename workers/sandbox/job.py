@@ -42,8 +42,6 @@ class Job:
     """What the file is told, as JSON; nothing that a program must not know."""
     stdin: bytes = b""
     limits: Limits = field(default_factory=Limits)
-    has_channel: bool = False
-    """Whether it talks over a socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,8 @@ class Outcome:
     wall_s: float = 0.0
     peak_mb: float = 0.0
     """Most resident memory that was seen."""
+    waited_s: float = 0.0
+    """Seconds for which it could have run, and had no core to run on."""
 
     @property
     def ended_well(self) -> bool:
@@ -82,5 +82,5 @@ def outcome_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Outco
         raise SandboxBroken(f"The sandbox answered {header!r:.200}, which is no outcome.")
     return Outcome(
         int(header["code"]), header["limit"], stdout, stderr,
-        float(header["cpu_s"]), float(header["wall_s"]), float(header["peak_mb"]),
+        float(header["cpu_s"]), float(header["wall_s"]), float(header["peak_mb"]), float(header["waited_s"]),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from workers.link.descendants import adopt_orphans
 from workers.link.parent import die_with_parent
 from workers.sandbox import bubblewrap
 from workers.sandbox.job import Limits
-from workers.sandbox.usage import all_in, below, proportional_mb, tasks_of, usage_of
+from workers.sandbox.usage import all_in, below, proportional_mb, tasks_of, usage_of, waited_s
 from workers.sandbox.users import claim_user, gain_no_privileges
 
 SAMPLE_S = {"bubblewrap": 0.02, "limits": 0.05}
@@ -73,7 +73,8 @@ class Run:
         self._has_started = self._is_cancelled = False
         self._first = ""
         self._processes = -1  # descriptor of the folder /proc that has the program's
-        self._limit, self._peak_mb, self._tasks, self._cpu_s = "", 0.0, 0, 0.0
+        self._limit, self._tasks = "", 0
+        self._peak_mb = self._cpu_s = self._waited_s = 0.0
         self._begun_s = time.monotonic()
 
     def run(self, reply: int) -> dict[str, Any]:
@@ -163,6 +164,7 @@ class Run:
         if resident_mb > self._limits.memory_mb and len(processes) > 1:  # forked processes share pages
             resident_mb = proportional_mb(self._processes, processes) or resident_mb
         self._peak_mb = max(self._peak_mb, resident_mb)
+        self._waited_s = max(self._waited_s, waited_s(self._processes, processes))
         if resident_mb > self._limits.memory_mb:
             self._limit = "memory"
         elif used.cpu_s > self._limits.cpu_s:
@@ -209,14 +211,18 @@ class Run:
             )
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = max(self._cpu_s, used.ru_utime + used.ru_stime)
-        limit = self._limit or SAID.get(code, "") or (BY_SIGNAL.get(signal.Signals(-code), "") if code < 0 else "")
+        limit = (
+            self._limit
+            or SAID.get(code, "")
+            or (BY_SIGNAL.get(signal.Signals(-code), "") if code < 0 else "")
+        )
         if not limit and code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s:
             limit = "cpu"
         if not limit and code and self._tasks >= self._limits.processes:
             limit = "processes"
         return {
             "code": code, "limit": limit, "cpu_s": cpu_s, "wall_s": time.monotonic() - self._begun_s,
-            "peak_mb": self._peak_mb,
+            "peak_mb": self._peak_mb, "waited_s": self._waited_s,
         }  # fmt: skip
 
     # -- the child --------------------------------------------------------------------------------------

@@ -75,6 +75,12 @@ def proportional_mb(folder: int, processes: list[list[str]]) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / KB_OF_MB
 
 
+def waited_s(folder: int, processes: list[list[str]]) -> float:
+    """Seconds for which these could have run, and had no core to run on; 0 where the kernel does not count."""
+    fields = [_read(folder, f"{status[0]}/schedstat").split() for status in processes]
+    return sum(int(field[1]) for field in fields if len(field) == 3) / 1e9
+
+
 def _read(folder: int, name: str) -> str:
     """The text of a file there; "" if its process has ended, or may not be looked at."""
     with suppress(OSError):

@@ -1,0 +1,67 @@
+"""Which sandbox works on this machine, and with which Python: found by running a program in it.
+
+Invariant: what was asked for is had, or refused; nothing weaker is taken in its place.
+"""
+
+import os
+import shutil
+import sys
+from typing import Literal
+
+from protocol.errors import ConfigError
+from workers.sandbox import bubblewrap
+from workers.sandbox.box import Box
+from workers.sandbox.job import Backend, Job, Limits, SandboxBroken
+
+Choice = Literal["auto", "bubblewrap", "limits"]
+PROBE = "import decimal, json, random\nprint('it works')"
+PROBE_LIMITS = Limits(cpu_s=20, wall_s=60)
+
+
+async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.sandbox") -> Box:
+    """A sandbox that has run a program; `key` of the configuration asks for it.
+
+    Raises: ConfigError, with what to install or to write.
+    """
+    backend: Backend = "limits" if choice == "limits" else "bubblewrap"
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    reasons: list[str] = []
+    if backend == "bubblewrap" and not shutil.which(bubblewrap.PROGRAM):
+        reasons.append(f"`{bubblewrap.PROGRAM}` is not on the path. {bubblewrap.INSTALL_LINE}")
+    else:
+        for python in (
+            [own] if backend == "bubblewrap" else [own, "/usr/local/bin/python3", "/usr/bin/python3"]
+        ):
+            box = Box(backend, python=python, concurrency=concurrency)
+            if not (problem := await _problem(box)):
+                return box
+            await box.close()
+            reasons.append(f"With {python}: {problem}")
+        reasons.append(BUBBLEWRAP_NEEDS if backend == "bubblewrap" else LIMITS_NEED)
+    text = f"`{key}: {choice}` cannot be had: the sandbox `{backend}` does not work here. {' '.join(reasons)}"
+    raise ConfigError(f"{text} {OTHERWISE.format(key=key)}" if choice == "auto" else text)
+
+
+BUBBLEWRAP_NEEDS = (
+    "It needs root, or user namespaces: sysctl kernel.unprivileged_userns_clone=1 and "
+    "kernel.apparmor_restrict_unprivileged_userns=0; in a container, --cap-add SYS_ADMIN "
+    "--security-opt seccomp=unconfined."
+)
+LIMITS_NEED = (
+    "Where root starts programs, they run as another user, who must be able to read Python: one in /usr."
+)
+OTHERWISE = (
+    "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but see the "
+    "network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
+)
+
+
+async def _problem(box: Box) -> str:
+    """What keeps a program from running; "" if it runs."""
+    try:
+        outcome = await box.run(Job("run", {"source": PROBE}, limits=PROBE_LIMITS))
+    except SandboxBroken as error:
+        return str(error)
+    if outcome.ended_well and outcome.stdout.strip() == b"it works":
+        return ""
+    return f"a program {outcome.in_words}: {outcome.stderr.decode(errors='replace')[-300:]}"

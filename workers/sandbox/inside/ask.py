@@ -1,0 +1,273 @@
+"""Runs tests on a program that is in another process, and writes a verdict for each.
+
+Invariants: comparisons are made here, on plain data; nothing of the program's runs here. A line of JSON on
+standard output: first the number of tests, then one per test.
+"""
+
+import ast
+import builtins
+import importlib
+import json
+import math
+import os
+import sys
+import types
+
+sys.path.insert(0, folder)  # noqa: F821  # begin.py gives it
+from peer import Gone, Peer, Raised
+
+sys.path.pop(0)
+SHORT = {"np": "numpy", "pd": "pandas"}
+GONE = "The program ended, or was ended."
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class Object:
+    """An object of the program's process. It has no comparisons and no arithmetic: these would be the program's
+    own, which would then say what a test wants to hear."""
+
+    def __init__(self, tests, reference):
+        object.__setattr__(self, "_tests", tests)
+        object.__setattr__(self, "_reference", reference)
+
+    def __call__(self, *arguments, **named):
+        return self._tests.call(self._reference, arguments, named)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._tests.ask("get", self._reference, name)
+
+    def __setattr__(self, name, value):
+        self._tests.ask("set", self._reference, name, self._tests.encode(value))
+
+    def __getitem__(self, key):
+        return self._tests.ask("item", self._reference, self._tests.encode(key))
+
+    def __setitem__(self, key, value):
+        self._tests.ask("put", self._reference, self._tests.encode(key), self._tests.encode(value))
+
+    def __len__(self):
+        return int(self._tests.ask("length", self._reference))
+
+    def __bool__(self):
+        return self._tests.ask("truth", self._reference) is True
+
+    def __iter__(self):
+        walk = self._tests.ask("iterate", self._reference)
+        while item := self._tests.ask("next", walk._reference):
+            yield item[0]
+
+    def __next__(self):
+        item = self._tests.ask("next", self._reference)
+        if not item:
+            raise StopIteration
+        return item[0]
+
+
+class Tests:
+    """The tests' end of the calls."""
+
+    def __init__(self):
+        self._functions = []
+        self._peer = Peer(self._perform, self._hand, self._take)
+        self.encode = self._peer.encode
+        self.calls = 0
+
+    def ask(self, *request):
+        """Raises: Gone, and what the program raised, as Python's own exception of that name."""
+        self.calls += 1
+        try:
+            return self._peer.decode(self._peer.ask(*request))
+        except Raised as error:
+            kind = getattr(builtins, error.kind, None)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                try:
+                    raised = kind(error.text)
+                except TypeError:  # UnicodeDecodeError and such want more
+                    raised = error
+                raise raised from None
+            raise
+
+    def call(self, target, arguments, named):
+        """The result; what the program changed in its arguments is changed in these."""
+        sent = [self.encode(argument) for argument in arguments]
+        words = {name: self.encode(value) for name, value in named.items()}
+        result, changed = self.ask("call", target, sent, words)
+        for index, now in changed:
+            _become(arguments[index], now)
+        return result
+
+    def _perform(self, request):
+        """The program calls a function that a test gave it, and nothing else."""
+        try:
+            _, number, arguments = request
+            return ["answer", self.encode(self._functions[number](*map(self._peer.decode, arguments)))]
+        except Exception as error:
+            return ["raised", type(error).__name__, str(error)]
+
+    def _hand(self, value):
+        if type(value) is Object:
+            return value._reference
+        if callable(value) and not isinstance(value, type):
+            self._functions.append(value)
+            return {"function": len(self._functions) - 1}
+        raise TypeError(f"a test gives the program {type(value).__name__}, which is no plain data")
+
+    def _take(self, kind, value):
+        if kind != "object" or type(value) is not int:
+            raise ValueError(kind)
+        return Object(self, {kind: value})
+
+
+def _become(value, now):
+    if isinstance(value, list | bytearray) and type(now) is type(value):
+        value[:] = now
+    elif isinstance(value, dict | set) and type(now) is type(value):
+        value.clear()
+        value.update(now)
+
+
+def split(texts):
+    """The statements of the tests, and of each whether it is a test."""
+    statements = []
+    for text in texts:
+        body = ast.parse(text).body
+        checks = {
+            node.name for node in body if isinstance(node, FUNCTIONS[:2]) and _asserts(node, inside=True)
+        }
+        called = {name for node in body if not isinstance(node, FUNCTIONS) for name in _called(node)}
+        uncalled = sorted(name for name in checks - called if name.startswith(("test", "check")))
+        for node in body:
+            is_test = not isinstance(node, FUNCTIONS) and (_asserts(node) or bool(_called(node) & checks))
+            statements.append((node, is_test))
+        for name in uncalled:
+            given = "candidate" if name == "check" else ""
+            statements.append((ast.parse(f"{name}({given})").body[0], True))
+    return statements
+
+
+def _asserts(node, *, inside=False):
+    return any(isinstance(one, ast.Assert) for one in ast.walk(node)) and (
+        inside or not isinstance(node, FUNCTIONS)
+    )
+
+
+def _called(node):
+    return {
+        one.func.id for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
+    }
+
+
+def names_of(statements, tests, defined, entry):
+    """What the tests may name besides what they define: objects of the program, and modules."""
+    trees = [node for node, _ in statements]
+    loaded = {one.id for node in trees for one in ast.walk(node) if isinstance(one, ast.Name)}
+    called = set().union(*map(_called, trees), {entry})
+    found = {}
+    for name in sorted(loaded | {entry}):
+        module = SHORT.get(name, name)
+        if name not in called and (name in SHORT or name in sys.stdlib_module_names):
+            try:
+                found[name] = importlib.import_module(module)
+            except ImportError:
+                continue
+        elif name in defined and (name == entry or not hasattr(builtins, name)):
+            found[name] = tests.ask("name", name)
+    if entry in found:
+        found["candidate"] = found[entry]
+    return found
+
+
+def run_statements(texts, setup, entry, say):
+    """Each assertion, or function of them, is a test; a statement that fails fails the tests behind it."""
+    statements = [(node, False) for node in ast.parse(setup).body] + split(texts)
+    say(count=sum(is_test for _, is_test in statements))
+    tests = Tests()
+    space = {"__name__": "tests"}
+    broken = ""
+    try:
+        defined = set(tests.ask("load", 0))
+        space |= names_of(statements, tests, defined, entry)
+        sys.modules["solution"] = module = types.ModuleType("solution")
+        module.__getattr__ = lambda name: tests.ask("name", name)
+    except Gone:
+        broken = GONE
+    except Exception as error:
+        broken = f"{type(error).__name__}: {error}"
+    for node, is_test in statements:
+        before = tests.calls
+        try:
+            if not broken:
+                exec(compile(ast.Module([node], []), "tests", "exec"), space)
+        except Gone:
+            broken = GONE
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}"
+            if not is_test:
+                if tests.calls == before and not isinstance(error, NameError):
+                    return say(error=why)  # the program has no part in it
+                broken = why
+            else:
+                say(passed=False, why=why)
+                continue
+        if is_test:
+            say(passed=not broken, why=broken)
+
+
+def run_calls(function, calls, tolerance, say):
+    """Each call with its arguments and what it must return is a test."""
+    say(count=len(calls))
+    tests, target, broken = Tests(), None, ""
+    try:
+        defined = tests.ask("load", 0)
+        if function not in defined and "Solution" in defined:
+            target = getattr(tests.ask("name", "Solution")(), function)
+        else:
+            target = tests.ask("name", function)
+    except Gone:
+        broken = GONE
+    except Exception as error:
+        broken = f"{type(error).__name__}: {error}"
+    for call in calls:
+        why = broken
+        try:
+            if not broken:
+                found = target(*call["arguments"])
+                why = "" if equal(found, call["expected"], tolerance) else f"{found!r:.200} is wrong"
+        except Gone:
+            why = broken = GONE
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        say(passed=not why, why=why)
+
+
+def equal(found, expected, tolerance):
+    """Whether these are the same data; JSON has no tuples, and keys of JSON are text."""
+    if isinstance(found, list | tuple) and isinstance(expected, list):
+        return len(found) == len(expected) and all(equal(*pair, tolerance) for pair in zip(found, expected))  # noqa: B905
+    if isinstance(found, dict) and isinstance(expected, dict):
+        found = {key if isinstance(key, str) else json.dumps(key): value for key, value in found.items()}
+        return found.keys() == expected.keys() and all(equal(found[k], expected[k], tolerance) for k in found)
+    if tolerance and isinstance(found, int | float) and isinstance(expected, int | float):
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return type(found) is not Object and bool(found == expected)
+
+
+def main(orders):
+    """Never returns."""
+    verdicts = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(**line):
+        verdicts.write(json.dumps(line) + "\n")
+        verdicts.flush()
+
+    if orders["kind"] == "asserts":
+        run_statements(orders["tests"], orders["setup"], orders["entry"], say)
+    else:
+        run_calls(orders["function"], orders["calls"], orders["tolerance"], say)
+    os._exit(0)
+
+
+main(orders)  # noqa: F821  # begin.py gives it
