@@ -1,7 +1,7 @@
 """A sandbox for the asyncio program that asks for it.
 
-Invariants: an outcome is about the program, SandboxBroken about the sandbox, and nothing is both; whoever stops
-waiting for a program has it ended; as many run at once as the machine has cores, unless told otherwise.
+Invariants: an outcome is about the program, SandboxBroken about the sandbox, and nothing is both; whoever
+stops waiting for a program has it ended; as many run at once as there are cores, unless told otherwise.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class Box:
     """Programs in a sandbox, within `async with`."""
 
     def __init__(self, backend: Backend, *, python: str, concurrency: int = 0) -> None:
-        """`python`: runs the programs. `concurrency`: programs at once; 0: as many as there are cores for this
-        process."""
+        """`python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has
+        cores."""
         self.backend: Backend = backend
         self.concurrency = concurrency or len(os.sched_getaffinity(0))
         self._free = asyncio.Semaphore(self.concurrency)

@@ -24,7 +24,6 @@ async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.s
     Raises: ConfigError, with what to install or to write.
     """
     backend: Backend = "limits" if choice == "limits" else "bubblewrap"
-    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     reasons: list[str] = []
     if backend == "bubblewrap" and not shutil.which(bubblewrap.PROGRAM):
         reasons.append(f"`{bubblewrap.PROGRAM}` is not on the path. {bubblewrap.INSTALL_LINE}")
@@ -51,9 +50,14 @@ LIMITS_NEED = (
     "Where root starts programs, they run as another user, who must be able to read Python: one in /usr."
 )
 OTHERWISE = (
-    "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but see the "
-    "network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
+    "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but see "
+    "the network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
 )
+
+
+def _pythons(backend: Backend) -> list[str]:
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return [own] if backend == "bubblewrap" else [own, "/usr/local/bin/python3", "/usr/bin/python3"]
 
 
 async def _problem(box: Box) -> str:

@@ -1,8 +1,8 @@
 """Runs one program, watches it, and answers how it ended: a process for each run, forked by the warden.
 
-Invariants: no process of the program is left when the answer is sent, nor when this process is told to end; what
-the program writes is text in the answer and nothing else; an answer is about the program only if the sandbox
-has started it, which a byte says that is written before the program's first line runs.
+Invariants: no process of the program is left when the answer is sent, nor when this process is told to end;
+what the program writes is text in the answer and nothing else; an answer is about the program only if the
+sandbox has started it, which a byte says that is written before the program's first line runs.
 """
 
 import fcntl
@@ -31,11 +31,14 @@ SAMPLE_S = {"bubblewrap": 0.02, "limits": 0.05}
 """Between two looks at what a program uses; under `limits` a look reads the status of every process here."""
 CHUNK = 1 << 16
 FIRST_DESCRIPTOR = 32  # of copies, above all that a program is given
+MOST_SIGNAL = 64
 MOST_FILES = 128
 MARGIN = 256  # of tasks that this user may start meanwhile beside the program
 STARTED, CHANNEL, SECCOMP, INFO, FILES = 3, 4, 5, 6, 7
-SAID = {119: "memory", 118: "file", 117: "processes"}  # exit codes of inside/run.py
-BY_SIGNAL = {signal.SIGXCPU: "cpu", signal.SIGXFSZ: "file"}
+SAID = {
+    119: "memory", 118: "file", 117: "processes", -signal.SIGXCPU: "cpu", -signal.SIGXFSZ: "file",
+}  # fmt: skip
+"""Limits by exit codes, which are those of inside/run.py, and by signals of the kernel."""
 
 
 class Broken(Exception):
@@ -201,7 +204,7 @@ class Run:
     def _answer(self) -> dict[str, Any]:
         """Raises: Broken."""
         code = os.waitstatus_to_exitcode(self._status)
-        if self._is_boxed and code > 128:
+        if self._is_boxed and 128 < code <= 128 + MOST_SIGNAL:
             code = 128 - code  # bubblewrap tells a signal as a shell does
         if not self._has_started:
             said = self.stderr.decode(errors="replace").strip()[:500] or "(it said nothing)"
@@ -211,11 +214,7 @@ class Run:
             )
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = max(self._cpu_s, used.ru_utime + used.ru_stime)
-        limit = (
-            self._limit
-            or SAID.get(code, "")
-            or (BY_SIGNAL.get(signal.Signals(-code), "") if code < 0 else "")
-        )
+        limit = self._limit or SAID.get(code, "")
         if not limit and code == -signal.SIGKILL and cpu_s >= self._limits.cpu_s:
             limit = "cpu"
         if not limit and code and self._tasks >= self._limits.processes:

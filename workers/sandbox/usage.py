@@ -76,7 +76,7 @@ def proportional_mb(folder: int, processes: list[list[str]]) -> float:
 
 
 def waited_s(folder: int, processes: list[list[str]]) -> float:
-    """Seconds for which these could have run, and had no core to run on; 0 where the kernel does not count."""
+    """Seconds for which these could have run, and had no core to; 0 where the kernel does not count."""
     fields = [_read(folder, f"{status[0]}/schedstat").split() for status in processes]
     return sum(int(field[1]) for field in fields if len(field) == 3) / 1e9
 

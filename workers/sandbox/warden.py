@@ -1,8 +1,8 @@
 """The process that starts programs: it forks a supervisor for each, which is quicker than a new Python.
 
-`python -m workers.sandbox.warden DESCRIPTOR`, a socket to who asks. Invariants: it runs no program's code and holds no
-secret; when who asks closes the socket or ends, every program ends. A message is one byte, with descriptors:
-the request as a file, the socket for the answer, standard input, and perhaps a socket for the program.
+`python -m workers.sandbox.warden DESCRIPTOR`, a socket to who asks. Invariants: it runs no program's code and
+holds no secret; when who asks closes the socket or ends, every program ends. A message is one byte, with
+descriptors: the request as a file, the socket for the answer, standard input, and perhaps a socket for the program.
 """
 
 import json

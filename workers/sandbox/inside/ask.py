@@ -23,8 +23,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Object:
-    """An object of the program's process. It has no comparisons and no arithmetic: these would be the program's
-    own, which would then say what a test wants to hear."""
+    """An object of the program's process. It has no comparisons and no arithmetic: these would be the
+    program's own, which would then say what a test wants to hear."""
 
     def __init__(self, tests, reference):
         object.__setattr__(self, "_tests", tests)
@@ -133,13 +133,13 @@ def split(texts):
     statements = []
     for text in texts:
         body = ast.parse(text).body
-        checks = {
-            node.name for node in body if isinstance(node, FUNCTIONS[:2]) and _asserts(node, inside=True)
-        }
+        checks = {node.name for node in body if isinstance(node, FUNCTIONS[:2]) and _asserts(node)}
         called = {name for node in body if not isinstance(node, FUNCTIONS) for name in _called(node)}
         uncalled = sorted(name for name in checks - called if name.startswith(("test", "check")))
         for node in body:
-            is_test = not isinstance(node, FUNCTIONS) and (_asserts(node) or bool(_called(node) & checks))
+            is_test = not isinstance(node, FUNCTIONS) and (
+                _asserts(node) or not checks.isdisjoint(_called(node))
+            )
             statements.append((node, is_test))
         for name in uncalled:
             given = "candidate" if name == "check" else ""
@@ -147,10 +147,8 @@ def split(texts):
     return statements
 
 
-def _asserts(node, *, inside=False):
-    return any(isinstance(one, ast.Assert) for one in ast.walk(node)) and (
-        inside or not isinstance(node, FUNCTIONS)
-    )
+def _asserts(node):
+    return any(isinstance(one, ast.Assert) for one in ast.walk(node))
 
 
 def _called(node):
