@@ -38,10 +38,11 @@ CONTROLLER = {
 WORKERS = {
     "link": set(),
     "models": set(),
+    "sandbox": {"link"},
     "weights": {"link"},
     "engines": {"models"},
     "rollout": {"engines", "link", "weights"},
-    "reward": {"link"},
+    "reward": {"link", "sandbox"},
     "trainer": {"link", "models", "weights"},
     "simulated": set(),
     "host": {"link", "reward", "rollout", "trainer", "weights"},

@@ -28,9 +28,7 @@ async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.s
     if backend == "bubblewrap" and not shutil.which(bubblewrap.PROGRAM):
         reasons.append(f"`{bubblewrap.PROGRAM}` is not on the path. {bubblewrap.INSTALL_LINE}")
     else:
-        for python in (
-            [own] if backend == "bubblewrap" else [own, "/usr/local/bin/python3", "/usr/bin/python3"]
-        ):
+        for python in _pythons(backend):
             box = Box(backend, python=python, concurrency=concurrency)
             if not (problem := await _problem(box)):
                 return box
@@ -50,8 +48,8 @@ LIMITS_NEED = (
     "Where root starts programs, they run as another user, who must be able to read Python: one in /usr."
 )
 OTHERWISE = (
-    "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but see "
-    "the network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
+    "Without it, `{key}: limits` has to be written by hand: programs are then limited in what they use, but "
+    "see the network and the files of this machine, and may forge their rewards (docs/sandbox.md)."
 )
 
 

@@ -11,7 +11,8 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 REFUSED = {
     "add_key": (248, 217), "bpf": (321, 280), "clone3": (435, 435), "fanotify_init": (300, 262),
-    "fsmount": (432, 432), "fsopen": (430, 430), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "fsmount": (432, 432), "fsopen": (430, 430), "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425), "kcmp": (312, 272), "keyctl": (250, 219), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "mount": (165, 40), "mount_setattr": (442, 442), "move_mount": (429, 429),
     "mq_open": (240, 180), "msgget": (68, 186), "open_by_handle_at": (304, 265), "open_tree": (428, 428),

@@ -2,7 +2,8 @@
 
 `python -m workers.sandbox.warden DESCRIPTOR`, a socket to who asks. Invariants: it runs no program's code and
 holds no secret; when who asks closes the socket or ends, every program ends. A message is one byte, with
-descriptors: the request as a file, the socket for the answer, standard input, and perhaps a socket for the program.
+descriptors: the request as a file, the socket for the answer, standard input, and perhaps a socket for the
+program.
 """
 
 import json

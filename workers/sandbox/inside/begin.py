@@ -1,7 +1,8 @@
 """Gives up what the sandbox needed to start, and says that it has started; then the script runs.
 
 `python begin.py SCRIPT`, with `SCRIPT.py` and `orders.json` beside it, and descriptor 3 to the supervisor.
-Invariant: nothing that a model wrote has run before the byte is written there, so that only a sandbox that works can write it.
+Invariant: nothing that a model wrote has run before the byte is written there, so that
+only a sandbox that works can write it.
 """
 
 import builtins
