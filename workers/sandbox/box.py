@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from workers.sandbox import bubblewrap, seccomp
-from workers.sandbox.job import Backend, Job, Outcome, SandboxBroken, outcome_of
+from workers.sandbox.job import Backend, Job, ProgramOutcome, SandboxBroken, outcome_of
 
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).resolve().parent / "inside"
@@ -62,12 +62,14 @@ class Box:
     ) -> None:
         await self.close()
 
-    async def run(self, job: Job, *, is_alone: bool = False) -> Outcome:
+    async def run(self, job: Job, *, is_alone: bool = False) -> ProgramOutcome:
         """Run a program when there is room, or when no other one of this box runs. Raises: SandboxBroken."""
         async with self._room(is_alone):
             return await self._run(job, None)
 
-    async def run_pair(self, leader: Job, other: Job, *, is_alone: bool = False) -> tuple[Outcome, Outcome]:
+    async def run_pair(
+        self, leader: Job, other: Job, *, is_alone: bool = False
+    ) -> tuple[ProgramOutcome, ProgramOutcome]:
         """Run two programs, each in a sandbox of its own, which talk over descriptor 4: what one writes there
         the other reads. When the leader has ended, the other is ended. Raises: SandboxBroken."""
         ends = socket.socketpair()
@@ -103,7 +105,7 @@ class Box:
 
     async def _run(
         self, job: Job, channel: socket.socket | None, stop: asyncio.Event | None = None
-    ) -> Outcome:
+    ) -> ProgramOutcome:
         mine, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=mine)

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from workers.sandbox.job import Limits
+from workers.sandbox.job import ProgramLimits
 
 PROGRAM = "bwrap"
 INSTALL_LINE = (
@@ -25,8 +25,8 @@ LOCAL_COUNT = (5, 14)
 
 
 def command(
-    program: str, limits: Limits, *, visible: Sequence[str], files: Sequence[tuple[str, int]], seccomp: int,
-    info: int,
+    program: str, limits: ProgramLimits, *, visible: Sequence[str], files: Sequence[tuple[str, int]],
+    seccomp: int, info: int,
 ) -> list[str]:  # fmt: skip
     """The arguments in front of those of the program.
 

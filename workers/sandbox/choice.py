@@ -11,11 +11,11 @@ from typing import Literal
 from protocol.errors import ConfigError
 from workers.sandbox import bubblewrap
 from workers.sandbox.box import Box
-from workers.sandbox.job import Backend, Job, Limits, SandboxBroken
+from workers.sandbox.job import Backend, Job, ProgramLimits, SandboxBroken
 
 Choice = Literal["auto", "bubblewrap", "limits"]
 PROBE = "import decimal, json, random\nprint('it works')"
-PROBE_LIMITS = Limits(cpu_s=20, wall_s=60)
+PROBE_LIMITS = ProgramLimits(cpu_s=20, wall_s=60)
 
 
 async def open_box(choice: Choice, *, concurrency: int = 0, key: str = "reward.sandbox") -> Box:

@@ -16,7 +16,7 @@ class SandboxBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ProgramLimits:
     """What one program may use."""
 
     cpu_s: float = 10.0
@@ -41,11 +41,11 @@ class Job:
     orders: Mapping[str, Any]
     """What the file is told, as JSON; nothing that a program must not know."""
     stdin: bytes = b""
-    limits: Limits = field(default_factory=Limits)
+    limits: ProgramLimits = field(default_factory=ProgramLimits)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """How a program ended."""
 
     code: int
@@ -74,13 +74,13 @@ class Outcome:
         return f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
 
 
-def outcome_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> Outcome:
+def outcome_of(header: Mapping[str, Any], stdout: bytes, stderr: bytes) -> ProgramOutcome:
     """The answer of a supervisor. Raises: SandboxBroken if it says that, or is no answer."""
     if "broken" in header:
         raise SandboxBroken(str(header["broken"]))
     if header.get("limit") not in get_args(Limit):
         raise SandboxBroken(f"The sandbox answered {header!r:.200}, which is no outcome.")
-    return Outcome(
+    return ProgramOutcome(
         int(header["code"]), header["limit"], stdout, stderr,
         float(header["cpu_s"]), float(header["wall_s"]), float(header["peak_mb"]), float(header["waited_s"]),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any
 from workers.link.descendants import adopt_orphans
 from workers.link.parent import die_with_parent
 from workers.sandbox import bubblewrap
-from workers.sandbox.job import Limits
+from workers.sandbox.job import ProgramLimits
 from workers.sandbox.usage import all_in, below, proportional_mb, tasks_of, usage_of, waited_s
 from workers.sandbox.users import claim_user, gain_no_privileges
 
@@ -38,7 +38,7 @@ STARTED, CHANNEL, SECCOMP, INFO, FILES = 3, 4, 5, 6, 7
 SAID = {
     119: "memory", 118: "file", 117: "processes", -signal.SIGXCPU: "cpu", -signal.SIGXFSZ: "file",
 }  # fmt: skip
-"""Limits by exit codes, which are those of inside/run.py, and by signals of the kernel."""
+"""ProgramLimits by exit codes, which are those of inside/run.py, and by signals of the kernel."""
 
 
 class Broken(Exception):
@@ -68,7 +68,7 @@ class Run:
     def __init__(self, request: dict[str, Any], stdin: int, channel: int) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
         self._request, self._stdin, self._channel = request, stdin, channel
-        self._limits = Limits(**request["limits"])
+        self._limits = ProgramLimits(**request["limits"])
         self._is_boxed = request["backend"] == "bubblewrap"
         self._folder = ""
         self._user, self._claim = claim_user()

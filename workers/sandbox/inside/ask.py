@@ -13,10 +13,12 @@ import os
 import sys
 import types
 
-sys.path.insert(0, folder)  # noqa: F821  # begin.py gives it
 from peer import Gone, Peer, Raised
 
-sys.path.pop(0)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 SHORT = {"np": "numpy", "pd": "pandas"}
 GONE = "The program ended, or was ended."
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -74,7 +76,7 @@ class Tests:
         self.encode = self._peer.encode
         self.calls = 0
 
-    def ask(self, *request):
+    def ask(self, *request) -> "Any":
         """Raises: Gone, and what the program raised, as Python's own exception of that name."""
         self.calls += 1
         try:
@@ -216,7 +218,8 @@ def run_statements(texts, setup, entry, say):
 def run_calls(function, calls, tolerance, say):
     """Each call with its arguments and what it must return is a test."""
     say(count=len(calls))
-    tests, target, broken = Tests(), None, ""
+    tests, broken = Tests(), ""
+    target: Any = None
     try:
         defined = tests.ask("load", 0)
         if function not in defined and "Solution" in defined:
@@ -266,6 +269,3 @@ def main(orders):
     else:
         run_calls(orders["function"], orders["calls"], orders["tolerance"], say)
     os._exit(0)
-
-
-main(orders)  # noqa: F821  # begin.py gives it

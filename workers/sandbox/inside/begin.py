@@ -6,6 +6,7 @@ only a sandbox that works can write it.
 """
 
 import builtins
+import importlib
 import json
 import os
 import resource
@@ -16,7 +17,7 @@ STARTED = 3
 
 
 def begin():
-    """Never returns: the script ends the process."""
+    """Returns when the script does."""
     script, folder = sys.argv[1], os.path.dirname(os.path.abspath(__file__))
     with open(f"{folder}/orders.json", encoding="utf-8") as file:
         orders = json.load(file)
@@ -33,10 +34,10 @@ def begin():
             resource.setrlimit(getattr(resource, name), (most, most + margin))
     os.write(STARTED, b"+")
     os.close(STARTED)
-    path = f"{folder}/{script}.py"
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec")
-    exec(code, {"__name__": "__main__", "__file__": path, "orders": orders, "folder": folder})
+    sys.path.insert(0, folder)
+    main = importlib.import_module(script).main
+    sys.path.pop(0)
+    main(orders)
 
 
 begin()

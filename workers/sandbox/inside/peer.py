@@ -8,8 +8,11 @@ import json
 import os
 import socket
 import struct
-from decimal import Decimal
-from fractions import Fraction
+import sys
+
+TYPE_CHECKING = False  # the real one is in a module that takes longer to import than a program to run
+if TYPE_CHECKING:
+    from typing import Any
 
 CHANNEL = 4
 MOST_BYTES = 1 << 26
@@ -35,7 +38,7 @@ class Peer:
         self._socket = socket.socket(fileno=CHANNEL)
         self._perform, self._hand, self._take = perform, hand, take
 
-    def ask(self, *request):
+    def ask(self, *request) -> "Any":
         """What the other end answers, as JSON; what it asks meanwhile is answered. Raises: Gone, Raised."""
         self._send(request)
         while True:
@@ -51,7 +54,7 @@ class Peer:
         while True:
             self._send(self._perform(self._receive()))
 
-    def encode(self, value):
+    def encode(self, value: "Any") -> "Any":
         """Plain data as JSON. Raises: what `hand` raises; RecursionError."""
         kind = type(value)
         if value is None or kind in (bool, str, float):
@@ -64,16 +67,18 @@ class Peer:
                 return items if base is list else {name: items}
         if isinstance(value, dict):
             return {"dict": [[self.encode(key), self.encode(item)] for key, item in value.items()]}
-        for base in (bool, int, float, str):
-            if isinstance(value, base) and kind.__module__ != "enum":
-                return self.encode(base(value)) if base is not str else str.__str__(value)
+        if isinstance(value, str):
+            return str.__str__(value)
+        for base in (int, float):
+            if isinstance(value, base):
+                return self.encode(base(value))
         if isinstance(value, bytes | bytearray):
             return {kind.__name__ if kind is bytearray else "bytes": bytes(value).hex()}
         if kind is complex:
             return {"complex": [value.real, value.imag]}
-        if kind is Decimal:
+        if _is(value, "decimal", "Decimal"):
             return {"decimal": str(value)}
-        if kind is Fraction:
+        if _is(value, "fractions", "Fraction"):
             return {"fraction": [self.encode(value.numerator), self.encode(value.denominator)]}
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             if getattr(value, "ndim", 0) == 0:
@@ -81,7 +86,7 @@ class Peer:
             return {"array": [str(value.dtype), self.encode(value.tolist())]}
         return self._hand(value)
 
-    def decode(self, data):
+    def decode(self, data) -> "Any":
         """The value of JSON that `encode` made. Raises: ValueError if it is none."""
         if isinstance(data, list):
             return [self.decode(item) for item in data]
@@ -102,8 +107,12 @@ class Peer:
         if kind == "complex":
             return complex(*value)
         if kind == "decimal":
+            from decimal import Decimal
+
             return Decimal(value)
         if kind == "fraction":
+            from fractions import Fraction
+
             return Fraction(self.decode(value[0]), self.decode(value[1]))
         if kind == "array":
             return _array(value[0], self.decode(value[1]))
@@ -140,6 +149,11 @@ class Peer:
                 raise Gone
             data += more
         return bytes(data)
+
+
+def _is(value, module, name):
+    """Whether it is of a class that may not be imported here."""
+    return module in sys.modules and type(value) is getattr(sys.modules[module], name)
 
 
 def _array(dtype, items):

@@ -13,18 +13,15 @@ CODES = {
 }
 
 
-def run(source):
+def main(orders):
     """Never returns if the program ends the process."""
     module = types.ModuleType("__main__")
     module.__file__ = "program.py"
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     try:
-        exec(compile(source, "program.py", "exec"), module.__dict__)
+        exec(compile(orders["source"], "program.py", "exec"), module.__dict__)
     except (MemoryError, OSError) as error:
-        code = MEMORY if isinstance(error, MemoryError) else CODES.get(error.errno, 1)
+        code = MEMORY if isinstance(error, MemoryError) else CODES.get(error.errno or 0, 1)
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(code)
-
-
-run(orders["source"])  # noqa: F821  # begin.py gives it

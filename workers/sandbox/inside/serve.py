@@ -8,10 +8,12 @@ import sys
 import traceback
 import types
 
-sys.path.insert(0, folder)  # noqa: F821  # begin.py gives it
 from peer import Gone, Peer, Raised
 
-sys.path.pop(0)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 MUTABLE = (list, dict, set, bytearray)
 
 
@@ -87,11 +89,11 @@ class Program:
     def _do_truth(self, target):
         return bool(self._peer.decode(target))
 
-    def _hand(self, value):
+    def _hand(self, value) -> "Any":
         self._objects.append(value)
         return {"object": len(self._objects) - 1}
 
-    def _take(self, kind, number):
+    def _take(self, kind, number) -> "Any":
         if kind == "object":
             return self._objects[number]
         if kind != "function":
@@ -105,4 +107,6 @@ class Program:
         return call
 
 
-Program(orders["source"]).serve()  # noqa: F821  # begin.py gives it
+def main(orders):
+    """Never returns."""
+    Program(orders["source"]).serve()
