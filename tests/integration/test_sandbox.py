@@ -1,0 +1,270 @@
+"""Programs in the real sandboxes: what ends them, what they cannot reach, and that none is left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ConfigError
+from workers.sandbox.box import Box
+from workers.sandbox.choice import open_box
+from workers.sandbox.job import Job, ProgramLimits, ProgramOutcome, SandboxBroken
+
+SMALL = {"cpu_s": 30.0, "wall_s": 60.0, "memory_mb": 256, "processes": 8, "output_bytes": 65536, "file_mb": 1}
+SLEEPER = "import os; os.execv('/bin/sleep', [{token!r}, '1000'])"
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+async def box(request: pytest.FixtureRequest):
+    try:
+        made = await open_box(request.param)
+    except ConfigError as error:
+        pytest.skip(f"The sandbox cannot be had on this machine: {error}")
+    async with made:
+        yield made
+
+
+@pytest.fixture
+async def bubblewrap():
+    try:
+        made = await open_box("bubblewrap")
+    except ConfigError as error:
+        pytest.skip(f"The sandbox cannot be had on this machine: {error}")
+    async with made:
+        yield made
+
+
+async def ended(box: Box, source: str, *, stdin: bytes = b"", **limits) -> ProgramOutcome:
+    return await box.run(Job("run", {"source": source}, stdin, ProgramLimits(**SMALL | limits)))
+
+
+def with_words(words: str) -> list[int]:
+    """Processes of this machine whose command line has these."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if words.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+async def end_of(process: int) -> None:
+    descriptor = os.pidfd_open(process)
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_reader(descriptor, over.set)
+    try:
+        await over.wait()
+    finally:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def begun(token: str) -> int:
+    """The process of a sleeper, when it sleeps."""
+    while not (found := with_words(token)):
+        await asyncio.to_thread(os.sched_yield)
+    return found[0]
+
+
+ENDINGS = {
+    "loop": ("while True: pass", {"cpu_s": 0.3}, "cpu"),
+    "loop in children": ("import os\nos.fork(); os.fork()\nwhile True: pass", {"cpu_s": 0.3}, "cpu"),
+    "sleep": ("import time; time.sleep(1000)", {"wall_s": 0.5}, "wall"),
+    "ten gigabytes": ("x = bytearray(10 << 30)", {}, "memory"),
+    "many small": ("x = []\nwhile True: x.append(bytes(1 << 16))", {}, "memory"),
+    "memory of several": (
+        "import os, time\nfor i in range(4):\n  if not os.fork(): break\nx = bytearray(100 << 20)\ntime.sleep(99)",
+        {}, "memory",
+    ),
+    "fork bomb": ("import os\nwhile True: os.fork()", {}, "processes"),
+    "threads": ("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=[99]).start()", {},
+        "processes"),
+    "output": ("while True: print('x' * 4096)", {}, "output"),
+    "errors": ("import sys\nwhile True: sys.stderr.write('x' * 4096)", {}, "output"),
+    "file": ("open('f', 'wb').write(bytes(5 << 20))", {}, "file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_a_limit_ends_a_program_and_says_its_name(box, name):
+    source, limits, expected = ENDINGS[name]
+    outcome = await ended(box, source, **limits)
+    if name == "threads" and box.backend == "limits" and os.geteuid() != 0:
+        assert outcome.limit in ("processes", "memory")
+    else:
+        assert outcome.limit == expected, outcome
+    assert not outcome.ended_well
+    assert not with_words("begin.py"), "something of the program was left"
+
+
+async def test_a_fork_bomb_that_ignores_refusals_ends_with_its_time(box):
+    source = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+    outcome = await ended(box, source, cpu_s=1.0, wall_s=3.0)
+    assert outcome.limit in ("cpu", "wall", "processes")
+    assert not with_words("begin.py")
+
+
+async def test_the_outcome_says_how_a_program_ended(box):
+    assert (await ended(box, "print(input()[::-1])", stdin=b"abc\n")).stdout == b"cba\n"
+    assert (await ended(box, "raise SystemExit(7)")).code == 7
+    assert (await ended(box, "import os; os.kill(os.getpid(), 15)")).code == -signal.SIGTERM
+    assert (await ended(box, "import os; os._exit(250)")).code == 250
+    outcome = await ended(box, "1 / 0")
+    assert (outcome.code, outcome.limit) == (1, "")
+    assert b"ZeroDivisionError" in outcome.stderr
+
+
+async def test_what_a_program_has_started_ends_with_it(box):
+    token = f"left-{uuid.uuid4().hex}"
+    source = (
+        "import os, sys\n"
+        "if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n"
+        f"    os.execv('/bin/sleep', [{token!r}, '1000'])\n  os._exit(0)\n"
+        "os.wait()"
+    )
+    assert (await ended(box, source)).code == 0
+    assert not with_words(token)
+
+
+async def test_a_program_that_nobody_waits_for_is_ended(box):
+    token = f"cancelled-{uuid.uuid4().hex}"
+    task = asyncio.create_task(ended(box, SLEEPER.format(token=token)))
+    over = asyncio.create_task(end_of(await begun(token)))
+    task.cancel()
+    await asyncio.wait_for(over, 30)
+    assert task.cancelled() or isinstance(await asyncio.gather(task, return_exceptions=True), list)
+
+
+async def test_a_killed_watcher_is_no_verdict_and_leaves_nothing(box):
+    token = f"unwatched-{uuid.uuid4().hex}"
+    task = asyncio.create_task(ended(box, SLEEPER.format(token=token)))
+    over = asyncio.create_task(end_of(await begun(token)))
+    assert box._warden is not None
+    box._warden.kill()
+    with pytest.raises(SandboxBroken, match="was killed"):
+        await task
+    await asyncio.wait_for(over, 30)
+    assert (await ended(box, "print(1)")).stdout == b"1\n", "the next program has a watcher again"
+
+
+async def test_programs_end_with_who_asked_for_them(box):
+    token = f"orphan-{uuid.uuid4().hex}"
+    script = (
+        "import asyncio\nfrom workers.sandbox.choice import open_box\nfrom workers.sandbox.job import Job\n"
+        "async def main():\n"
+        f"  box = await open_box({box.backend!r})\n"
+        f"  await box.run(Job('run', {{'source': {SLEEPER.format(token=token)!r}}}))\n"
+        "asyncio.run(main())"
+    )
+    asker = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    others = {asker.pid}
+    try:
+        processes = [process for process in [await begun_in_sandbox(token, others)] if process]
+        over = asyncio.create_task(end_of(processes[0]))
+        await asyncio.to_thread(os.sched_yield)
+        asker.kill()
+        await asyncio.wait_for(over, 30)
+    finally:
+        asker.kill()
+        asker.wait()
+
+
+async def begun_in_sandbox(token: str, others: set[int]) -> int:
+    while not (found := [process for process in with_words(token) if process not in others]):
+        await asyncio.to_thread(os.sched_yield)
+    return found[0]
+
+
+ESCAPES = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+done = []
+def attempt(name, what):
+    try:
+        if what() not in (None, False, -1):
+            done.append(name)
+    except Exception:
+        pass
+def read(path): return lambda: open(path, 'rb').read(1)
+def write(path): return lambda: open(path, 'w').write('x')
+for path in {hidden!r}: attempt('read ' + path, read(path))
+for path in ('/x', '/box/begin.py', '/usr/x', '/etc/x', '/dev/x', '/proc/sys/kernel/hostname', '/sys/x'):
+    attempt('write ' + path, write(path))
+for family in (socket.AF_INET, socket.AF_INET6):
+    attempt('network', lambda: socket.socket(family).connect_ex(({address!r}, {port})) == 0)
+for family in (16, 17, 38, 40): attempt(f'family {{family}}', lambda: socket.socket(family, socket.SOCK_RAW))
+attempt('root', lambda: os.setuid(0) or os.getuid() == 0)
+attempt('unshare', lambda: libc.unshare(0x10000000) == 0)
+attempt('mount', lambda: libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None) == 0)
+attempt('memfd', lambda: libc.memfd_create(b'x', 0) >= 0)
+attempt('shared memory', lambda: libc.shmget(0, 1 << 20, 0o1600) >= 0)
+attempt('ptrace', lambda: libc.ptrace(16, 1, 0, 0) == 0)
+attempt('kill', lambda: os.kill(1, 9) or True)
+attempt('capabilities', lambda: int(open('/proc/self/status').read().split('CapEff:')[1].split()[0], 16) != 0)
+attempt('processes', lambda: any(int(p) > 64 for p in os.listdir('/proc') if p.isdigit()))
+attempt('raise a limit', lambda: __import__('resource').setrlimit(9, (-1, -1)) or True)
+attempt('environment', lambda: 'STALEFLOW_SECRET' in os.environ or b'SECRET' in open('/proc/1/environ', 'rb').read())
+print(done)
+"""
+
+
+async def test_no_attempt_to_leave_bubblewrap_succeeds(bubblewrap, tmp_path, monkeypatch):
+    monkeypatch.setenv("STALEFLOW_SECRET", "key")
+    secret = tmp_path / "server.key"
+    secret.write_text("secret")
+    secret.chmod(0o644)
+    hidden = [str(secret), "/etc/passwd", "/etc/shadow", str(Path(__file__)), "/var/log/dpkg.log", "/proc/1/mem"]
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    address, port = server.sockets[0].getsockname()[:2]
+    async with server:
+        source = ESCAPES.format(hidden=hidden, address=address, port=port)
+        outcome = await ended(bubblewrap, source)
+    assert outcome.stdout.decode().strip() == "[]", outcome
+
+
+async def test_a_program_that_fills_all_that_it_can_write_fills_only_its_folder(bubblewrap):
+    source = (
+        "import os\nsize = 0\n"
+        "for folder in ('/', '/tmp', '/dev', '/dev/shm', '/box', '/proc', '/usr', '/var/tmp', '/run'):\n"
+        "  try:\n"
+        "    for number in range(64):\n"
+        "      size += open(f'{folder}/f{number}', 'wb', buffering=0).write(bytes(1 << 19))\n"
+        "  except OSError: pass\n"
+        "print(size)"
+    )
+    outcome = await ended(bubblewrap, source)
+    assert 0 < int(outcome.stdout) <= SMALL["file_mb"] << 20, outcome
+
+
+async def test_bubblewrap_that_disappears_is_no_verdict(bubblewrap, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxBroken, match="apt-get install bubblewrap"):
+        await ended(bubblewrap, "print(1)")
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(SandboxBroken, match=r"before it had started the program, and said: No permissions"):
+        await ended(bubblewrap, "print(1)")
+
+
+async def test_auto_never_means_limits(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"(?s)apt-get install bubblewrap.*limits` has to be written by hand"):
+        await open_box("auto")
+
+
+async def test_who_runs_alone_waits_for_the_others_and_they_for_it(bubblewrap):
+    source = "import time; print(time.monotonic()); time.sleep(0.05); print(time.monotonic())"
+    job = Job("run", {"source": source})
+    outcomes = await asyncio.gather(
+        bubblewrap.run(job), bubblewrap.run(job), bubblewrap.run(job, is_alone=True), bubblewrap.run(job)
+    )
+    spans = [[float(line) for line in outcome.stdout.split()] for outcome in outcomes]
+    alone = spans.pop(2)
+    assert all(end < alone[0] or begin > alone[1] for begin, end in spans)
