@@ -17,6 +17,8 @@ from protocol.section import Section
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 TAKEN = ("mean", "std", "first_steps", "last_steps")
 """Metrics `reward/...` that every run has: no reward has such a name."""
+Sandbox = Literal["auto", "bubblewrap", "limits"]
+"""What programs that a model wrote run in."""
 Value = str | int | float | bool
 
 
@@ -98,6 +100,38 @@ class ExactReward(NamedReward):
     """Take upper and lower case as the same."""
 
 
+class CodeReward(NamedReward):
+    """Whether the program in a response passes the tests of its row; it runs in `reward.sandbox`."""
+
+    kind: Literal["code"] = "code"
+    tests: str = ""
+    """Column of the tests. Empty: the first of those of docs/sandbox.md that a row has."""
+    credit: Literal["all", "fraction"] = "all"
+    """`all`: 1 if every test is passed, else 0; `fraction`: the share of tests that are passed."""
+    max_tests: int = Field(default=0, ge=0)
+    """Only the first so many tests of a row count; 0: all."""
+    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Within which numbers are equal, relative and absolute, in what a program prints or a function returns.
+    Asserts compare as they say."""
+    cpu_s: float = Field(default=10.0, gt=0)
+    """Seconds of CPU of a program: for each input, or for all asserts together."""
+    wall_s: float = Field(default=30.0, gt=0)
+    """Seconds by the clock, likewise. A program that waited for a core most of them is run again, alone."""
+    total_s: float = Field(default=60.0, gt=0)
+    """Seconds for all inputs of a response together; the tests behind them count as failed."""
+    memory_mb: int = Field(default=1024, ge=64)
+    """Memory of a program with all its processes."""
+    processes: int = Field(default=32, ge=1)
+    """Processes and threads of a program side by side."""
+    output_kb: int = Field(default=4096, ge=1)
+    """What a program may print."""
+    file_mb: int = Field(default=16, ge=1)
+    """What a program may write into its folder."""
+    timeout_s: float | None = Field(default=900.0, gt=0)
+    """Seconds for one group. A backstop that the limits above keep from being reached: a group that reaches it
+    fails."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardKind:
     """How a named reward is computed."""
@@ -114,6 +148,8 @@ class RewardKind:
     (RLIMIT_CPU); None: its group fails."""
     processes: int | None = None
     """Processes of a worker; None: `reward.processes`."""
+    concurrency: int | None = None
+    """Responses in flight in a process, of whole groups; None: `reward.concurrency`."""
 
 
 KINDS: dict[str, RewardKind] = {
@@ -121,6 +157,7 @@ KINDS: dict[str, RewardKind] = {
     "exact": RewardKind(
         ExactReward, "workers.reward.kinds.exact", columns=lambda options: (options.answer,)
     ),
+    "code": RewardKind(CodeReward, "workers.reward.kinds.code", concurrency=1),
 }  # fmt: skip
 """Every kind of reward."""
 

@@ -83,8 +83,11 @@ ENDINGS = {
         {}, "memory",
     ),
     "fork bomb": ("import os\nwhile True: os.fork()", {}, "processes"),
-    "threads": ("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=[99]).start()", {},
-        "processes"),
+    "threads": (
+        "import threading, time\n"
+        "while True: threading.Thread(target=time.sleep, args=[99], daemon=True).start()",
+        {}, "processes",
+    ),
     "output": ("while True: print('x' * 4096)", {}, "output"),
     "errors": ("import sys\nwhile True: sys.stderr.write('x' * 4096)", {}, "output"),
     "file": ("open('f', 'wb').write(bytes(5 << 20))", {}, "file"),

@@ -12,8 +12,8 @@ import signal
 from contextlib import suppress
 from types import FrameType
 
-from workers.link.parent import die_with_parent
 from workers.link.descendants import adopt_orphans, kill_and_reap
+from workers.link.parent import die_with_parent
 
 
 def main() -> None:

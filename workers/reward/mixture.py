@@ -102,7 +102,7 @@ def _make_pool(
     kind = KINDS[reward.kind]
     return RewardPool(
         reward, place=place,
-        processes=kind.processes or settings.processes, concurrency=settings.concurrency,
+        processes=kind.processes or settings.processes, concurrency=kind.concurrency or settings.concurrency,
         timeout_s=reward.timeout_s or settings.timeout_s, limit_key=_limit_key(reward),
         out_of_cpu=kind.out_of_cpu, import_paths=import_paths, field=field,
     )  # fmt: skip

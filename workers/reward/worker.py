@@ -51,7 +51,7 @@ class RewardWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._tokenizing = asyncio.Lock()
-        place = Place(settings.run_dir, settings.reward.device)
+        place = Place(settings.run_dir, settings.reward.device, settings.reward.sandbox)
         try:
             self._mixture = self._evaluated = self._mix(settings.reward.entries, place)
             other = settings.evaluation_function

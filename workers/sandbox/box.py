@@ -40,6 +40,7 @@ class Box:
         """`python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has
         cores."""
         self.backend: Backend = backend
+        self.python = python
         self.concurrency = concurrency or len(os.sched_getaffinity(0))
         self._free = asyncio.Semaphore(self.concurrency)
         self._alone = asyncio.Lock()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.errors import ConfigError
-from protocol.rewards.kinds import KINDS, NamedReward, find
+from protocol.rewards.kinds import KINDS, NamedReward, Sandbox, find
 
 
 class Unscorable(Exception):
@@ -22,6 +22,7 @@ class Place:
 
     run_dir: str
     device: str = "auto"
+    sandbox: Sandbox = "auto"
 
 
 def make(options: NamedReward, place: Place) -> Any:

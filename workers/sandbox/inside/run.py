@@ -2,6 +2,7 @@
 
 import errno
 import sys
+import traceback
 import types
 
 MEMORY, FILE, PROCESSES = 119, 118, 117  # exit codes, as SAID in supervisor.py
@@ -21,7 +22,12 @@ def main(orders):
     sys.argv = ["program.py"]
     try:
         exec(compile(orders["source"], "program.py", "exec"), module.__dict__)
-    except (MemoryError, OSError) as error:
-        code = MEMORY if isinstance(error, MemoryError) else CODES.get(error.errno or 0, 1)
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    except (MemoryError, OSError, RuntimeError) as error:
+        code = CODES.get(getattr(error, "errno", None) or 0, 1)
+        if isinstance(error, MemoryError):
+            code = MEMORY
+        elif "can't start new thread" in str(error):
+            code = PROCESSES
+        traceback.print_exception(error)
+        sys.stderr.flush()
         sys.exit(code)
