@@ -127,8 +127,8 @@ class RewardSettings(Section):
     """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
     sandbox: Sandbox = "auto"
     """What programs that a model wrote run in (docs/sandbox.md). `bubblewrap`: no network, no files of this
-    machine, no process but their own; `auto` is that, or refuses. `limits` is weaker, programs there may forge
-    their rewards: it has to be written by hand.
+    machine, no process but their own; `auto` is that, or refuses. `limits` is weaker, programs there may
+    forge their rewards: it has to be written by hand.
     """
     retries: int = Field(default=2, ge=0)
     """Times that a failed group is scored again before its prompt is set aside and replaced by a

@@ -128,8 +128,8 @@ class CodeReward(NamedReward):
     file_mb: int = Field(default=16, ge=1)
     """What a program may write into its folder."""
     timeout_s: float | None = Field(default=900.0, gt=0)
-    """Seconds for one group. A backstop that the limits above keep from being reached: a group that reaches it
-    fails."""
+    """Seconds for one group. A backstop that the limits above keep from being reached: a group that reaches
+    it fails."""
 
 
 @dataclass(frozen=True, slots=True)

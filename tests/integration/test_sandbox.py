@@ -222,7 +222,14 @@ async def test_no_attempt_to_leave_bubblewrap_succeeds(bubblewrap, tmp_path, mon
     secret = tmp_path / "server.key"
     secret.write_text("secret")
     secret.chmod(0o644)
-    hidden = [str(secret), "/etc/passwd", "/etc/shadow", str(Path(__file__)), "/var/log/dpkg.log", "/proc/1/mem"]
+    hidden = [
+        str(secret),
+        "/etc/passwd",
+        "/etc/shadow",
+        str(Path(__file__)),
+        "/var/log/dpkg.log",
+        "/proc/1/mem",
+    ]
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     address, port = server.sockets[0].getsockname()[:2]
     async with server:
@@ -237,7 +244,8 @@ async def test_a_program_that_fills_all_that_it_can_write_fills_only_its_folder(
         "for folder in ('/', '/tmp', '/dev', '/dev/shm', '/box', '/proc', '/usr', '/var/tmp', '/run'):\n"
         "  try:\n"
         "    for number in range(64):\n"
-        "      size += open(f'{folder}/f{number}', 'wb', buffering=0).write(bytes(1 << 19))\n"
+        "      name = f'{folder}/{folder[-3:].strip(\"/\")}{number}'\n"
+        "      size += open(name, 'wb', buffering=0).write(bytes(1 << 19))\n"
         "  except OSError: pass\n"
         "print(size)"
     )
@@ -258,7 +266,9 @@ async def test_bubblewrap_that_disappears_is_no_verdict(bubblewrap, monkeypatch,
 
 async def test_auto_never_means_limits(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"(?s)apt-get install bubblewrap.*limits` has to be written by hand"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)apt-get install bubblewrap.*limits` has to be written by hand"
+    ):
         await open_box("auto")
 
 

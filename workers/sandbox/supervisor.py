@@ -140,7 +140,10 @@ class Run:
             return False
         data = os.read(descriptor, CHUNK)
         if name == "signal":
-            self._is_cancelled = self._is_cancelled or signal.SIGTERM in data
+            if signal.SIGTERM in data:
+                raise Broken(
+                    "The process that starts programs in the sandbox was killed. Nothing was scored."
+                )
         elif name == "started" and data:
             self._has_started = True
         elif name == "info":

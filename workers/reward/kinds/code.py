@@ -1,8 +1,9 @@
-"""The reward `code`: the share of a row's tests that the program in a response passes, or whether it passes all.
+"""The reward `code`: the share of a row's tests that the program in a response passes, or whether it passes
+all.
 
-Invariants: the program runs in a sandbox and nothing that it writes is a verdict: outputs are compared here, and
-asserts run in another sandbox; a sandbox that does not work is Unscorable, never a reward; what a program does
-within its limits, or by passing them, is scored.
+Invariants: the program runs in a sandbox and nothing that it writes is a verdict: outputs are compared here,
+and asserts run in another sandbox; a sandbox that does not work is Unscorable, never a reward; what a program
+does within its limits, or by passing them, is scored.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.rewards.kinds import CodeReward
-from workers.reward.kinds.code_rows import Asserts, Calls, Pairs, RowTests, tests_of
+from workers.reward.kinds.code_rows import Asserts, Calls, Pairs, RowTests, read_tests
 from workers.reward.kinds.code_text import is_output, program_in
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.sandbox.box import Box
@@ -26,7 +27,7 @@ MOST_LATE = 2
 """Tests of a program that may end by a limit of time; the others are not run, and count as failed."""
 
 QUEUE_SHARE = 0.5
-"""Of its wall limit, which a program waited for a core: it is run again, alone, since others may be to blame."""
+"""Of its time, which a program waited for a core before its wall limit: it is run again, alone."""
 Run = Callable[[bool], Awaitable[ProgramOutcome]]
 
 
@@ -55,7 +56,7 @@ def make(options: CodeReward, place: Place) -> Callable[..., Awaitable[float]]:
     box = Box("limits" if choice == "limits" else "bubblewrap", python=python)
 
     async def score(completion: str, **columns: Any) -> float:
-        tests = tests_of(columns, options.tests)
+        tests = read_tests(columns, options.tests)
         source = program_in(completion)
         if source is None or not source.strip() or len(source) > MOST_SOURCE_CHARS:
             return 0.0

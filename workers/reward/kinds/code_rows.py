@@ -50,7 +50,7 @@ class Calls:
 RowTests = Pairs | Asserts | Calls
 
 
-def tests_of(row: Mapping[str, Any], column: str = "") -> RowTests:
+def read_tests(row: Mapping[str, Any], column: str = "") -> RowTests:
     """The tests of a row, in a column or where they are usual. Raises: Unscorable."""
     for name in [column] if column else COLUMNS:
         value = find(row, name)
@@ -69,8 +69,8 @@ def tests_of(row: Mapping[str, Any], column: str = "") -> RowTests:
 
 
 _EXPECTED = (
-    "Expected a list of {input, output}, {inputs, outputs} with or without fn_name, or asserts as text or a list of "
-    "texts. Name the column in `tests` of this reward."
+    "Expected a list of {input, output}, {inputs, outputs} with or without fn_name, or asserts as text or a "
+    "list of texts. Name the column in `tests` of this reward."
 )
 
 
