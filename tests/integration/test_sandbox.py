@@ -79,7 +79,8 @@ ENDINGS = {
     "ten gigabytes": ("x = bytearray(10 << 30)", {}, "memory"),
     "many small": ("x = []\nwhile True: x.append(bytes(1 << 16))", {}, "memory"),
     "memory of several": (
-        "import os, time\nfor i in range(4):\n  if not os.fork(): break\nx = bytearray(100 << 20)\ntime.sleep(99)",
+        "import os, time\nfor i in range(4):\n  if not os.fork(): break\n"
+        "x = bytearray(100 << 20)\ntime.sleep(99)",
         {}, "memory",
     ),
     "fork bomb": ("import os\nwhile True: os.fork()", {}, "processes"),
@@ -212,7 +213,8 @@ attempt('kill', lambda: os.kill(1, 9) or True)
 attempt('capabilities', lambda: int(open('/proc/self/status').read().split('CapEff:')[1].split()[0], 16) != 0)
 attempt('processes', lambda: any(int(p) > 64 for p in os.listdir('/proc') if p.isdigit()))
 attempt('raise a limit', lambda: __import__('resource').setrlimit(9, (-1, -1)) or True)
-attempt('environment', lambda: 'STALEFLOW_SECRET' in os.environ or b'SECRET' in open('/proc/1/environ', 'rb').read())
+attempt('environment', lambda: 'STALEFLOW_SECRET' in os.environ)
+attempt('environment of 1', lambda: b'SECRET' in open('/proc/1/environ', 'rb').read())
 print(done)
 """
 
