@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -157,7 +156,7 @@ async def test_a_killed_watcher_is_no_verdict_and_leaves_nothing(box):
     assert (await ended(box, "print(1)")).stdout == b"1\n", "the next program has a watcher again"
 
 
-async def test_programs_end_with_who_asked_for_them(box):
+async def test_programs_end_with_who_asked_for_them(box, tmp_path):
     token = f"orphan-{uuid.uuid4().hex}"
     script = (
         "import asyncio\nfrom workers.sandbox.choice import open_box\nfrom workers.sandbox.job import Job\n"
@@ -166,23 +165,17 @@ async def test_programs_end_with_who_asked_for_them(box):
         f"  await box.run(Job('run', {{'source': {SLEEPER.format(token=token)!r}}}))\n"
         "asyncio.run(main())"
     )
-    asker = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
-    others = {asker.pid}
+    (tmp_path / "ask.py").write_text(script)  # so that no command line but the sleeper's has the words
+    asker = await asyncio.create_subprocess_exec(
+        sys.executable, tmp_path / "ask.py", env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    )
     try:
-        processes = [process for process in [await begun_in_sandbox(token, others)] if process]
-        over = asyncio.create_task(end_of(processes[0]))
-        await asyncio.to_thread(os.sched_yield)
-        asker.kill()
-        await asyncio.wait_for(over, 30)
+        over = asyncio.create_task(end_of(await begun(token)))
+        await asyncio.sleep(0)  # it looks at the process before that ends
     finally:
         asker.kill()
-        asker.wait()
-
-
-async def begun_in_sandbox(token: str, others: set[int]) -> int:
-    while not (found := [process for process in with_words(token) if process not in others]):
-        await asyncio.to_thread(os.sched_yield)
-    return found[0]
+        await asker.wait()
+    await asyncio.wait_for(over, 30)
 
 
 ESCAPES = """
