@@ -123,8 +123,8 @@ class Core:
             if self.training.consume():
                 self.training_groups.remove_useless()
             self.training.run_ahead()
-            self.evaluation_schedule.run()
             self.coordination.give_up_lost_evaluation()
+            self.evaluation_schedule.run()
             self.pulls.serve_evaluation()
             self.pulls.run()
             self.moves.run()

@@ -164,7 +164,8 @@ def _starting(core: "Core") -> Reason | None:
                 "not ready (controller.attach_timeout_s)"
             )
             return Reason(ReasonKind.AWAITED, local.name, local.deadline, text)
-        if registry.named(local.name) is None:
+        worker = registry.named(local.name)
+        if worker is None or not worker.ready:  # it was told to end, or has, and the host will say so
             return Reason(ReasonKind.AWAITED, local.name, None, f"the process of {local.name} is ending")
     return None
 
