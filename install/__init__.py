@@ -33,6 +33,7 @@ EXTRAS = {
     "workers": ("torch", "transformers", "safetensors", "xxhash"),
     "lora": ("peft",),
     "datasets": ("datasets",),
+    "parquet": ("pyarrow",),
     "simulate": ("scipy",),
     "plots": ("matplotlib",),
     "vllm": ("vllm",),
@@ -44,7 +45,7 @@ NEEDED = {
     **dict.fromkeys(
         ["render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
     ),
-    "test": ("workers", "lora", "simulate", "plots", "test"),
+    "test": ("workers", "lora", "parquet", "simulate", "plots", "test"),
     "conformance": ("workers", "test"),
     "simulate": ("simulate",),
 }

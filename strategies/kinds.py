@@ -13,6 +13,7 @@ from strategies.filtering import FILTERS, Filter
 from strategies.migration import MIGRATIONS, Migration
 from strategies.own import Promise, held
 from strategies.routing import ROUTINGS, Routing
+from strategies.schedules import SCHEDULES, Schedule
 from strategies.synchronization import SYNCHRONIZATIONS, Synchronization
 
 
@@ -25,6 +26,7 @@ class Strategies:
     migrate: Migration
     synchronize: Synchronization
     keep: Filter
+    schedule: Schedule
 
 
 STRATEGIES: dict[str, Mapping[str, Any]] = {
@@ -33,8 +35,10 @@ STRATEGIES: dict[str, Mapping[str, Any]] = {
     "migration": MIGRATIONS,
     "admission": ADMISSIONS,
     "filter": FILTERS,
+    "schedule": SCHEDULES,
 }
-"""What is built in, by the key of `staleness` that names it."""
+"""What is built in, by the key of `staleness`, or of the section in SECTIONS, that names it."""
+SECTIONS = {"schedule": "data"}
 
 PROMISES = {
     "routing": Promise(
@@ -67,6 +71,12 @@ PROMISES = {
         "strategies/filtering.py",
         own.verdict,
     ),
+    "schedule": Promise(
+        ("view",),
+        "a list of numbers from 0 up, one per source in its `sources`, not all 0",
+        "strategies/schedules.py",
+        own.weights,
+    ),
 }
 ORDER = Promise(
     ("instance", "settings"),
@@ -76,12 +86,17 @@ ORDER = Promise(
 )
 
 
+def key_of(field: str) -> str:
+    """The key of the configuration that names a strategy of this kind."""
+    return f"{SECTIONS.get(field, 'staleness')}.{field}"
+
+
 def hold(field: str, strategy: Any) -> Any:
-    """A strategy of the user's for the key `staleness.FIELD`, held to its promise. Raises: ConfigError.
+    """A strategy of the user's for the key `key_of(field)`, held to its promise. Raises: ConfigError.
 
     A routing is a `Routing`, or a function that may carry an attribute `order`.
     """
-    key = f"staleness.{field}"
+    key = key_of(field)
     if field != "routing":
         return held(strategy, PROMISES[field], key=key)
     choose = strategy.choose if isinstance(strategy, Routing) else strategy

@@ -6,6 +6,7 @@ configuration, file and line, what was given and what was expected. Built-in str
 """
 
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,18 @@ def verdict(answer: Any, arguments: Arguments) -> bool:
     """Yes or no."""
     del arguments
     return bool(_number(int(answer) if isinstance(answer, bool) else answer))
+
+
+def weights(answer: Any, arguments: Arguments) -> list[float]:
+    """A weight per source of the view, not all 0."""
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping | set | frozenset):
+        raise Unusable(", which is no list")
+    found = [float(_number(each)) for each in answer]
+    if len(found) != len(arguments[0].sources):
+        raise Unusable(f", which are {len(found)} weights for {len(arguments[0].sources)} sources")
+    if not all(0 <= each < math.inf for each in found) or not sum(found):
+        raise Unusable(", which are no weights: each is 0 or more, and one is more")
+    return found
 
 
 def sort_key(answer: Any, arguments: Arguments) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from protocol.blame import shown
 from strategies.own import Arguments
 from strategies.routing import Routing, has_room
+from strategies.schedules import MixtureView, SourceView
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
 
 ASKED = 4  # chance among two answers shows in 7 of 8 situations that have two
@@ -63,17 +64,30 @@ def _filter() -> list[Arguments]:
     return [((0.0, 0.0, 0.0, 0.0),), ((1.0, 1.0),), ((0.0, 1.0, 0.5, -2.0),)]
 
 
+def _schedule() -> list[Arguments]:
+    easy, hard = SourceView("easy", 1.0, 10, 8, 0.9), SourceView("hard", 2.0, 20, 16, 0.1)
+    new = SourceView("new", 0.0, 0, 0, 0.5)
+    staged = ((0, (1.0, 0.0, 0.0)), (10, (0.2, 0.8, 0.0)))
+    alone = MixtureView(0, (easy,))
+    return [
+        (alone,),
+        (MixtureView(3, (easy, hard, new), staged),),
+        (MixtureView(30, (easy, hard, new), staged),),
+    ]
+
+
 SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "routing": _routing,
     "synchronization": _synchronization,
     "migration": _migration,
     "admission": _admission,
     "filter": _filter,
+    "schedule": _schedule,
 }
 
 
 def try_out(field: str, strategy: Any) -> Iterator[str]:
-    """What a person should know of this strategy for the key `staleness.FIELD`, each kind of remark once.
+    """What a person should know of this strategy for the key `kinds.key_of(field)`, each kind of remark once.
 
     Raises: PluginError if it fails, or answers what cannot be.
     """

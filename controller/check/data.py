@@ -4,33 +4,28 @@ Invariants: files are only read, and no further than their first rows; nothing o
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from controller.check.source import Definition, call_problem, look_up
-from controller.config.models import Config, DataSettings
+from controller.config.data import DataSettings, RowSettings, template_columns
+from controller.config.models import Config
 from controller.config.pluggable import CALLED
+from controller.data.formats import EXPECTED, SAVED, Format, format_of, open_table
 from controller.data.prompts import PromptSource
+from controller.data.rows import inside
+from controller.data.tables import Found
 from protocol.errors import ConfigError
 
 FIRST_ROWS = 256  # as many that are refused in a row end a run
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-FROM_DATASETS = (
-    'python -c "import datasets; datasets.Dataset.{reader}({path!r}).to_json({to!r})" '
-    "(pip install datasets), and name the result"
-)
 BEGINNINGS = {
-    b"PAR1": ("Parquet", "from_parquet"),
-    b"ARROW1": ("Arrow", "from_file"),
+    b"ARROW1": ("Arrow", "datasets.Dataset.from_file({path!r}).to_json({to!r})"),
     b"\x1f\x8b": ("compressed by gzip", ""),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", ""),
 }
-
 Level = Literal["error", "note"]
 Remark = tuple[Level, str, str]  # key, text
 
@@ -39,87 +34,127 @@ Remark = tuple[Level, str, str]  # key, text
 class Sample:
     """What was found of one source of prompts."""
 
-    section: str  # data, or evaluation.data.NAME
+    section: str  # data, data.sources.N, or evaluation.data.NAME
     path: str
     columns: dict[str, str]
     remarks: list[Remark] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)  # the first, as workers get them
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether its prompts are for training, and not held out."""
+        return self.section.partition(".")[0] == "data"
+
 
 def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
-    """Every source of prompts that the run reads. `is_thorough`: also open saved datasets, which takes
-    seconds."""
+    """Every source of prompts that the run reads. `is_thorough`: also open saved datasets and those of the
+    Hub, which takes seconds."""
+    sources = config.data.each
     evaluation = config.evaluation
-    sources = [("data", config.data)]
     for name, one in evaluation.data.items() if evaluation.every_steps else ():
-        sources.append((f"evaluation.data.{name}", DataSettings(path=one.path, columns=one.columns)))
+        rows = {key: getattr(one, key) for key in RowSettings.model_fields}
+        sources.append((f"evaluation.data.{name}", DataSettings().model_copy(update=rows)))
     return [_look_at(config, section, data, is_thorough=is_thorough) for section, data in sources]
 
 
-def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
-    is_supervised = config.trainer.is_supervised and section == "data"
-    sample = Sample(section, data.path, data.columns)
-    path = Path(data.path)
-    problem = _path_problem(data.path)
-    if problem is not None:
-        sample.remarks.append(("error", f"{section}.path", problem))
-    elif path.is_file():
-        sample.remarks += _first_row_problems(data, path, section, is_supervised=is_supervised)
-    if sample.remarks or not (path.is_file() or (path.is_dir() and is_thorough)):
-        return sample
-    trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
-    data = data.model_copy(update={"shuffle": False, "epochs": 1})
+def package_for(path: str) -> str | None:
+    """The package beside the base that reads what lies at a path; None if none is needed."""
     try:
-        source = PromptSource(
-            config.model_copy(update={"data": data, "trainer": trainer}),
-            most=FIRST_ROWS,
-            on_refused=lambda text: sample.remarks.append(("note", f"{section}.path", text)),
-        )
-        while len(sample.rows) < FIRST_ROWS and (row := source.read(1)):
-            sample.rows.append(json.loads(row[0]))
+        kind = format_of(path)[0] if path else "nothing"
+    except OSError:
+        return None  # opening it says so
+    if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
+        return None
+    return {"parquet": "pyarrow", "saved": "datasets", "hub": "datasets"}.get(kind)
+
+
+def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
+    sample = Sample(section, data.path, data.columns)
+    is_supervised = config.trainer.is_supervised and sample.is_trained
+    kind, files = format_of(data.path) if data.path else ("nothing", [])
+    if problem := _missing_package(data.path):
+        sample.remarks.append(("error", "data.path", problem))  # the key that needs.py knows
+    elif problem := _path_problem(data.path, kind, files, split=data.split):
+        sample.remarks.append(("error", f"{section}.path", problem))
+    elif kind == "hub" and not is_thorough:
+        sample.remarks.append(("note", f"{section}.path", _at_the_hub(data)))
+    if sample.remarks or kind == "function" or (not files and not is_thorough):
+        return sample
+    try:
+        table = open_table(data, FIRST_ROWS)
+        first = next(table.walk(0, None), None)
+        sample.remarks += _first_row_problems(data, first, section, is_supervised=is_supervised)
+        if not sample.remarks:
+            _read_first_rows(config, data, sample, is_supervised=is_supervised)
     except ConfigError as error:
         sample.remarks.append(("error", f"{section}.path", str(error)))
     return sample
 
 
-def _path_problem(name: str) -> str | None:
+def _read_first_rows(config: Config, data: DataSettings, sample: Sample, *, is_supervised: bool) -> None:
+    trainer = config.trainer if is_supervised else config.trainer.model_copy(update={"algorithm": "grpo"})
+    data = data.model_copy(update={"shuffle": False, "epochs": 1})
+    source = PromptSource(
+        config.model_copy(update={"data": data, "trainer": trainer}),
+        most=FIRST_ROWS,
+        on_refused=lambda text: sample.remarks.append(("note", f"{sample.section}.path", text)),
+    )
+    while len(sample.rows) < FIRST_ROWS and (row := source.read(1)):
+        sample.rows.append(json.loads(row[0]))
+
+
+def _missing_package(path: str) -> str | None:
+    is_empty = bool(path) and Path(path).is_dir() and not any(Path(path).iterdir())
+    package = package_for(path) or ("datasets" if is_empty else None)
+    if package is None or PathFinder.find_spec(package) is not None:
+        return None
+    kind = "Parquet" if package == "pyarrow" else "a folder" if Path(path).is_dir() else "on the Hub"
+    reads = f"which the package `{package}` reads, and it is not installed"
+    return f"{path} is {kind}, {reads}: pip install {package}."
+
+
+def _path_problem(name: str, kind: Format, files: list[str], *, split: str) -> str | None:
     """Why nothing can be read there."""
-    path = Path(name)
     if not name:
-        return "is empty; expected a JSONL file, a saved dataset, or an import path of `prompts`."
-    if path.is_dir():
-        return _folder_problem(path)
-    if path.is_file():
-        return _format_problem(path)
-    if ":" in name:
+        return f"is empty; expected {EXPECTED}."
+    if kind == "saved":
+        return _folder_problem(Path(name), split)
+    if kind == "function":
         return _function_problem(name)
-    where = f"there is no file or folder {name} in {Path.cwd()} or beside the configuration."
-    if not HUB_NAME.fullmatch(name) or path.suffix:
-        return where
-    code = f"import datasets; datasets.load_dataset({name!r}, split='train')"
-    folder = name.rpartition("/")[2]
+    if kind == "nothing":
+        return f"there is no file or folder {name} in {Path.cwd()} or beside the configuration."
+    return next(filter(None, map(_format_problem, map(Path, files))), None) if kind == "lines" else None
+
+
+def _at_the_hub(data: DataSettings) -> str:
+    arguments = ", ".join(map(repr, filter(None, [data.path, data.subset])))
+    code = f"import datasets; datasets.load_dataset({arguments}, split={data.split or 'train'!r})"
+    folder = data.path.rpartition("/")[2]
     return (
-        f"{where} Names of the Hugging Face Hub are not looked up: save the data set once, "
+        f"there is no file or folder {data.path} in {Path.cwd()} or beside the configuration, so it is "
+        "looked up on the Hugging Face Hub when the run starts. Where there is no network, save it once, "
         f'python -c "{code}.save_to_disk({folder!r})", and name that folder.'
     )
 
 
-def _folder_problem(path: Path) -> str | None:
+def _folder_problem(path: Path, split: str = "") -> str | None:
     parts = path / "dataset_dict.json"
     if parts.is_file():
         try:
-            splits = [str(split) for split in json.loads(parts.read_text())["splits"]]
+            splits = [str(one) for one in json.loads(parts.read_text())["splits"]]
         except (OSError, ValueError, KeyError, TypeError):
             splits = sorted(inner.name for inner in path.iterdir() if inner.is_dir())
-        return f"{path} holds the splits {', '.join(splits)}; name one of them: {path}/{splits[0]}."
+        if split in splits:
+            return None
+        return (
+            f"{path} holds the splits {', '.join(splits)}; name one of them: {path}/{splits[0]}, or by split."
+        )
     inside = sorted(inner.name for inner in path.iterdir())
     if inside and not (path / "dataset_info.json").is_file():
         return (
             f"{path} is a folder that datasets.save_to_disk did not write (no dataset_info.json); it holds "
-            f"{', '.join(inside[:5])}. Expected such a folder, or a JSONL file."
+            f"{', '.join(inside[:5])}. Expected such a folder, or one of JSONL, Parquet or CSV files."
         )
-    if PathFinder.find_spec("datasets") is None:
-        return f"{path} is a folder, which the package `datasets` reads; install it: pip install datasets."
     return None
 
 
@@ -128,14 +163,13 @@ def _format_problem(path: Path) -> str | None:
     with path.open("rb") as file:
         begin = file.read(4096)
     to = f"{path.with_suffix('')}.jsonl"
-    name, reader = next((kind for magic, kind in BEGINNINGS.items() if begin.startswith(magic)), ("", ""))
-    if not name and path.suffix in (".csv", ".tsv") and not begin.lstrip().startswith(b"{"):
-        name, reader = path.suffix[1:].upper(), "from_csv"
-    if reader:
-        how = FROM_DATASETS.format(reader=reader, path=str(path), to=to)
-        return f"{path} is {name}, which is not read; expected JSONL, one object per line. Convert it: {how}."
+    name, code = next((kind for magic, kind in BEGINNINGS.items() if begin.startswith(magic)), ("", ""))
     if name:
-        return f"{path} is {name}, which is not read; expected JSONL, one object per line. Unpack it first."
+        how = "Unpack it first."
+        if code:
+            code = f"import datasets; {code.format(path=str(path), to=to)}"
+            how = f'Convert it: python -c "{code}" (pip install datasets), and name the result.'
+        return f"{path} is {name}, which is not read; expected JSONL, one object per line. {how}"
     text = b"".join(begin.split())
     if text.startswith(b"[{"):
         code = f"import json; [print(json.dumps(row)) for row in json.load(open({str(path)!r}))]"
@@ -159,32 +193,30 @@ def _function_problem(name: str) -> str | None:
 
 
 def _first_row_problems(
-    data: DataSettings, path: Path, section: str, *, is_supervised: bool
+    data: DataSettings, first: Found | None, section: str, *, is_supervised: bool
 ) -> Iterator[Remark]:
-    with path.open("rb") as lines:
-        first = next((line for line in islice(lines, 100) if line.strip()), b"")
-    if not first:
-        yield "error", f"{section}.path", f"{path} has no rows; expected one JSON object per line."
+    if first is None:
+        yield "error", f"{section}.path", f"{data.path} has no rows; expected at least one."
         return
-    try:
-        row = json.loads(first.decode("utf-8-sig"))
-    except ValueError as error:
-        text = f"the first row of {path} is not JSON ({error}); expected one object per line."
-        yield "error", f"{section}.path", text
-        return
+    row = first[1]
     if not isinstance(row, dict):
-        text = f"the first row of {path} is a {type(row).__name__}; expected a JSON object."
+        text = f"the first row of {data.path} is a {type(row).__name__}; expected a JSON object."
         yield "error", f"{section}.path", text
         return
-    needed = {"prompt": "prompt", **data.columns}
+    names = template_columns(data.prompt) if data.prompt else ["prompt"]
+    needed = {**{name: name for name in [*names, *data.where]}, **data.columns}
     if is_supervised:
         needed = {"response": "response", **needed}
         if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
             needed = data.columns
-    for name, source in needed.items():
-        if source not in row:
+    for name, column in needed.items():
+        if not inside(row, column):
+            template = f" It is a column of the template `{section}.prompt`." * (
+                name in names and bool(data.prompt)
+            )
             yield (
                 "error", f"{section}.columns.{name}",
-                f"the first row of {path} has no column {source!r}; it has {', '.join(map(repr, row))}. Map "
-                f"it: `{section}.columns: {{{name}: THE_COLUMN}}`.",
+                f"the first row of {data.path} has no column {column!r}; it has "
+                f"{', '.join(map(repr, row))}. Map it: `{section}.columns: "
+                f"{{{name}: THE_COLUMN}}`.{template}",
             )  # fmt: skip

@@ -13,6 +13,7 @@ from controller.config.models import Config
 from controller.config.pluggable import BUILT_IN, CALLED
 from protocol.asking import ask
 from protocol.errors import Unanswered
+from strategies.kinds import STRATEGIES
 
 TRIAL_S = 30.0  # to import the module, and for a few dozen calls
 
@@ -26,10 +27,10 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
         if value is None or value in known:
             continue
         problem = _problem(key, value, known)
-        section, field = key.split(".")
+        field = key.partition(".")[2]
         if problem is not None:
             yield "error", key, problem
-        elif section == "staleness":
+        elif field in STRATEGIES:
             yield from _tried("controller.check.strategies", key, {"field": field, "name": value})
         elif key == "trainer.loss" and is_thorough:
             yield from _tried(

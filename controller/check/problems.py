@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from controller.check.data import HUB_NAME, Remark, samples
+from controller.check.data import Remark, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import memory_findings
 from controller.check.model import model_findings
@@ -24,6 +24,7 @@ from controller.check.vllm import build_problem, vllm_problems
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
 from controller.config.rules import cross_field_problems
+from controller.data.formats import HUB_NAME
 from protocol.errors import ConfigError
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring

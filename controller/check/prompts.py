@@ -67,7 +67,7 @@ def _encoded(config: Config, sample: Sample, directory: Path) -> Iterator[Remark
         "rows": sample.rows,
         "max_prompt_tokens": config.rollout.max_prompt_tokens,
         "max_response_tokens": config.rollout.max_response_tokens,
-        "is_supervised": config.trainer.is_supervised and sample.section == "data",
+        "is_supervised": config.trainer.is_supervised and sample.is_trained,
     }
     try:
         problem, refused = ask("workers.reward.try_prompts", question, limit_s=ENCODE_S)

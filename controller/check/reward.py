@@ -58,8 +58,8 @@ def reward_remarks(
 
 def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, NamedReward, list[Sample]]]:
     """Each reward, its key, and the rows that it is for."""
-    held_out = [sample for sample in samples if sample.section != "data"]
-    trained = [sample for sample in samples if sample.section == "data"]
+    held_out = [sample for sample in samples if not sample.is_trained]
+    trained = [sample for sample in samples if sample.is_trained]
     if config.evaluation.reward_function:
         yield "evaluation.reward_function", entry_of(config.evaluation.reward_function), held_out
     else:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.config.strategies import load_strategy
 from protocol.errors import ConfigError, PluginError
+from strategies.kinds import key_of
 from strategies.own import GOES_ON
 from strategies.trial import try_out
 
@@ -14,12 +15,12 @@ Remarks = Iterator[tuple[str, str]]
 
 
 def try_strategy(field: str, name: str) -> Remarks:
-    """("error" or "note", text) on the strategy at the import path `name`, called as `staleness.FIELD` is."""
+    """("error" or "note", text) on the strategy at the import path `name`, as its key calls it."""
     try:
         for text in [*try_out(field, load_strategy(field, name))]:
             yield "note", text
     except (ConfigError, PluginError) as error:
-        yield "error", str(error).removeprefix(f"staleness.{field}: ").replace(GOES_ON, "")
+        yield "error", str(error).removeprefix(f"{key_of(field)}: ").replace(GOES_ON, "")
 
 
 def answer(question: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -7,9 +7,9 @@ are named together; nothing is installed here: launch.py does that, where it may
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import install
+from controller.check.data import package_for
 from controller.cli.install import VLLM_ENVIRONMENT, unwanted, vllm_extras, why_not_here
 from controller.config.models import Config
 from protocol.errors import ConfigError
@@ -30,7 +30,8 @@ class Need:
 
 NEEDS = (
     Need("lora", "trainer.lora.rank", lambda config: _local(config, [config.trainer.lora.rank])),
-    Need("datasets", "data.path", lambda config: [path for path in _sources(config) if _is_saved(path)]),
+    Need("datasets", "data.path", lambda config: _read_by(config, "datasets")),
+    Need("parquet", "data.path", lambda config: _read_by(config, "pyarrow")),
     *(
         Need(kind.extra, f"reward {name}", lambda config, name=name: _scores(config, name))
         for name, kind in KINDS.items()
@@ -117,11 +118,11 @@ def _scores(config: Config, kind: str) -> list[str]:
 
 def _sources(config: Config) -> Iterator[str]:
     """Every place that the run reads prompts from."""
-    yield config.data.path
+    yield from (one.path for _, one in config.data.each)
     if config.evaluation.every_steps:
         yield from (source.path for source in config.evaluation.data.values())
 
 
-def _is_saved(path: str) -> bool:
-    """Whether `datasets.save_to_disk` wrote it."""
-    return any((Path(path) / name).is_file() for name in ("state.json", "dataset_dict.json"))
+def _read_by(config: Config, package: str) -> list[str]:
+    """Sources that this package reads."""
+    return [path for path in _sources(config) if package_for(path) == package]

@@ -5,16 +5,15 @@ Invariant: pure, and below the configuration, which includes it.
 
 from pydantic import Field
 
+from controller.config.data import RowSettings
 from protocol.settings import SamplingSettings, Section
 
 
-class HeldOutSettings(Section):
-    """One held-out set."""
+class HeldOutSettings(RowSettings):
+    """One held-out set. Nothing of `data` counts for it, so that what is measured stays what it is."""
 
     path: str = Field(min_length=1)
-    """As `data.path`: a JSONL file, a saved dataset, or an import path of `prompts(*, seed)`."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """As `data.columns`."""
+    """As `data.path`."""
     source_column: str = ""
     """Column whose value names the data source of a row. Empty: the name of the set."""
     max_prompts: int = Field(default=0, ge=0)
@@ -36,8 +35,8 @@ class EvaluationSettings(Section):
     at_end: bool = True
     """Evaluate the last version too, whatever its number, before the run ends."""
     data: dict[str, HeldOutSettings] = Field(default_factory=dict)
-    """Held-out sets by name, each with `path` and, if need be, `columns`, `source_column`, `max_prompts`,
-    `seed`; see docs/evaluation.md. Rows are like those of `data`."""
+    """Held-out sets by name, each with `path` and, if need be, what makes prompts of rows as in `data`
+    (`columns`, `prompt`, `system`, ...), `source_column`, `max_prompts`, `seed`; see docs/evaluation.md."""
     samples: int = Field(default=1, ge=1, le=4096)
     """Responses per prompt. pass@k is estimated for the powers of two up to it."""
     sampling: SamplingSettings = SamplingSettings()

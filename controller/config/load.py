@@ -11,21 +11,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.evaluation import EvaluationSettings
 from controller.config.known_names import MOST_SHOWN, REMARKS, leaves, our_key
 from controller.config.models import Config, Section
+from controller.config.places import with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
 from controller.config.rules import cross_field_problems
 from controller.config.yaml_file import MAX_CHARACTERS, read_yaml
 from protocol.errors import ConfigError
-from protocol.rewards.kinds import KINDS, FunctionReward
-from protocol.settings import RewardSettings
+from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
 
 Tree = dict[str, Any]
@@ -66,7 +65,7 @@ def _expand_variables(tree: Tree, lines: dict[str, str], problems: list[str]) ->
 
 def _names_a_place(path: variables.Path) -> bool:
     """Whether a value is code or a file: these are kept as found, so that a run's history names them."""
-    return _dotted(path) in (*FILES, *BUILT_IN) or path[:2] == ("evaluation", "data")
+    return _dotted(path) in (*FILES, *BUILT_IN) or path[:2] in (("evaluation", "data"), ("data", "sources"))
 
 
 def _dotted(path: variables.Path) -> str:
@@ -82,7 +81,7 @@ def _resolved(config: Config, folder: Path) -> Config:
     """Paths made absolute, the checkpoint of `run.resume` as the model, and the coefficients of
     `staleness.cost_model` in place of their file, so that a run's history does not depend on a file that may
     change."""
-    config = _from_checkpoint(_with_absolute_paths(config, folder))
+    config = _from_checkpoint(with_absolute_paths(config, folder))
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
         return config
@@ -346,49 +345,3 @@ def _read_words(model: type[BaseModel], tree: Any) -> None:
             tree[name] = WORDS.get(value.lower(), value)
         elif isinstance(value, dict) and any(bool in get_args(inner) for inner in get_args(kind)):
             tree[name] = {k: WORDS.get(v.lower(), v) if isinstance(v, str) else v for k, v in value.items()}
-
-
-def _with_absolute_paths(config: Config, beside: Path) -> Config:
-    """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
-
-    What is found in neither place is left as it is, for `check` to name.
-    """
-    sections: dict[str, Section] = {}
-    for dotted in (*FILES, *BUILT_IN):
-        section_name, field = dotted.split(".")
-        section: Section = sections.get(section_name) or getattr(config, section_name)
-        value = cast("str | None", getattr(section, field))
-        if not value or (dotted == "model.path" and config.model.factory):
-            continue
-        found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
-        sections[section_name] = section.model_copy(update={field: found})
-    evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
-    data = {
-        name: one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)})
-        for name, one in evaluation.data.items()
-    }
-    sections["evaluation"] = evaluation.model_copy(update={"data": data})
-    reward = cast("RewardSettings", sections.get("reward", config.reward))
-    rewards = tuple(
-        one.model_copy(update={"function": _absolute(one.function, beside)})
-        if isinstance(one, FunctionReward)
-        else one
-        for one in reward.rewards
-    )
-    sections["reward"] = reward.model_copy(update={"rewards": rewards})
-    return config.model_copy(update=sections)
-
-
-def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
-    """The place that a value names; an import path keeps the name behind the colon."""
-    file, separator, name = value.rpartition(":")
-    if not (separator and file.endswith(".py") and name.isidentifier()):
-        file, separator, name = value, "", ""
-    for folder in (Path.cwd(), beside):
-        found = folder / file
-        is_there = found.is_file() if separator else (
-            (is_data and found.exists()) or (is_model and (found / "config.json").exists())
-        )  # fmt: skip
-        if is_there:
-            return f"{found.resolve()}{separator}{name}"
-    return value

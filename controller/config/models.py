@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from controller.config.cluster import ClusterSettings
+from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.limits import LimitSettings
 from controller.config.simulation import SimulationSettings
@@ -53,21 +54,6 @@ class RunSettings(Section):
     """Make everything in the run directory for this user only: folders 0700, files 0600. Off, that holds for
     keys and for what shows prompts and responses (run.db, logs, what workers leave to their successors);
     checkpoints, metrics and the configuration follow the umask."""
-
-
-class DataSettings(Section):
-    """Prompts."""
-
-    path: str = ""
-    """A JSONL file, a directory saved by `datasets.save_to_disk`, or an import path `module:function` or
-    `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
-    columns: dict[str, str] = Field(default_factory=dict)
-    """Map of the names that StaleFlow and the reward expect to the names in the data, e.g. `{prompt:
-    question}`. `prompt` is a string or a list of chat messages."""
-    shuffle: bool = True
-    """Shuffle every pass over the data by `run.seed`; an iterable is taken as it comes."""
-    epochs: int = Field(default=0, ge=0)
-    """Passes over the data; 0 repeats until `run.steps` are made."""
 
 
 class StalenessSettings(Section):

@@ -6,7 +6,7 @@ is built in goes by this list, so that a key of a new kind is added here alone.
 
 from protocol.algorithms import LOSSES
 from protocol.rewards.kinds import names_without_options
-from strategies.kinds import STRATEGIES
+from strategies.kinds import STRATEGIES, key_of
 
 BUILT_IN: dict[str, tuple[str, ...]] = {
     "model.factory": (),
@@ -15,7 +15,7 @@ BUILT_IN: dict[str, tuple[str, ...]] = {
     "rollout.engine": ("torch", "vllm"),
     "trainer.engine": ("fsdp",),
     "trainer.loss": LOSSES,
-    **{f"staleness.{field}": tuple(table) for field, table in STRATEGIES.items()},
+    **{key_of(field): tuple(table) for field, table in STRATEGIES.items()},
 }
 """Each key, and the names that stand for what is built in."""
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from controller.config.data_rules import data_problems
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import GROUP_BASELINES
@@ -21,6 +22,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
     """(fields read, what is wrong) for every rule that does not hold; [] if all do."""
     return [
         *_run_problems(config),
+        *data_problems(config),
         *_batch_problems(config),
         *_algorithm_problems(config),
         *_streaming_problems(config),

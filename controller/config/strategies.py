@@ -25,10 +25,11 @@ def load_strategies(config: Config) -> Strategies:
         migrate=load_strategy("migration", staleness.migration),
         synchronize=load_strategy("synchronization", staleness.synchronization),
         keep=load_strategy("filter", staleness.filter),
+        schedule=load_strategy("schedule", config.data.schedule),
     )
 
 
 def load_strategy(field: str, name: str) -> Any:
-    """The strategy that the key `staleness.FIELD` names. Raises: ConfigError."""
+    """The strategy that the key `key_of(field)` names. Raises: ConfigError."""
     built_in = STRATEGIES[field]
     return built_in[name] if name in built_in else hold(field, load_object(name))

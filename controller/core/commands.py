@@ -35,6 +35,7 @@ class ReadPrompts:
 
     tag: ClassVar[int] = 3
     count: int
+    sources: tuple[int, ...] = ()  # number of the source of each, in order; () if there is only one
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class PromptsRead:
     first_group: int
     count: int
     is_end: bool  # no more will come
+    sources: tuple[int, ...] = ()  # number of the source of each; () if there is only one
 
 
 @dataclass(frozen=True, slots=True)

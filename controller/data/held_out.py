@@ -8,8 +8,9 @@ import json
 from hashlib import blake2b
 from typing import NamedTuple
 
+from controller.config.data import DataSettings, RowSettings
 from controller.config.evaluation import HeldOutSettings
-from controller.config.models import Config, DataSettings
+from controller.config.models import Config
 from controller.data.prompts import PromptSource
 from protocol.errors import ConfigError
 
@@ -55,7 +56,8 @@ def read_held_out(config: Config) -> HeldOut:
 
 
 def _read(config: Config, one: HeldOutSettings) -> list[bytes]:
-    data = DataSettings(path=one.path, columns=one.columns, shuffle=False, epochs=1)
+    rows = {name: getattr(one, name) for name in RowSettings.model_fields}
+    data = DataSettings(shuffle=False, epochs=1).model_copy(update=rows)
     run = config.run.model_copy(update={"seed": one.seed})
     source = PromptSource(config.model_copy(update={"data": data, "run": run}))
     return source.read(one.max_prompts or MAX_PROMPTS + 1)

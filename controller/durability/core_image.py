@@ -18,6 +18,7 @@ import msgpack
 import numpy as np
 from pydantic import BaseModel
 
+from controller.config import data as data_settings
 from controller.config import evaluation as evaluation_settings
 from controller.config import limits as limit_settings
 from controller.config import models
@@ -38,6 +39,7 @@ from controller.core.state import (
     evaluation_report,
     groups,
     ledger,
+    mixture,
     policy_versions,
     registry,
     run_state,
@@ -52,12 +54,12 @@ from strategies import cost_model, fitting, instance_kinds, lengths, views
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, asks, candidates, core, counting_ledger, dispatch, dispatch_queue, door,
+    accounts, asks, candidates, core, counting_ledger, data_settings, dispatch, dispatch_queue, door,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
-    groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration, models,
-    policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree, reports, run_state,
-    scoring, supervised, told, trainer_batches, training, training_groups, from_controller, from_workers,
-    pieces, ids, settings, cost_model, fitting, instance_kinds, lengths, views,
+    groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
+    mixture, models, policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree,
+    reports, run_state, scoring, supervised, told, trainer_batches, training, training_groups,
+    from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

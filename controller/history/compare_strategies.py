@@ -68,6 +68,7 @@ class Shadow:
             migrate=self._watched("migrate", own.migrate, other.migrate),
             synchronize=self._watched("synchronize", own.synchronize, other.synchronize),
             keep=self._watched("keep", own.keep, other.keep),
+            schedule=own.schedule,  # what is in the data is no choice of where or when
         )
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:

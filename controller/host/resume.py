@@ -16,7 +16,6 @@ from controller.config.models import Config
 from controller.core.commands import ReportStep
 from controller.core.core import Core
 from controller.core.events import PeerFaulted, Received
-from controller.data.prompts import PromptSource
 from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
@@ -24,7 +23,6 @@ from controller.durability.replay import CoreFailed, in_words, turns
 from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
 from protocol.plain_text import plain_line
 
-READ_AT_ONCE = 1024  # prompts
 MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
 MAX_ERROR_CHARS = 500
 MAY_CHANGE = (
@@ -153,27 +151,12 @@ def _newest(recording: Recording) -> tuple[Past, int]:
     return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
 
 
-def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes]) -> None:
-    """Read past the first `count` prompts. `known`: rows that the run still needs, by number.
-
-    Raises: ConfigError if the source gives others than it gave, or fewer.
-    """
-    number = 0
-    while number < count:
-        rows = prompts.read(min(READ_AT_ONCE, count - number))
-        for group, row in enumerate(rows, number):
-            if known.get(group, row) != row:
-                raise ConfigError(
-                    f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
-                    f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
-                    "data back, or set run.resume=never to begin anew."
-                )
-        number += len(rows)
-        if prompts.is_end and number < count:
-            raise ConfigError(
-                f"The run has read {count} prompts, and its source ends after {number} now. Expected the "
-                "same prompts as before: bring the old data back, or set run.resume=never to begin anew."
-            )
+def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
+    """Rows of prompts of training, given by group, by source and number in it."""
+    groups, is_one = core.state.groups, not core.state.mixture.sources
+    places = {id: (0, id) if is_one else (group.source, group.source_row) for id, group in groups.items()}
+    of_kept = {id: (0, id) for id in rows if is_one and id not in groups}  # in a batch that is kept
+    return {place: rows[id] for id, place in {**places, **of_kept}.items() if id in rows}
 
 
 def _refuse_changes(run: Path, was: Config, now: Config) -> None:
@@ -252,8 +235,3 @@ def _refuse_if_trained(run: Path) -> None:
         f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and begin "
         "anew under its name: run.resume=never."
     )
-
-
-def _shown(row: bytes) -> str:
-    text = row.decode(errors="replace")
-    return text if len(text) <= 120 else f"{text[:117]}..."

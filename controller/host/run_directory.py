@@ -6,6 +6,7 @@ socket and what the run keeps in shared memory exist only while the run does.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -267,3 +268,10 @@ def _folder(config: Config) -> Path:
     if not name or name != Path(name).name or name == "..":
         raise ConfigError(f"run.name is {name!r}; expected a plain folder name such as `quickstart`.")
     return Path(config.run.dir).resolve() / name
+
+
+def origin_of(factory: str, seed: int) -> str:
+    """What a prepared model was made by: the factory, its source if it is a file, and the seed."""
+    file = Path(factory.rpartition(":")[0])
+    source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

@@ -16,7 +16,6 @@ closed, the summary is written, and nothing is left running.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 import time
@@ -35,13 +34,13 @@ from controller.core.commands import Command
 from controller.core.core import Core, worker_settings
 from controller.core.events import Event
 from controller.data.held_out import read_held_out
-from controller.data.prompts import PromptSource
+from controller.data.sources import Sources
 from controller.durability.release import release
 from controller.durability.snapshots import CAN_BEGIN, Snapshots
 from controller.durability.store import Store
 from controller.host.daemon_thread import in_daemon_thread
-from controller.host.resume import Past, advance, finished_steps, read_past
-from controller.host.run_directory import RunDirectory
+from controller.host.resume import Past, finished_steps, known_rows, read_past
+from controller.host.run_directory import RunDirectory, origin_of
 from controller.host.stepper import Stepper
 from controller.host.supervisor import Supervisor
 from controller.host.watchdog import Watchdog, status_of
@@ -102,7 +101,7 @@ class Shell:
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._model_wanted: list[PeerId] | None = []  # who waits for the initial model; None once it is there
         self._next_group = 0
-        self._wanted_prompts: asyncio.Queue[int] = asyncio.Queue()  # the core asks again when answered
+        self._wanted_prompts: asyncio.Queue[commands.ReadPrompts] = asyncio.Queue()  # at most one waits
         self._first_events: list[Event] = [events.Started()]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False
@@ -147,7 +146,7 @@ class Shell:
             self._local_key = self.directory.publish_key(keys.local) if keys else None
             loop = asyncio.get_running_loop()
             self._prompts = await asyncio.to_thread(
-                PromptSource, self._config, self._iterable,
+                Sources, self._config, self._iterable, known=self._store.facts().get("data"),
                 on_refused=lambda text: loop.call_soon_threadsafe(self._on_refusal, text),
             )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
@@ -192,7 +191,7 @@ class Shell:
         core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
         self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
-            for name, value in self._facts().items():
+            for name, value in {**self._facts(), "data": self._prompts.fingerprints}.items():
                 self._store.put_fact(name, value)
 
     async def _take_up(self, past: Past) -> None:
@@ -206,7 +205,8 @@ class Shell:
                 self._on_refusal(f"Event {number} of the run is passed over. {reason}")
             self._stepper = Stepper(self._store, past.core, on_skip=self._on_refusal)
             rows = self._store.keep_only(self.core.groups_with_payload())
-        await asyncio.to_thread(advance, self._prompts, self._next_group, rows)
+        known, cursors = known_rows(past.core, rows), self._store.facts().get("cursors")
+        await asyncio.to_thread(self._prompts.take_up, past.core.state.mixture.read, known, cursors)
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
             self._snapshots.add_line(line)
         if past.lines:
@@ -392,8 +392,8 @@ class Shell:
                 self._server.send(peer, message, self._store.fetch(message))
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)
-            case commands.ReadPrompts(count):
-                self._wanted_prompts.put_nowait(count)
+            case commands.ReadPrompts():
+                self._wanted_prompts.put_nowait(command)
             case commands.ReadHeldOut(first_group):
                 rows, sources, digest = self._held_out
                 self._post(events.HeldOutRead(first_group, sources, digest), rows)
@@ -426,7 +426,7 @@ class Shell:
         model = self._config.model
         try:
             if model.factory is not None and not self.directory.has_model(
-                _origin(model.factory, self._config.run.seed)
+                origin_of(model.factory, self._config.run.seed)
             ):
                 await supervisor.prepare_model(
                     factory=model.factory,
@@ -451,14 +451,17 @@ class Shell:
     async def _read_prompts(self) -> None:
         """Read what the core asked for, in a daemon thread: a source that blocks must not delay the exit."""
         while True:
-            count = await self._wanted_prompts.get()
+            wanted = await self._wanted_prompts.get()
             try:
-                rows = await in_daemon_thread(lambda count=count: self._prompts.read(count))
+                rows, sources = await in_daemon_thread(
+                    lambda wanted=wanted: self._prompts.read(wanted.count, wanted.sources)
+                )
             except Exception as error:
                 self._fail(error)
                 return
             first, self._next_group = self._next_group, self._next_group + len(rows)
-            self._post(events.PromptsRead(first, len(rows), self._prompts.is_end), tuple(rows))
+            self._stepper.note("cursors", self._prompts.cursors)
+            self._post(events.PromptsRead(first, len(rows), self._prompts.is_end, sources), tuple(rows))
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -536,10 +539,3 @@ class Shell:
 class _OwnersLog(logging.FileHandler):
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)
-
-
-def _origin(factory: str, seed: int) -> str:
-    """What a prepared model was made by: the factory, its source if it is a file, and the seed."""
-    file = Path(factory.rpartition(":")[0])
-    source = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
-    return json.dumps({"factory": factory, "source": source, "seed": seed}) + "\n"

@@ -37,6 +37,7 @@ class Stepper:
         self._store, self._on_skip = store, on_skip
         self._skipped = store.faults_skipped()
         self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
+        self._notes: dict[str, str] = {}  # facts that are not written yet
         self._doomed: list[int] = []  # groups whose payload the last turn dropped
 
     def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
@@ -72,6 +73,10 @@ class Stepper:
         """Nobody will ask for the payload of these groups again."""
         self._doomed += groups
 
+    def note(self, name: str, value: str) -> None:
+        """A fact about the run, to be written with the next turn; the last of a name counts."""
+        self._notes[name] = value
+
     def write_rest(self) -> None:
         """What the last turn came to; inside a transaction, which never fails without ending the run."""
         if self._digests:
@@ -80,6 +85,9 @@ class Stepper:
         if self._doomed:
             self._store.drop(self._doomed)
             self._doomed = []
+        for name, value in self._notes.items():
+            self._store.put_fact(name, value)
+        self._notes = {}
         self._store.settle()
 
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:

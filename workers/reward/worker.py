@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -193,7 +193,7 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
     elif isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"] if prompt else []
     elif isinstance(prompt, list):
-        ids = prompt and tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+        ids = prompt and _rendered(tokenizer, row, prompt, add_generation_prompt=True)
     else:
         raise ValueError(
             f"`prompt` is {type(prompt).__name__}; expected a string or a list of chat messages. Map the "
@@ -207,6 +207,24 @@ def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
             "Raise it or drop the row."
         )
     return ids
+
+
+def _rendered(tokenizer: Any, row: Mapping[str, Any], talk: list[Any], **how: Any) -> list[int]:
+    """Chat messages as the row's `tools` and `chat_template_kwargs` want them.
+
+    Raises: ValueError in words; whatever the chat template raises.
+    """
+    tools, wanted = row.get("tools"), row.get("chat_template_kwargs") or {}
+    if isinstance(tools, str) and tools.startswith("["):  # as some data sets have them
+        tools = json.loads(tools)
+    if not isinstance(wanted, dict) or not (tools is None or isinstance(tools, list)):
+        raise ValueError(
+            "`tools` is no list of schemas, or `chat_template_kwargs` no mapping. Give them so, or give "
+            "these columns other names with `data.columns`."
+        )
+    if tools:
+        wanted = {**wanted, "tools": tools}
+    return tokenizer.apply_chat_template(talk, **{**wanted, **how, "tokenize": True, "return_dict": False})
 
 
 def check_vocabulary(ids: Sequence[int], size: int | None) -> None:
@@ -232,7 +250,7 @@ def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, l
     eos = tokenizer.eos_token_id
     if isinstance(row["prompt"], list) and row.get("prompt_ids") is None:
         talk = [*row["prompt"], {"role": "assistant", "content": row["response"]}]
-        whole = tokenizer.apply_chat_template(talk, return_dict=False)
+        whole = _rendered(tokenizer, row, talk)
         if whole[: len(prompt_ids)] != prompt_ids:
             raise ValueError(
                 "The chat template renders the prompt otherwise when an answer follows it, so that it cannot "

@@ -108,6 +108,8 @@ class Group:
     id: int
     state: GroupState = "encoding"
     prompt_tokens: int = 0
+    source: int = 0  # number of the source of its prompt
+    source_row: int = 0  # of its prompt, counted over what the run has read of the source
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
     size: int = 0  # responses that are trained
     members: list[Trajectory] = field(default_factory=list)  # size, and spare ones

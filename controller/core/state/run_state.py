@@ -15,6 +15,7 @@ from controller.core.state.counting_ledger import LooseLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
 from controller.core.state.ledger import Ledger
+from controller.core.state.mixture import Mixture
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Registry
 from protocol.ids import PeerId
@@ -45,6 +46,7 @@ class RunState:
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
+        self.mixture = Mixture(config.data, config.run.seed)
         staleness = config.staleness
         bounds = {
             "max_staleness": staleness.max_staleness,

@@ -32,10 +32,19 @@ def execute(path: Path, statement: str, values: tuple[object, ...] = ()) -> None
 class AnsweredRun:
     """Two rollout workers, a reward worker and a trainer that answer at once, 10 ms apart."""
 
-    def __init__(self, path: Path, *, steps: int = 4, import_paths: str = "[]", **staleness: object) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        steps: int = 4,
+        import_paths: str = "[]",
+        data: dict[str, object] | None = None,
+        **staleness: object,
+    ) -> None:
         self.config = Config.model_validate(
             {
                 "run": {"steps": steps},
+                "data": data or {},
                 "rollout": {"instances": 2, "group_size": 2, "max_response_tokens": 10, "max_running": 4},
                 "trainer": {"batch_groups": 2, "lr": 0.1, "keep_checkpoints": 1},
                 "staleness": {"max_staleness": 1, "mu": 0.0, **staleness},

@@ -47,10 +47,6 @@ def _dataset_dict(folder: Path) -> None:
     (folder / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
 
 
-def _parquet(folder: Path) -> None:
-    (folder / "rows.parquet").write_bytes(b"PAR1\x15\x04\xb0\xff\x00PAR1")
-
-
 TRIED_BY_A_USER = [
     Mistake(
         "a misspelt function",
@@ -231,7 +227,12 @@ MADE_UP_HERE = [
         ("data.path=mine.py:prompts",),
         strategy("def prompts():\n    yield {'prompt': '1+1', 'answer': '2'}\n"),
     ),
-    Mistake("Parquet", ("data.path", "Parquet", "to_json"), ("data.path=rows.parquet",), prepare=_parquet),
+    Mistake(
+        "CSV without names",
+        ("data.columns.prompt", "rows.csv has no column 'prompt'", "it has '1+1', '2'"),
+        ("data.path=rows.csv",),
+        files={"rows.csv": "1+1,2\n2+2,4\n"},
+    ),
     Mistake(
         "a DatasetDict",
         ("data.path", "splits train, test", "saved/train"),

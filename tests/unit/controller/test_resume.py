@@ -10,8 +10,9 @@ from answered_run import AnsweredRun
 from controller.config.load import change_config
 from controller.config.models import Config
 from controller.data.prompts import PromptSource
+from controller.data.sources import advance
 from controller.durability.store import Store
-from controller.host.resume import advance, finished_steps, read_past
+from controller.host.resume import finished_steps, read_past
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, RunError
 

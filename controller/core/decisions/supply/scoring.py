@@ -56,7 +56,9 @@ class Scoring:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
         if there <= wanted // 2:
             self._reading = wanted - there
-            self.state.emit(ReadPrompts(self._reading))
+            state = self.state
+            sources = state.mixture.choose(self._reading, state.steps, state.strategies.schedule)
+            state.emit(ReadPrompts(self._reading, sources))
 
     @property
     def to_score(self) -> Collection[int]:
@@ -76,15 +78,17 @@ class Scoring:
     def restart(self) -> None:
         """The controller was started again: what it had asked of the data is asked once more."""
         if self._reading:
-            self.state.emit(ReadPrompts(self._reading))
+            self.state.emit(ReadPrompts(self._reading, self.state.mixture.asked))
 
     def on_prompts(self, event: PromptsRead) -> None:
         """Rows are in the store: give them a group each."""
         self._reading = 0
         self._read_until = event.first_group + event.count
         self.data_has_ended = event.is_end
-        for group in range(event.first_group, event.first_group + event.count):
-            self.state.groups[group] = Group(group)
+        for group, (source, row) in enumerate(
+            self.state.mixture.on_read(event.count, event.sources), event.first_group
+        ):
+            self.state.groups[group] = Group(group, source=source, source_row=row)
             self._to_encode.append(group)
 
     def on_held_out(self, event: HeldOutRead) -> None:

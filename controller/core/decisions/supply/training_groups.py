@@ -51,6 +51,7 @@ class TrainingGroups:
     def on_scored(self, group: Group) -> None:
         """Rewards become advantages, and the group may be trained, unless it carries no signal."""
         self._failures_in_a_row = 0
+        self.state.mixture.on_scored(group.source, group.rewards)
         if not self.state.strategies.keep(group.rewards):
             recall.remove(self.state, group, "filtered")
             self._count_filtered(group)

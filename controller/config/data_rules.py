@@ -1,0 +1,104 @@
+"""Rules between keys of the section `data`, and of the sources and stages in it.
+
+Invariant: pure; a rule names the fields that it reads, what their values are, and what would do.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from controller.config.data import DataSettings, RowSettings
+from controller.config.models import Config
+
+Problem = tuple[tuple[str, ...], str]
+STAGED = ("stages", "ramp")
+
+
+def data_problems(config: Config) -> Iterator[Problem]:
+    """(fields read, what is wrong) for every rule that does not hold."""
+    data = config.data
+    yield from _row_problems("data", data)
+    for name, one in config.evaluation.data.items():
+        yield from _row_problems(f"evaluation.data.{name}", one)
+    if data.sources:
+        yield from _source_problems(data)
+    yield from _stage_problems(data)
+    if data.schedule == "pass_rate" and config.trainer.is_supervised:
+        yield (
+            ("data.schedule", "trainer.algorithm"),
+            "is pass_rate, but a supervised run has no responses that could pass; give constant, stages or "
+            "ramp.",
+        )
+
+
+def _row_problems(place: str, rows: RowSettings) -> Iterator[Problem]:
+    if rows.max_chars and rows.max_chars < rows.min_chars:
+        yield (
+            (f"{place}.max_chars", f"{place}.min_chars"),
+            f"is {rows.max_chars}, below {place}.min_chars {rows.min_chars}, so that no prompt is left; "
+            "raise it.",
+        )
+    if rows.prompt and "prompt" in rows.columns:
+        yield (
+            (f"{place}.prompt", f"{place}.columns"),
+            f"is a template, and {place}.columns names {rows.columns['prompt']!r} as the prompt too; keep "
+            "one.",
+        )
+
+
+def _source_problems(data: DataSettings) -> Iterator[Problem]:
+    if data.path:
+        yield (
+            ("data.path", "data.sources"),
+            f"is {data.path!r}, and data.sources names {len(data.sources)} more; keep one of the two: "
+            "data.path for one source, data.sources for several.",
+        )
+    for number, one in enumerate(data.sources):
+        if not one.path:
+            yield ((f"data.sources.{number}.path",), "is empty; name a file, or take the source out.")
+        yield from _row_problems(f"data.sources.{number}", one)
+    names = Counter(one.name for one in data.sources)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        yield (
+            ("data.sources",),
+            f"has {names[twice[0]]} sources named {twice[0]!r}, so that no message could tell them apart; "
+            "give each a `name` of its own.",
+        )
+    if not sum(one.weight for one in data.sources):
+        yield (
+            ("data.sources",),
+            "has weights that sum to 0 "
+            f"({', '.join(f'{one.name} {one.weight:g}' for one in data.sources)}), so that nothing could "
+            "be read; give at least one source a weight above 0.",
+        )
+
+
+def _stage_problems(data: DataSettings) -> Iterator[Problem]:
+    if (data.schedule in STAGED) != bool(data.stages):
+        yield (
+            ("data.stages", "data.schedule"),
+            f"has {len(data.stages)} stages, and data.schedule is {data.schedule}; stages belong to "
+            f"{' and '.join(STAGED)}, which need at least one.",
+        )
+    if not data.stages:
+        return
+    begins = [stage.from_step for stage in data.stages]
+    if begins[0] != 0 or sorted(set(begins)) != begins:
+        yield (
+            ("data.stages",),
+            f"begins at the steps {', '.join(map(str, begins))}; expected 0 first, and each later than the "
+            "last.",
+        )
+    names = [one.name for one in data.sources]
+    for number, stage in enumerate(data.stages):
+        unknown = [name for name in stage.weights if name not in names]
+        if unknown:
+            yield (
+                (f"data.stages.{number}.weights", "data.sources"),
+                f"names {unknown[0]!r}, which is no source; data.sources has {', '.join(names) or 'none'}.",
+            )
+        elif not sum(stage.weights.values()):
+            yield (
+                (f"data.stages.{number}.weights",),
+                "sum to 0, so that nothing could be read in this stage; give at least one source a weight.",
+            )

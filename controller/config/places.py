@@ -1,0 +1,71 @@
+"""Makes the paths of a configuration absolute.
+
+Invariant: files are looked for and not opened; what is not found stays as it is, for `check` to name.
+"""
+
+import glob
+from pathlib import Path
+from typing import cast
+
+from controller.config.data import DataSettings
+from controller.config.evaluation import EvaluationSettings
+from controller.config.models import Config, Section
+from controller.config.pluggable import BUILT_IN, FILES
+from protocol.rewards.kinds import FunctionReward
+from protocol.settings import RewardSettings
+
+
+def with_absolute_paths(config: Config, beside: Path) -> Config:
+    """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
+
+    What is found in neither place is left as it is, for `check` to name.
+    """
+    sections: dict[str, Section] = {}
+    for dotted in (*FILES, *BUILT_IN):
+        section_name, field = dotted.split(".")
+        section: Section = sections.get(section_name) or getattr(config, section_name)
+        value = cast("str | None", getattr(section, field))
+        if not value or (dotted == "model.path" and config.model.factory):
+            continue
+        found = _absolute(value, beside, is_data=dotted == "data.path", is_model=dotted == "model.path")
+        sections[section_name] = section.model_copy(update={field: found})
+    evaluation = cast("EvaluationSettings", sections.get("evaluation", config.evaluation))
+    data = {
+        name: one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)})
+        for name, one in evaluation.data.items()
+    }
+    sections["evaluation"] = evaluation.model_copy(update={"data": data})
+    reward = cast("RewardSettings", sections.get("reward", config.reward))
+    rewards = tuple(
+        one.model_copy(update={"function": _absolute(one.function, beside)})
+        if isinstance(one, FunctionReward)
+        else one
+        for one in reward.rewards
+    )
+    sections["reward"] = reward.model_copy(update={"rewards": rewards})
+    prompts = cast("DataSettings", sections.get("data", config.data))
+    sources = [
+        one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)}) for one in prompts.sources
+    ]
+    sections["data"] = prompts.model_copy(update={"sources": sources})
+    return config.model_copy(update=sections)
+
+
+def _stands_for_files(pattern: Path) -> bool:
+    return glob.has_magic(str(pattern)) and bool(glob.glob(str(pattern)))
+
+
+def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
+    """The place that a value names; an import path keeps the name behind the colon."""
+    file, separator, name = value.rpartition(":")
+    if not (separator and file.endswith(".py") and name.isidentifier()):
+        file, separator, name = value, "", ""
+    for folder in (Path.cwd(), beside):
+        found = folder / file
+        is_there = found.is_file() if separator else (
+            (is_data and (found.exists() or _stands_for_files(found)))
+            or (is_model and (found / "config.json").exists())
+        )  # fmt: skip
+        if is_there:
+            return f"{found.resolve()}{separator}{name}"
+    return value

@@ -1,0 +1,66 @@
+"""Tells data from data that was changed since a run began.
+
+Invariant: a file is read whole up to WHOLE_BYTES; of a larger one its ends and evenly spaced blocks are, so
+that 10 GB cost a fraction of a second, and an edit that keeps the size may be missed between them.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+WHOLE_BYTES = 64 << 20
+BLOCK_BYTES = 64 << 10
+BLOCKS = 256  # of a file that is not read whole
+
+Fingerprint = dict[str, Any]  # rows: how many; files: path -> [bytes, digest]; digest: of rows without files
+
+
+def of_files(paths: list[str], rows: int) -> Fingerprint:
+    """That of a table in these files. Raises: OSError."""
+    return {"rows": rows, "files": {path: of_file(path) for path in paths}}
+
+
+def of_file(path: str) -> list[object]:
+    """[bytes, digest] of a file. Raises: OSError."""
+    digest = blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= WHOLE_BYTES:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        else:
+            for number in range(BLOCKS):
+                file.seek((size - BLOCK_BYTES) * number // (BLOCKS - 1))
+                digest.update(file.read(BLOCK_BYTES))
+    return [size, digest.hexdigest()]
+
+
+def of_rows(rows: list[object], count: int) -> Fingerprint:
+    """That of a table without a file of its own, by some of its rows."""
+    text = json.dumps(rows, default=str, sort_keys=True)
+    return {
+        "rows": count,
+        "files": {},
+        "digest": blake2b(text.encode(errors="replace"), digest_size=16).hexdigest(),
+    }
+
+
+def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """How a source differs from what it was, in words; None if it does not."""
+    before, after = was.get("files", {}), now.get("files", {})
+    if set(before) != set(after) and len(before) + len(after) > 2:
+        gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))
+        parts = [f"{gone[0]} is gone" if gone else "", f"{new[0]} is new" if new else ""]
+        return f"{' and '.join(filter(None, parts))}, of {len(before)} files then"
+    for path, (size, digest) in before.items():
+        now_size, now_digest = after.get(path, (size, digest))
+        if now_size != size:
+            word = "was emptied" if not now_size else "was shortened" if now_size < size else "has grown"
+            return f"{path} {word}: {size:,} bytes then, {now_size:,} now"
+        if now_digest != digest:
+            return f"{path} has other content in the same {size:,} bytes"
+    if was.get("rows") != now.get("rows"):
+        return f"it has {now.get('rows'):,} rows, and had {was.get('rows'):,}"
+    return "its rows are others" if was.get("digest") != now.get("digest") else None

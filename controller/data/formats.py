@@ -1,0 +1,97 @@
+"""Which table reads a path: by what lies there, and its name."""
+
+import glob
+import os
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from controller.config.data import RowSettings
+from controller.data import fingerprints
+from controller.data.parquet import Parquet
+from controller.data.saved import open_from_hub, open_saved
+from controller.data.tables import Joined, Table
+from controller.data.text_files import JsonLines, SeparatedValues
+from protocol.errors import ConfigError
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
+SUFFIXES = {".parquet": "parquet", ".csv": "separated", ".tsv": "separated", ".jsonl": "lines"}
+EXPECTED = (
+    "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, or an import path "
+    "`file.py:prompts`"
+)
+
+Format = Literal["parquet", "separated", "lines", "saved", "hub", "function", "nothing"]
+
+
+def format_of(path: str) -> tuple[Format, list[str]]:
+    """How a path is read, and the files that it stands for."""
+    if os.path.isdir(path):
+        if any((Path(path) / name).is_file() for name in SAVED):
+            return "saved", []
+        inside = sorted(str(file) for file in Path(path).iterdir() if file.suffix in SUFFIXES)
+        return (_of_file(inside[0]), inside) if inside else ("saved", [])
+    if os.path.exists(path):
+        return _of_file(path), [path]
+    if glob.has_magic(path) and (found := sorted(glob.glob(path))):
+        return _of_file(found[0]), found
+    if ":" in path:
+        return "function", []
+    is_name = HUB_NAME.fullmatch(path) and not Path(path).suffix and not Path(path).parent.is_dir()
+    return ("hub" if is_name else "nothing"), []
+
+
+def open_table(settings: RowSettings, most: int | None = None) -> Table:
+    """The table at `settings.path`, which is no import path; of text files, index the first `most` rows only.
+
+    Raises: ConfigError.
+    """
+    path = settings.path
+    try:
+        kind, files = format_of(path)
+        mixed = [file for file in files if _of_file(file) != kind]
+    except OSError as error:
+        raise ConfigError(f"data.path {path!r} cannot be read: {error.strerror}.") from error
+    if kind == "nothing":
+        raise ConfigError(
+            f"data.path is {path!r}, and there is no such file or folder in {os.getcwd()}. Expected "
+            f"{EXPECTED}."
+        )
+    if kind == "hub":
+        return open_from_hub(path, settings.subset, settings.split)
+    if kind == "saved":
+        return open_saved(path, settings.split)
+    if settings.split:
+        raise ConfigError(
+            f"data.split is {settings.split!r}, and data.path {path!r} is a file, which has no splits; leave "
+            "split out, or name the file of that split."
+        )
+    if mixed:
+        raise ConfigError(
+            f"data.path {path!r} stands for files of several formats, such as {files[0]} and {mixed[0]}; "
+            "expected one. Name those of one format by a pattern, such as `FOLDER/*.parquet`."
+        )
+    if kind == "parquet":
+        if find_spec("pyarrow") is None:
+            raise ConfigError(
+                f"data.path {path!r} is Parquet, and reading it needs the package `pyarrow`. Install it (pip "
+                "install -e '.[parquet]'), or write the prompts to a JSONL file."
+            )
+        return Parquet(files)
+    parts = [(SeparatedValues if kind == "separated" else JsonLines)(file, most) for file in files]
+    if len(parts) == 1:
+        return parts[0]
+    return Joined(parts, lambda: fingerprints.of_files(files, sum(map(len, parts))))
+
+
+def _of_file(path: str) -> Format:
+    with open(path, "rb") as file:
+        begin = file.read(64)
+    if begin.startswith(b"PAR1"):
+        return "parquet"
+    kind = SUFFIXES.get(Path(path).suffix, "lines")
+    if kind == "separated" and begin.lstrip().startswith(b"{"):
+        return "lines"  # whatever its name says
+    return "lines" if kind == "lines" else "parquet" if kind == "parquet" else "separated"

@@ -1,0 +1,201 @@
+"""What a row has to be, and how it becomes what the workers get.
+
+Invariants: a row comes out as JSON in UTF-8, or is left out by a filter, or is refused with its place; equal
+rows come out equal.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from string import Formatter
+from typing import Any
+
+from controller.config.data import RowSettings, template_columns
+from protocol.errors import ConfigError
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+SHOWN_CHARS = 80
+
+
+class NoText(ConfigError):
+    """A row holds half of a character, which no file, journal or message can carry."""
+
+
+class RowShape:
+    """Makes rows of one source into what the workers get."""
+
+    def __init__(self, settings: RowSettings, *, source: str = "", is_supervised: bool = False) -> None:
+        """`source` is put into the column of this name; `is_supervised`: a row has a `response` too."""
+        self._settings = settings
+        self._source, self._is_supervised = source, is_supervised
+        self._of_template = template_columns(settings.prompt)
+
+    def shaped(self, place: str, row: object) -> bytes | None:
+        """The row as JSON in UTF-8; None if a filter leaves it out. `place` names it in errors.
+
+        Raises: ConfigError; NoText if it holds half of a character.
+        """
+        settings = self._settings
+        if not isinstance(row, Mapping):
+            raise ConfigError(
+                f"{place} is {type(row).__name__} {str(row)[:SHOWN_CHARS]!r}; expected an object with a "
+                "`prompt` column."
+            )
+        kept = self._renamed(place, row)
+        if not all(_column(place, kept, name, "where") in some for name, some in settings.where.items()):
+            return None
+        if settings.prompt:
+            kept["prompt"] = self._filled(place, kept)
+        if self._is_supervised:
+            kept = _with_response(place, kept)
+        _check_prompt(place, kept)
+        if not self._is_in_bounds(kept["prompt"]):
+            return None
+        self._add_chat(place, kept)
+        if self._source:
+            kept["source"] = self._source
+        return _written(place, kept)
+
+    def _renamed(self, place: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        columns = self._settings.columns
+        found = {name: inside(row, column) for name, column in columns.items()}
+        missing = [columns[name] for name, values in found.items() if not values]
+        if missing:
+            raise ConfigError(
+                f"{place} has no column {missing[0]!r}, which data.columns names; it has "
+                f"{sorted(map(str, row))}."
+            )
+        kept = {name: value for name, value in row.items() if name not in columns.values()}
+        kept.update({name: values[0] for name, values in found.items()})
+        return kept
+
+    def _filled(self, place: str, row: Mapping[str, Any]) -> str:
+        values = {name: _column(place, row, name, "prompt") for name in self._of_template}
+        odd = [name for name, value in values.items() if isinstance(value, Mapping | list) or value is None]
+        if odd:
+            raise ConfigError(
+                f"{place} has {str(values[odd[0]])[:SHOWN_CHARS]!r} in the column {odd[0]!r}, which the "
+                "template data.prompt puts into the prompt; expected text or a number."
+            )
+        parts = Formatter().parse(self._settings.prompt)
+        return "".join(text + (str(values[name]) if name is not None else "") for text, name, _, _ in parts)
+
+    def _is_in_bounds(self, prompt: str | list[dict[str, Any]]) -> bool:
+        least, most = self._settings.min_chars, self._settings.max_chars
+        if not least and not most:
+            return True
+        texts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+        length = sum(len(text) for text in texts if isinstance(text, str))
+        return least <= length and (not most or length <= most)
+
+    def _add_chat(self, place: str, row: dict[str, Any]) -> None:
+        settings, prompt = self._settings, row["prompt"]
+        if isinstance(prompt, str) and (settings.is_chat or settings.system):
+            prompt = row["prompt"] = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str):
+            return
+        if settings.system and prompt[0]["role"] != "system":
+            row["prompt"] = [{"role": "system", "content": settings.system}, *prompt]
+        if settings.tools and not row.get("tools"):
+            row["tools"] = settings.tools
+        if settings.chat_template_kwargs:
+            own = row.get("chat_template_kwargs") or {}
+            if not isinstance(own, Mapping):
+                raise ConfigError(
+                    f"{place} has {str(own)[:SHOWN_CHARS]!r} as `chat_template_kwargs`; expected a "
+                    "mapping, such as {enable_thinking: false}."
+                )
+            row["chat_template_kwargs"] = {**settings.chat_template_kwargs, **own}
+
+
+def _column(place: str, row: Mapping[str, Any], name: str, key: str) -> Any:
+    if not (found := inside(row, name)):
+        raise ConfigError(
+            f"{place} has no column {name!r}, which data.{key} names; it has {sorted(map(str, row))}."
+        )
+    return found[0]
+
+
+def inside(row: Mapping[str, Any], name: str) -> tuple[Any, ...]:
+    """The value of a column in a tuple, and () if there is none; a dot in its name goes into a mapping."""
+    if name in row:
+        return (row[name],)
+    outer, dot, inner = name.partition(".")
+    return inside(row[outer], inner) if dot and isinstance(row.get(outer), Mapping) else ()
+
+
+def _check_prompt(place: str, kept: Mapping[str, Any]) -> None:
+    if not _is_prompt(kept.get("prompt")):
+        hint = "Name the column that holds it: `data.columns: {prompt: question}`."
+        was = (
+            f"{str(kept['prompt'])[:SHOWN_CHARS]!r} as `prompt`"
+            if "prompt" in kept
+            else f"columns {sorted(map(str, kept))}"
+        )
+        raise ConfigError(
+            f"{place} has {was}; expected a `prompt` that is a string, or a list of messages with "
+            f"`role` and `content`, not empty. {hint}"
+        )
+
+
+def _written(place: str, kept: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(kept, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        return text.encode()
+    except UnicodeEncodeError:
+        raise NoText(f"{place} {no_text(kept)}") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place} cannot be written as JSON: {error}. Expected plain values.") from error
+
+
+def _plain(value: object) -> object:
+    """What Parquet has and JSON has not."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def no_text(row: Mapping[str, object]) -> str | None:
+    """What is wrong with a row that holds half of a character; None if it holds none."""
+    for name, value in row.items():
+        if found := SURROGATE.search(json.dumps([name, value], ensure_ascii=False, default=str)):
+            return (
+                f"has U+{ord(found[0]):04X} in {ascii(name)[1:-1]!r}, which is half of a character (a lone "
+                "surrogate) and cannot be written as UTF-8; expected text. Mend it where the data is made."
+            )
+    return None
+
+
+def _with_response(place: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with `prompt` and `response`; a conversation in `messages` is split before its last answer."""
+    talk = row.get("messages")
+    if _is_prompt(talk) and isinstance(talk, list):
+        if len(talk) < 2 or talk[-1]["role"] != "assistant":
+            roles = ", ".join(message["role"] for message in talk)
+            raise ConfigError(
+                f"{place} has `messages` of {roles}; expected a conversation that ends with an answer of the "
+                "assistant, which is what is trained on. Leave the row out."
+            )
+        kept = {name: value for name, value in row.items() if name != "messages"}
+        row = kept | {"prompt": talk[:-1], "response": talk[-1]["content"]}
+    response = row.get("response")
+    if not isinstance(response, str) or not response:
+        raise ConfigError(
+            f"{place} has {str(response)[:80]!r} as `response`; expected text, which `trainer.algorithm: "
+            "sft` trains on. Name the column that holds it: `data.columns: {response: answer}`."
+        )
+    return row
+
+
+def _is_prompt(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) and "content" in m for m in value)
+    )

@@ -1,0 +1,152 @@
+"""All sources of a run: read by number, told from what they were, and taken up where they stood.
+
+Invariants: what each source gives depends on how often it was asked, not on the others; data that is not what
+the run began with is refused before a row of it is read.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from controller.config.models import Config
+from controller.data.fingerprints import difference
+from controller.data.prompts import Cursor, PromptSource
+from protocol.errors import ConfigError
+
+READ_AT_ONCE = 1024  # prompts
+SHOWN_CHARS = 120
+BEGIN_ANEW = (
+    "bring the old data back and go on with the same command, set run.resume=never to begin anew, or begin "
+    "a run of another name from the newest checkpoint (run.resume=RUN/checkpoints/step_N)"
+)
+
+
+class Sources:
+    """The sources that a configuration names, in its order; or an iterable in their place."""
+
+    def __init__(
+        self,
+        config: Config,
+        iterable: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        known: str | None = None,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
+        """Open all. `known`: `fingerprints` of the run that is gone on with.
+
+        Raises: ConfigError that names the source and what is wrong with it, or how it has changed.
+        """
+        self._names: list[str] = []
+        self._sources: list[PromptSource] = []
+        found: list[Any] = []
+        before: list[Any] = json.loads(known) if known else []
+        each = config.data.each if iterable is None else [("data", config.data)]
+        for number, (place, data) in enumerate(each):
+            name = config.data.sources[number].name if config.data.sources and iterable is None else ""
+            self._names.append(f"{place} ({name})" if name else place)
+            was = before[number] if number < len(before) else None
+            one = config.model_copy(update={"data": data})
+            try:
+                source = PromptSource(one, iterable, name=name, on_refused=on_refused)
+                now = source.fingerprint
+            except OSError as error:
+                raise ConfigError(f"{data.path} cannot be read: {error.strerror}.") from error
+            except ConfigError as error:
+                raise ConfigError(self._in_place(number, f"{error}{_as_it_was(was)}")) from error
+            if was is not None and now is not None and (changed := difference(was, now)):
+                text = f"the data of the run has changed: {changed}. Expected it as it was: {BEGIN_ANEW}."
+                raise ConfigError(self._in_place(number, text))
+            self._sources.append(source)
+            found.append(now)
+        self.fingerprints = json.dumps(found)
+        """What tells all from sources that were changed, for `known`."""
+
+    @property
+    def is_end(self) -> bool:
+        """No more rows will come from any."""
+        return all(source.is_end for source in self._sources)
+
+    @property
+    def cursors(self) -> str:
+        """Where all stand, for `take_up`."""
+        return json.dumps([source.cursor for source in self._sources])
+
+    def read(self, count: int, wanted: Sequence[int] = ()) -> tuple[list[bytes], tuple[int, ...]]:
+        """The next `count` rows, of the sources `wanted` in this order, fewer where one ends; and the source
+        of each, () if there is only one.
+
+        Raises: ConfigError that names the row and what is wrong with it.
+        """
+        if not wanted:
+            return self._read(0, count), ()
+        rows = {number: iter(self._read(number, wanted.count(number))) for number in sorted(set(wanted))}
+        pairs = [(row, number) for number in wanted if (row := next(rows[number], None)) is not None]
+        return [row for row, _ in pairs], tuple(number for _, number in pairs)
+
+    def take_up(
+        self, read: Sequence[int], known: Mapping[tuple[int, int], bytes], cursors: str | None
+    ) -> None:
+        """Go on behind the first `read` rows of each source, from where `cursors` stand if that is possible.
+
+        `known`: rows that the run still needs, by source and number in it. Raises: ConfigError if a source
+        gives others than it gave, or fewer.
+        """
+        places: list[Any] = json.loads(cursors) if cursors else []
+        for number, source in enumerate(self._sources):
+            place = places[number] if number < len(places) else None
+            begin = 0
+            if place is not None and source.cursor is not None and place[0] <= read[number]:
+                source.seek(Cursor(*place))
+                begin = place[0]
+            rows = {row: text for (one, row), text in known.items() if one == number}
+            try:
+                advance(source, read[number], rows, begin=begin)
+            except ConfigError as error:
+                raise ConfigError(self._in_place(number, str(error))) from error
+
+    def _read(self, number: int, count: int) -> list[bytes]:
+        try:
+            return self._sources[number].read(count)
+        except ConfigError as error:
+            raise ConfigError(self._in_place(number, str(error))) from error
+
+    def _in_place(self, number: int, text: str) -> str:
+        name = self._names[number]
+        return text if name == "data" else f"{name}, read as `data` would be: {text}"
+
+
+def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, begin: int = 0) -> None:
+    """Read past the first `count` prompts, of which `begin` are behind already. `known`: rows that the run
+    still needs, by number.
+
+    Raises: ConfigError if the source gives others than it gave, or fewer.
+    """
+    number = begin
+    while number < count:
+        rows = prompts.read(min(READ_AT_ONCE, count - number))
+        for group, row in enumerate(rows, number):
+            if known.get(group, row) != row:
+                raise ConfigError(
+                    f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
+                    f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
+                    "data back, or set run.resume=never to begin anew."
+                )
+        number += len(rows)
+        if prompts.is_end and number < count:
+            raise ConfigError(
+                f"The run has read {count} prompts, and its source ends after {number} now. Expected the "
+                "same prompts as before: bring the old data back, or set run.resume=never to begin anew."
+            )
+
+
+def _as_it_was(was: Mapping[str, Any] | None) -> str:
+    if was is None:
+        return ""
+    sizes = ", ".join(f"{path} with {size:,} bytes" for path, (size, _) in list(was["files"].items())[:3])
+    what = f" in {sizes}" if sizes else ""
+    return f" When the run began it had {was['rows']:,} rows{what}: {BEGIN_ANEW}."
+
+
+def _shown(row: bytes) -> str:
+    text = row.decode(errors="replace")
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 3]}..."

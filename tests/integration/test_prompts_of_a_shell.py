@@ -1,0 +1,93 @@
+"""A controller without workers reads what its core asks of two sources, and goes on at the very row."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.config.models import Config
+from controller.data.sources import Sources
+from controller.host.shell import Shell
+from protocol.errors import ConfigError
+
+ROWS = 64  # that the core reads ahead
+
+
+def config(folder: Path) -> Config:
+    (folder / "a.csv").write_text("q\n" + "".join(f"a{n}\n" for n in range(40)))
+    (folder / "b.jsonl").write_text("".join(f'{{"prompt": "b{n}"}}\n' for n in range(90)))
+    sources = [
+        {"path": str(folder / "a.csv"), "prompt": "{q}?"},
+        {"path": str(folder / "b.jsonl"), "weight": 3},
+    ]
+    return Config.model_validate(
+        {
+            "run": {"dir": str(folder), "name": "run"},
+            "data": {"sources": sources},
+            "rollout": {"instances": 0},
+            "reward": {"workers": 0},
+            "trainer": {"local": False},
+            "model": {"path": str(folder)},
+        }
+    )
+
+
+class Reading(Shell):
+    """Tells when prompts were read."""
+
+    def __init__(self, settings: Config) -> None:
+        def ignore(*_: object) -> None:
+            pass
+
+        super().__init__(
+            settings, on_step=ignore, on_evaluation=ignore, on_progress=ignore, on_warning=ignore
+        )
+        self.has_read = asyncio.Event()
+
+    def _turn(self) -> None:
+        super()._turn()
+        if self.core.scoring.read_until:
+            self.has_read.set()
+
+
+async def read_ahead(settings: Config) -> None:
+    """A run that ends when its first prompts are in the journal."""
+    shell = Reading(settings)
+    await shell.open()
+    running = asyncio.create_task(shell.run())
+    await asyncio.wait([running, asyncio.create_task(shell.has_read.wait())], return_when="FIRST_COMPLETED")
+    assert shell.failure is None
+    shell.abandon("enough")
+    await running
+
+
+async def test_a_shell_goes_on_with_both_sources_at_the_next_row_of_each(tmp_path):
+    settings = config(tmp_path)
+    await read_ahead(settings)
+    shell = Reading(settings)
+    await shell.open()
+    try:
+        mixture = shell.core.state.mixture
+        first, second = mixture.read
+        assert first + second == shell.core.scoring.read_until == ROWS
+        assert abs(second - 48) <= 2
+        facts = shell._store.facts()
+        assert [given for given, *_ in json.loads(facts["cursors"])] == [first, second]
+        wanted = (0, 1, 1, 1)
+        rows, _ = shell._prompts.read(4, wanted)
+        straight = Sources(settings)
+        straight.read(ROWS, (0,) * first + (1,) * second)
+        assert rows == straight.read(4, wanted)[0]
+        assert [json.loads(row)["source"] for row in rows] == ["a", "b", "b", "b"]
+    finally:
+        shell.abandon("enough")
+        await shell.run()
+
+
+async def test_a_shell_refuses_a_source_that_was_shortened(tmp_path):
+    settings = config(tmp_path)
+    await read_ahead(settings)
+    (tmp_path / "b.jsonl").write_text('{"prompt": "b0"}\n')
+    with pytest.raises(ConfigError, match=r"data\.sources\.1 \(b\).* was shortened: .* bytes then, 17 now"):
+        await Reading(settings).open()

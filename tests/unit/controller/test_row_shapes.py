@@ -1,0 +1,106 @@
+"""Rows become prompts by template, system prompt and filters; a missing column is named with its source."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from controller.config.data import RowSettings
+from controller.data.rows import RowShape
+from protocol.errors import ConfigError
+from workers.reward.worker import encode_prompt
+
+ROW = {"question": "1+1?", "answer": "2", "level": 3, "info": {"topic": "sums"}}
+
+
+def shaped(row: object = ROW, *, source: str = "", **settings: object) -> dict[str, object] | None:
+    found = RowShape(RowSettings.model_validate(settings), source=source).shaped("here, line 1", row)
+    return None if found is None else json.loads(found)
+
+
+def test_a_template_makes_the_prompt_of_columns():
+    found = shaped(prompt="{info.topic} {{level {level}}}: {question}")
+    assert found["prompt"] == "sums {level 3}: 1+1?"
+    assert found["question"] == "1+1?"
+    renamed = shaped(prompt="Q: {q}", columns={"q": "question", "topic": "info.topic"})
+    assert (renamed["prompt"], renamed["topic"]) == ("Q: 1+1?", "sums")
+
+
+@pytest.mark.parametrize(
+    "template", ["{}", "{0}", "{question!r}", "{question:>9}", "{question[0]}", "{question"]
+)
+def test_a_template_that_names_no_column_is_refused_when_it_is_read(template):
+    with pytest.raises(ValidationError, match=r"by name alone|braces match"):
+        RowSettings(prompt=template)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"prompt": "{qestion}"},
+            r"here, line 1 has no column 'qestion', which data\.prompt names; it has \['an",
+        ),
+        ({"prompt": "{info}"}, r"in the column 'info', which the template"),
+        ({"prompt": "p", "where": {"lvl": [1]}}, r"no column 'lvl', which data\.where names"),
+        ({"columns": {"prompt": "info.question"}}, r"no column 'info\.question', which data\.columns names"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named_with_who_names_it(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        shaped(**settings)
+
+
+def test_chat_and_system_make_messages_and_keep_what_a_row_has():
+    user = {"role": "user", "content": "1+1?"}
+    rules = {"role": "system", "content": "Be brief."}
+    assert shaped(prompt="{question}", is_chat=True)["prompt"] == [user]
+    assert shaped(prompt="{question}", system="Be brief.")["prompt"] == [rules, user]
+    own = [{"role": "system", "content": "Own."}, user]
+    assert shaped({"prompt": own}, system="Be brief.")["prompt"] == own
+
+
+def test_tools_and_arguments_of_the_template_go_with_messages():
+    settings = {"tools": [{"name": "t"}], "chat_template_kwargs": {"a": 1, "b": 2}}
+    found = shaped(
+        {"prompt": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"b": 3}}, **settings
+    )
+    assert (found["tools"], found["chat_template_kwargs"]) == ([{"name": "t"}], {"a": 1, "b": 3})
+    assert "tools" not in shaped({"prompt": "text"}, **settings)
+
+
+def test_the_chat_template_hears_of_tools_and_arguments():
+    class Tokenizer:
+        def apply_chat_template(self, talk: object, **how: object) -> list[int]:
+            self.heard = how
+            return [1]
+
+    tokenizer = Tokenizer()
+    row = shaped({"prompt": [{"role": "user", "content": "x"}]}, tools=[{"name": "t"}],
+                 chat_template_kwargs={"enable_thinking": False, "tokenize": False})  # fmt: skip
+    assert encode_prompt(tokenizer, json.dumps(row).encode(), limit=9) == [1]
+    assert tokenizer.heard["tools"] == [{"name": "t"}]
+    assert tokenizer.heard["enable_thinking"] is False
+    assert tokenizer.heard["tokenize"] is True
+    row["tools"] = "none"
+    with pytest.raises(ValueError, match="no list of schemas"):
+        encode_prompt(tokenizer, json.dumps(row).encode(), limit=9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_kept"),
+    [
+        ({"min_chars": 4, "max_chars": 4}, True), ({"min_chars": 5}, False), ({"max_chars": 3}, False),
+        ({"where": {"level": [2, 3]}}, True), ({"where": {"level": ["3"]}}, False),
+        ({"where": {"info.topic": ["sums"]}}, True),
+    ],
+)  # fmt: skip
+def test_filters_leave_rows_out(settings, is_kept):
+    assert (shaped(columns={"prompt": "question"}, **settings) is not None) is is_kept
+
+
+def test_the_name_of_a_source_goes_with_its_rows():
+    assert shaped({"prompt": "x", "source": "web"}, source="easy")["source"] == "easy"
+    assert (
+        shaped({"prompt": "x", "source": "web"}, source="easy", columns={"site": "source"})["site"] == "web"
+    )
