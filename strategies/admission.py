@@ -33,8 +33,8 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 
 
 def adaptive(view: AdmissionView, batches: float) -> int:
-    """As `by_cap`, with the cap that the coordinator has found (see `next_cap`), and held until new weights
-    are out only where deadlines decide the speed: elsewhere nothing is gained by starting later."""
+    """As `by_cap`, with the cap that strategies/pacing.py has found, and held until new weights are out only
+    where deadlines decide the speed: elsewhere nothing is gained by starting later."""
     del batches
     return round(view.cap) - (held(view) if view.is_tail_bound else view.generating + view.occupied)
 
@@ -84,52 +84,3 @@ ADMISSIONS: dict[str, Admission] = {
 def window_rule(batches: float | Literal["auto", "all"]) -> Admission:
     """What `staleness.in_flight_batches` means for the admission rule `window`."""
     return {"auto": adaptive, "all": whole_window}.get(str(batches), by_cap)
-
-
-GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
-DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
-STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
-LEAST_ELASTICITY = 0.1
-LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
-
-
-def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> float:
-    """Groups in the system to begin with: two batches, a mean staleness near 1, where the bound admits it."""
-    return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
-
-
-def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: float) -> float:
-    """The adaptive cap after a train step.
-
-    It grows while the trainer waits for *groups* (`starved`: share of a step in which fewer than a batch were
-    occupied) and more of them would raise the throughput of the instances (`elasticity`: relative gain in
-    tokens per second for a relative gain in trajectories); it shrinks while the trainer waits for stragglers
-    (`late`), which the others slow down; and it drifts down while the trainer waits for nothing, since then
-    groups only grow old.
-    """
-    places = view.batch_groups + view.spare_groups
-    if starved > STARVED and elasticity > LEAST_ELASTICITY:
-        step = GROW
-    else:
-        step = -SHRINK if late > STARVED else -DRIFT
-    least = min(LEAST_BATCHES, view.max_staleness + 1.0)
-    return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))
-
-
-MU_STEP = 0.05  # at each train step: from its default to 0 in six
-GATED = 0.3  # share of a step in which admitted groups find no instance; beyond, they start too late
-MANY_LONG = 0.06  # share of responses near the longest, from which one of those is among any that start late
-
-
-def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float) -> float:
-    """The routing threshold after a train step.
-
-    What it keeps back starts where others have ended, which evens instances out, but starts late. So it is
-    lower while that goes on for much of a step, or the trainer waits for groups, since then it is tokens per
-    second that count; and 0 where so many responses are about as long as the longest (`long_share`) that some
-    of them are among those kept back: the trainer would wait for just these. It comes back up while the
-    trainer waits for stragglers, which crowded instances slow down.
-    """
-    if gated > GATED or starved > max(late, STARVED) or long_share > MANY_LONG:
-        return max(0.0, round(mu - MU_STEP, 9))
-    return min(most, round(mu + MU_STEP, 9)) if late > STARVED else mu

@@ -12,6 +12,7 @@ from strategies.admission import ADMISSIONS, Admission
 from strategies.filtering import FILTERS, Filter
 from strategies.migration import MIGRATIONS, Migration
 from strategies.own import Promise, held
+from strategies.pacing import ADAPTATIONS, Adaptation
 from strategies.routing import ROUTINGS, Routing
 from strategies.schedules import SCHEDULES, Schedule
 from strategies.synchronization import SYNCHRONIZATIONS, Synchronization
@@ -27,6 +28,7 @@ class Strategies:
     synchronize: Synchronization
     keep: Filter
     schedule: Schedule
+    adapt: Adaptation
 
 
 STRATEGIES: dict[str, Mapping[str, Any]] = {
@@ -36,6 +38,7 @@ STRATEGIES: dict[str, Mapping[str, Any]] = {
     "admission": ADMISSIONS,
     "filter": FILTERS,
     "schedule": SCHEDULES,
+    "pacing": ADAPTATIONS,
 }
 """What is built in, by the key of `staleness`, or of the section in SECTIONS, that names it."""
 SECTIONS = {"schedule": "data"}
@@ -76,6 +79,12 @@ PROMISES = {
         "a list of numbers from 0 up, one per source in its `sources`, not all 0",
         "strategies/schedules.py",
         own.weights,
+    ),
+    "pacing": Promise(
+        ("step",),
+        "(cap, mu): groups in the system, at least 1, and a mu of 0 to 1",
+        "strategies/pacing.py",
+        own.cap_and_mu,
     ),
 }
 ORDER = Promise(

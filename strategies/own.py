@@ -126,6 +126,17 @@ def amount(answer: Any, arguments: Arguments) -> int | float:
     return _number(answer)
 
 
+def cap_and_mu(answer: Any, arguments: Arguments) -> tuple[float, float]:
+    """Two numbers in their limits."""
+    del arguments
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise Unusable(", which is no pair of numbers")
+    cap, mu = map(_number, answer)
+    if not (1 <= cap < float("inf") and 0 <= mu <= 1):
+        raise Unusable("; a cap is 1 or more and finite, a mu from 0 to 1")
+    return float(cap), float(mu)
+
+
 def verdict(answer: Any, arguments: Arguments) -> bool:
     """Yes or no."""
     del arguments

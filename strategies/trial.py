@@ -10,6 +10,7 @@ from typing import Any
 
 from protocol.blame import shown
 from strategies.own import Arguments
+from strategies.pacing import Pace, StepView
 from strategies.routing import Routing, has_room
 from strategies.schedules import MixtureView, SourceView
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
@@ -76,6 +77,13 @@ def _schedule() -> list[Arguments]:
     ]
 
 
+def _pacing() -> list[Arguments]:
+    view = AdmissionView(2, 8, 5, 4, 10, 6, 56, 4, 12, 9, cap=16.0)
+    calm = Pace(16.0, period_s=10.0, periods=(9.0, 11.0))
+    paces = (calm, calm._replace(starved=0.4), calm._replace(late=0.4))
+    return [(StepView(pace, view, 0.2, 0.3, adapts),) for pace in paces for adapts in (True, False)]
+
+
 SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "routing": _routing,
     "synchronization": _synchronization,
@@ -83,6 +91,7 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "admission": _admission,
     "filter": _filter,
     "schedule": _schedule,
+    "pacing": _pacing,
 }
 
 

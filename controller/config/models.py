@@ -124,6 +124,10 @@ class StalenessSettings(Section):
     configuration is read."""
     decide_s: float = Field(default=0.1, gt=0)
     """Seconds between two decisions to pull lazily or to migrate."""
+    pacing: str = "adaptive"
+    """What finds the cap of `in_flight_batches: auto`, and the mu of routing, after each train step:
+    `adaptive`, `fixed` (they stay as they begin), or an import path of a function like those of
+    strategies/pacing.py."""
     pace: float = Field(default=0.0, ge=0, lt=1)
     """A train step begins no sooner after the last than this share of the mean time between two, so that
     instances are not crowded now and empty later. 0: as soon as a batch is ready."""

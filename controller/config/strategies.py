@@ -26,6 +26,7 @@ def load_strategies(config: Config) -> Strategies:
         synchronize=load_strategy("synchronization", staleness.synchronization),
         keep=load_strategy("filter", staleness.filter),
         schedule=load_strategy("schedule", config.data.schedule),
+        adapt=load_strategy("pacing", staleness.pacing),
     )
 
 

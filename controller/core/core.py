@@ -189,7 +189,7 @@ class Core:
         """Totals for summary.json."""
         accounts, config = self.state.accounts, self.state.config
         totals = accounts.summary(self.state.now)
-        cap = self.state.cap / self.state.ledger.batch_groups
+        cap = self.state.pace.cap / self.state.ledger.batch_groups
         totals["verdict"] = verdict(accounts.figures(cap=cap), config)
         if config.trainer.is_supervised:
             totals = without_rollout(totals)

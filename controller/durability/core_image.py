@@ -50,7 +50,7 @@ from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.errors import LocalError, RunError
 from protocol.messages import from_controller, from_workers, pieces
-from strategies import cost_model, fitting, instance_kinds, lengths, views
+from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
 from strategies.kinds import Strategies
 
 MODULES = (
@@ -59,7 +59,8 @@ MODULES = (
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree,
     reports, run_state, scoring, supervised, told, trainer_batches, training, training_groups,
-    from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths, views,
+    from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths,
+    pacing, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -16,6 +16,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import shortened
 from protocol.errors import ConfigError, RunError
 from strategies.kinds import Strategies
+from strategies.pacing import StepView
 from strategies.presets import FIXED_BOUND
 from strategies.routing import Routing
 from strategies.views import AdmissionView, Settings
@@ -23,7 +24,7 @@ from strategies.views import AdmissionView, Settings
 KEPT = 5  # differences of each kind that are told one by one
 LABELS = {
     "route": "routing", "admit": "admission", "migrate": "migration", "synchronize": "pulls",
-    "keep": "filter",
+    "keep": "filter", "adapt": "pacing",
 }  # fmt: skip
 """What people call the decisions, by the field of `Strategies` that takes them."""
 
@@ -69,6 +70,7 @@ class Shadow:
             synchronize=self._watched("synchronize", own.synchronize, other.synchronize),
             keep=self._watched("keep", own.keep, other.keep),
             schedule=own.schedule,  # what is in the data is no choice of where or when
+            adapt=self._watched("adapt", own.adapt, other.adapt),
         )
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,6 +110,8 @@ class Shadow:
             return staleness.in_flight_batches
         if isinstance(argument, Settings):
             return argument._replace(**knobs(self._other))
+        if isinstance(argument, StepView):
+            return argument._replace(most_mu=staleness.mu, adapts_mu=staleness.adaptive_mu)
         if isinstance(argument, AdmissionView):
             return argument._replace(
                 max_staleness=staleness.max_staleness, spare_groups=staleness.spare_groups
@@ -181,6 +185,9 @@ def _in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) ->
                 return f"{moves} move" if moves else "nothing moves"
             case "keep":
                 return "kept" if answer else "dropped"
+            case "adapt":
+                cap, mu = answer
+                return f"{cap:.1f} groups in the system, mu {mu:g}"
     except (KeyError, IndexError, TypeError, ValueError):  # the user's own strategy may answer anything
         pass
     return shortened(repr(answer))
@@ -190,6 +197,8 @@ def _subject(what: str, argument: Any) -> str:
     if isinstance(argument, AdmissionView):
         in_system = argument.generating + argument.occupied
         return f"{in_system} groups in the system at version {argument.train_version}"
+    if isinstance(argument, StepView):
+        return f"a step of {argument.pace.periods[-1]:.3f} s"
     if hasattr(argument, "group"):
         return f"group {argument.group}"
     if what == "keep":

@@ -20,11 +20,11 @@ from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
-from strategies.admission import first_cap
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.instance_kinds import Fleet
 from strategies.kinds import Strategies
 from strategies.lengths import LengthModel
+from strategies.pacing import Pace, first_cap
 from strategies.views import KNOBS, Settings
 
 MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
@@ -47,19 +47,7 @@ class RunState:
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
         self.mixture = Mixture(config.data, config.run.seed)
-        staleness = config.staleness
-        bounds = {
-            "max_staleness": staleness.max_staleness,
-            "batch_groups": config.trainer.batch_groups,
-            "spare_groups": staleness.spare_groups,
-        }
-        self.ledger: Ledger | LooseLedger
-        if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
-            self.ledger = Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
-        elif staleness.ledger == "deadlines":
-            self.ledger = Ledger(**bounds)
-        else:
-            self.ledger = LooseLedger(staleness.ledger, **bounds)
+        self.ledger = make_ledger(config)
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order of prompts."""
         self.queue = DispatchQueue()
@@ -75,8 +63,7 @@ class RunState:
         self.batches: dict[int, Batch] = {}
         """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
-        self.cap = first_cap(**bounds)  # groups in the system, by the adaptive rule
-        self.period_s: float | None = None  # mean time between two train steps
+        self.pace = Pace(first_cap(**_bounds(config)))
         self.started = 0  # groups, less those that were begun anew
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
         self.strategy_settings = Settings(**knobs(config))
@@ -172,10 +159,28 @@ class RunState:
             newest_version=newest,
             fresh=fresh * (self.config.rollout.group_size + spare),
             typical_tokens=self.prompt_tokens + round(self.lengths.total(0)),
-            horizon_s=self.period_s if self.period_s is not None else FIRST_HORIZON_S,
+            horizon_s=self.pace.period_s if self.pace.period_s is not None else FIRST_HORIZON_S,
             is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
         )
         return self.strategy_settings
+
+
+def make_ledger(config: Config) -> Ledger | LooseLedger:
+    """An empty ledger, of the kind that the configuration names."""
+    if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
+        return Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
+    if config.staleness.ledger == "deadlines":
+        return Ledger(**_bounds(config))
+    return LooseLedger(config.staleness.ledger, **_bounds(config))
+
+
+def _bounds(config: Config) -> dict[str, int]:
+    staleness = config.staleness
+    return {
+        "max_staleness": staleness.max_staleness,
+        "batch_groups": config.trainer.batch_groups,
+        "spare_groups": staleness.spare_groups,
+    }
 
 
 def knobs(config: Config) -> dict[str, Any]:

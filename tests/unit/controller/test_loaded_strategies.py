@@ -97,3 +97,18 @@ def test_each_setting_of_strategies_is_a_key_of_the_configuration_or_measured():
     config = Config.model_validate({"staleness": {"keep_kv": True, "length_prediction": False, "mu": 0.5}})
     settings = Core(config, load_strategies(config)).state.strategy_settings
     assert (settings.keeps_kv, settings.uses_prediction, settings.mu) == (True, False, 0.5)
+
+
+def test_a_pacing_of_the_users_sets_the_cap_and_mu_after_each_measured_step(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=3)
+    seen = []
+
+    def watched(step):
+        seen.append(len(step.pace.periods))
+        return 7.0, 0.25
+
+    run.core.state.strategies = replace(run.core.state.strategies, adapt=watched)
+    run.run()
+    assert seen, "no step was measured"
+    assert run.core.state.pace.cap == 7.0
+    assert run.core.state.strategy_settings.mu == 0.25

@@ -7,14 +7,13 @@ from strategies.admission import (
     adaptive,
     areal,
     by_cap,
-    next_cap,
-    next_mu,
     one_batch,
     verl_async,
     whole_window,
 )
 from strategies.cost_model import PUBLISHED
 from strategies.migration import by_benefit, by_gap
+from strategies.pacing import next_cap, next_mu
 from strategies.presets import PRESETS
 from strategies.routing import by_group, by_least_requests, by_marginal_gain, round_robin
 from strategies.synchronization import by_gain, by_status, every_few, greedy

@@ -110,7 +110,7 @@ class Dispatch:
             newest.policy_version if newest else -1,
             state.started,
             state.pulled_version,
-            state.cap,
+            state.pace.cap,
             state.strategy_settings,
         )
 

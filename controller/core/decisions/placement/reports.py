@@ -230,8 +230,9 @@ class Coordination:
 
     def _pace_s(self, instance: Instance) -> float:
         """Seconds per step of the instance, over URGENT times the mean time between two train steps."""
-        if self.state.period_s is None:
+        period_s = self.state.pace.period_s
+        if period_s is None:
             return 0.0
         c = instance.fit.coefficients if instance.fit else self.state.coefficients
         step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
-        return step_s / (URGENT * self.state.period_s)
+        return step_s / (URGENT * period_s)

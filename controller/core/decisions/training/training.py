@@ -5,7 +5,7 @@ often it is trained on because a trainer was lost; no trajectory in it is older 
 asserted here where it counts; each step is reported once.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from itertools import chain
 from statistics import fmean
 
@@ -26,10 +26,7 @@ from protocol.messages import (
     SaveCheckpoint,
     TrainStepFinished,
 )
-from strategies.admission import STARVED, next_cap, next_mu
-from strategies.cost_model import throughput
-
-PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between two
+from strategies import pacing
 
 
 class Training:
@@ -44,10 +41,6 @@ class Training:
         self._enough_at: float | None = None  # since when a whole batch of groups has been occupied
         self._ready_at: float | None = None  # since when no straggler holds that batch back
         self._consumed_at: float | None = None
-        self._periods: deque[float] = deque(maxlen=state.config.staleness.max_staleness + 1)
-        self._late = self._starved = (
-            0.0  # shares of a step that the trainer waits for stragglers, and for groups
-        )
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
         self.drift = Drift(state.config.trainer.logprob_gap_warning)
@@ -86,7 +79,7 @@ class Training:
         groups = [self.state.groups[id] for id in (*self.feed.ahead, *rest)]
         contributions = [group.contribute() for group in groups]
         self._check_bound(groups, contributions, train_version=train_version)
-        self._adapt_cap()
+        self._adapt()
         self.state.ledger.consume(ready)
         for group in groups:
             move_group(group, "consumed")
@@ -118,73 +111,57 @@ class Training:
         return is_there and not self.is_busy and self.state.ending is None
 
     def _holds(self) -> bool:
-        """Whether a batch that is ready had better wait, so that steps come at an even pace.
-
-        Where the longest responses decide how fast a run goes, steps that rush make them late for a step
-        that then has to wait: the same mean, but instances crowded in the rush and empty in the wait. While a
-        group is still generated that started before all others of the window, a step comes no sooner after
-        the last than `pace` times the mean of the last window.
-        """
+        """Whether a batch that is ready had better wait, so that steps come at an even pace: while a group is
+        still generated that started before all others of the window."""
         self.held_until = None
-        pace, window = self.state.config.staleness.pace, self.state.config.staleness.max_staleness + 1
-        if pace <= 0 or self._consumed_at is None or len(self._periods) < window:
+        state, staleness = self.state, self.state.config.staleness
+        if self._consumed_at is None or not state.strategy_settings.is_tail_bound:
             return False
-        if not self.state.strategy_settings.is_tail_bound:
-            return False
-        until = self._consumed_at + pace * fmean(self._periods)
-        if self.state.now >= until or not self.state.ledger.reserved:
+        hold_s = pacing.hold_s(state.pace, evenness=staleness.pace, window=staleness.max_staleness + 1)
+        until = self._consumed_at + hold_s
+        if hold_s <= 0 or state.now >= until or not state.ledger.reserved:
             return False
         self.held_until = until
         return True
 
-    def _adapt_cap(self) -> None:
+    def _adapt(self) -> None:
         """Learn from the wait for this batch how many groups ought to be in the system."""
         state, now = self.state, self.state.now
         if self._consumed_at is not None and self._idle_since is not None:
-            period = max(now - self._consumed_at, 1e-9)
+            period_s = max(now - self._consumed_at, 1e-9)
             enough_at = now if self._enough_at is None else self._enough_at
-            starved = max(0.0, enough_at - max(self._idle_since, self._consumed_at)) / period
-            mean = state.period_s
             ready_at = now if self._ready_at is None else self._ready_at
-            late = max(0.0, ready_at - max(enough_at, self._idle_since, self._consumed_at)) / period
-            self._late += PERIOD_MEMORY * (late - self._late)
-            self._starved += PERIOD_MEMORY * (starved - self._starved)
-            starved, late = self._starved, self._late
-            settings = state.strategy_settings
-            if max(starved, late) > STARVED:  # else it is as it was
-                settings = settings._replace(is_tail_bound=late > starved)
-            if state.config.staleness.adaptive_mu:
-                most = state.config.staleness.mu
-                gated = state.gated.take(now) / period
-                long_share = state.lengths.long_share()
-                mu = next_mu(settings.mu, most=most, starved=starved, late=late, gated=gated,
-                             long_share=long_share)  # fmt: skip
-                settings = settings._replace(mu=mu)
-            state.strategy_settings = settings
-            self._periods.append(period)
-            state.period_s = period if mean is None else mean + PERIOD_MEMORY * (period - mean)
-            view = admission_view(state)
-            state.cap = next_cap(view, starved=starved, late=late, elasticity=self._elasticity())
+            state.pace = pacing.after_step(
+                state.pace,
+                period_s=period_s,
+                starved_s=max(0.0, enough_at - max(self._idle_since, self._consumed_at)),
+                late_s=max(0.0, ready_at - max(enough_at, self._idle_since, self._consumed_at)),
+                window=state.config.staleness.max_staleness + 1,
+            )
+            self._ask_for_pace(period_s)
         self._consumed_at = now
         is_enough = state.ledger.occupied >= 2 * state.ledger.batch_groups
         self._enough_at = now if is_enough else None
         self._ready_at = None
 
-    def _elasticity(self) -> float:
-        """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""
-        now = more = 0.0
-        for instance in self.state.registry.instances():
-            view = instance_view(self.state, instance)
-            if view.running:
-                now += throughput(view.coefficients, view.running, view.resident_tokens)
-                more += (
-                    throughput(
-                        view.coefficients, view.running + 1, view.resident_tokens * (1 + 1 / view.running)
-                    )
-                    * view.running
-                )
-                more -= throughput(view.coefficients, view.running, view.resident_tokens) * view.running
-        return more / now if now else 1.0
+    def _ask_for_pace(self, period_s: float) -> None:
+        """Let the pacing strategy set the cap and mu."""
+        state, staleness, settings = self.state, self.state.config.staleness, self.state.strategy_settings
+        is_tail_bound = pacing.is_tail_bound(state.pace, settings.is_tail_bound)
+        settings = state.strategy_settings = settings._replace(is_tail_bound=is_tail_bound)
+        step = pacing.StepView(
+            state.pace,
+            admission_view(state),
+            settings.mu,
+            staleness.mu,
+            staleness.adaptive_mu,
+            gated=state.gated.take(state.now) / period_s,
+            long_share=state.lengths.long_share() if staleness.adaptive_mu else 0.0,
+            elasticity=pacing.elasticity(instance_view(state, one) for one in state.registry.instances()),
+        )
+        cap, mu = state.strategies.adapt(step)
+        state.pace = state.pace._replace(cap=cap)
+        state.strategy_settings = settings._replace(mu=mu)
 
     def on_ready(self, trainer: Worker, message: Ready) -> None:
         """A trainer is there; it gets what it has missed, then waits for batches."""
@@ -231,7 +208,7 @@ class Training:
         metrics = dict(message.metrics)
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
         more: dict[str, object] = {
-            "staleness/cap": round(self.state.cap / self.state.ledger.batch_groups, 4),
+            "staleness/cap": round(self.state.pace.cap / self.state.ledger.batch_groups, 4),
             "cost_model/error": fmean(errors) if errors else None,
         }
         line = self.state.accounts.step_line(

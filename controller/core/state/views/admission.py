@@ -22,7 +22,7 @@ def admission_view(state: RunState) -> AdmissionView:
         state.started - state.started_at_pull,
         state.in_system_at_pull,
         ledger.spare_groups,
-        state.cap,
+        state.pace.cap,
         state.strategy_settings.is_tail_bound,
     )
 

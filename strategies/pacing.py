@@ -1,0 +1,155 @@
+"""How many groups are in the system, and how choosy routing is. `adapt(step) -> (cap, mu)`.
+
+Invariants: pure functions of what was measured between two batches; a step that was not measured changes
+nothing; the cap of `adaptive` stays between LEAST_BATCHES and the window of the bound, its mu between 0 and
+`staleness.mu`.
+"""
+
+from collections.abc import Callable, Iterable
+from statistics import fmean
+from typing import NamedTuple
+
+from strategies.cost_model import throughput
+from strategies.views import AdmissionView, InstanceView
+
+PERIOD_MEMORY = 0.3  # weight of the last train step in the mean time between two
+
+
+class Pace(NamedTuple):
+    """What the train steps so far have shown. Units: groups, seconds, shares of a step."""
+
+    cap: float  # groups in the system, by the adaptive rule of admission
+    starved: float = 0.0  # mean share of a step in which the trainer waits for groups
+    late: float = 0.0  # and in which it waits for stragglers
+    period_s: float | None = None  # mean time between two batches; None before the second
+    periods: tuple[float, ...] = ()  # of the last window, oldest first
+
+
+class StepView(NamedTuple):
+    """One train step, from a batch to the next, for the rule that adapts. Shares are of the step."""
+
+    pace: Pace  # this step included
+    admission: AdmissionView
+    mu: float  # as routing has it
+    most_mu: float  # `staleness.mu`
+    adapts_mu: bool  # `staleness.adaptive_mu`
+    gated: float = 0.0  # share in which a fresh group that was admitted found no instance
+    long_share: float = 0.0  # responses near the longest, of all; 0 without `adapts_mu`
+    elasticity: float = 1.0  # relative gain in tokens/s for a relative gain in trajectories
+
+
+Adaptation = Callable[[StepView], tuple[float, float]]
+
+
+def adaptive(step: StepView) -> tuple[float, float]:
+    """The fewest groups that keep the trainer busy, and the mu that evens instances out for nothing."""
+    starved, late = step.pace.starved, step.pace.late
+    mu = step.mu
+    if step.adapts_mu:
+        mu = next_mu(mu, most=step.most_mu, starved=starved, late=late, gated=step.gated,
+                      long_share=step.long_share)  # fmt: skip
+    cap = next_cap(step.admission, starved=starved, late=late, elasticity=step.elasticity)
+    return cap, mu
+
+
+def fixed(step: StepView) -> tuple[float, float]:
+    """As they are."""
+    return step.admission.cap, step.mu
+
+
+ADAPTATIONS: dict[str, Adaptation] = {"adaptive": adaptive, "fixed": fixed}
+
+
+# -- what is measured ------------------------------------------------------------------------------------
+
+
+def after_step(pace: Pace, *, period_s: float, starved_s: float, late_s: float, window: int) -> Pace:
+    """The pace with one more step: `period_s` from a batch to the next, of which the trainer waited
+    `starved_s` for groups and then `late_s` for stragglers; `window`: steps that are remembered."""
+    starved, late, mean = starved_s / period_s, late_s / period_s, pace.period_s
+    return pace._replace(
+        starved=pace.starved + PERIOD_MEMORY * (starved - pace.starved),
+        late=pace.late + PERIOD_MEMORY * (late - pace.late),
+        period_s=period_s if mean is None else mean + PERIOD_MEMORY * (period_s - mean),
+        periods=(*pace.periods, period_s)[-window:],
+    )
+
+
+def is_tail_bound(pace: Pace, before: bool) -> bool:
+    """Whether the trainer waits for the longest responses more than for groups; as `before` where it waits
+    for neither."""
+    return pace.late > pace.starved if max(pace.starved, pace.late) > STARVED else before
+
+
+def hold_s(pace: Pace, *, evenness: float, window: int) -> float:
+    """Seconds after a batch before which the next one does not go, where steps are bound by the tail.
+
+    Where the longest responses decide how fast a run goes, steps that rush make them late for a step that
+    then has to wait: the same mean, but instances crowded in the rush and empty in the wait. So a step comes
+    no sooner than `evenness` times the mean of the last `window` steps, once there were so many.
+    """
+    return evenness * fmean(pace.periods) if evenness > 0 and len(pace.periods) >= window else 0.0
+
+
+def elasticity(views: Iterable[InstanceView]) -> float:
+    """Relative gain in tokens/s for a relative gain in running trajectories, over all instances."""
+    now = more = 0.0
+    for view in views:
+        if view.running:
+            here = throughput(view.coefficients, view.running, view.resident_tokens)
+            one_more = view.resident_tokens * (1 + 1 / view.running)
+            now += here
+            more += throughput(view.coefficients, view.running + 1, one_more) * view.running
+            more -= here * view.running
+    return more / now if now else 1.0
+
+
+# -- the rules -------------------------------------------------------------------------------------------
+
+GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place costs speed, a spare one age
+DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
+STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
+LEAST_ELASTICITY = 0.1
+LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
+
+
+def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> float:
+    """Groups in the system to begin with: two batches, a mean staleness near 1, where the bound admits it."""
+    return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
+
+
+def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: float) -> float:
+    """The adaptive cap after a train step.
+
+    It grows while the trainer waits for *groups* (`starved`: share of a step in which fewer than a batch were
+    occupied) and more of them would raise the throughput of the instances (`elasticity`: relative gain in
+    tokens per second for a relative gain in trajectories); it shrinks while the trainer waits for stragglers
+    (`late`), which the others slow down; and it drifts down while the trainer waits for nothing, since then
+    groups only grow old.
+    """
+    places = view.batch_groups + view.spare_groups
+    if starved > STARVED and elasticity > LEAST_ELASTICITY:
+        step = GROW
+    else:
+        step = -SHRINK if late > STARVED else -DRIFT
+    least = min(LEAST_BATCHES, view.max_staleness + 1.0)
+    return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))
+
+
+MU_STEP = 0.05  # at each train step: from its default to 0 in six
+GATED = 0.3  # share of a step in which admitted groups find no instance; beyond, they start too late
+MANY_LONG = 0.06  # share of responses near the longest, from which one of those is among any that start late
+
+
+def next_mu(mu: float, *, most: float, starved: float, late: float, gated: float, long_share: float) -> float:
+    """The routing threshold after a train step.
+
+    What it keeps back starts where others have ended, which evens instances out, but starts late. So it is
+    lower while that goes on for much of a step, or the trainer waits for groups, since then it is tokens per
+    second that count; and 0 where so many responses are about as long as the longest (`long_share`) that some
+    of them are among those kept back: the trainer would wait for just these. It comes back up while the
+    trainer waits for stragglers, which crowded instances slow down.
+    """
+    if gated > GATED or starved > max(late, STARVED) or long_share > MANY_LONG:
+        return max(0.0, round(mu - MU_STEP, 9))
+    return min(most, round(mu + MU_STEP, 9)) if late > STARVED else mu
