@@ -108,7 +108,8 @@ def test_a_pacing_of_the_users_sets_the_cap_and_mu_after_each_measured_step(tmp_
         return 7.0, 0.25
 
     run.core.state.strategies = replace(run.core.state.strategies, adapt=watched)
-    run.run()
+    run.to_the_end()
+    run.store.close()
     assert seen, "no step was measured"
     assert run.core.state.pace.cap == 7.0
     assert run.core.state.strategy_settings.mu == 0.25
