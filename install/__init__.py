@@ -34,6 +34,9 @@ EXTRAS = {
     "lora": ("peft",),
     "datasets": ("datasets",),
     "parquet": ("pyarrow",),
+    "math": ("math_verify",),
+    "reasoning-gym": ("reasoning_gym",),
+    "judge": ("httpx2",),
     "simulate": ("scipy",),
     "plots": ("matplotlib",),
     "vllm": ("vllm",),
@@ -41,11 +44,12 @@ EXTRAS = {
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
+REWARDS = ("math", "reasoning-gym", "judge")
 NEEDED = {
     **dict.fromkeys(
         ["render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
     ),
-    "test": ("workers", "lora", "parquet", "simulate", "plots", "test"),
+    "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "test"),
     "conformance": ("workers", "test"),
     "simulate": ("simulate",),
 }

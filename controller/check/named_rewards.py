@@ -1,16 +1,25 @@
 """What can be known of rewards by name before anything starts: the columns that they need, and their rows.
 
-Invariant: nothing of a reward is imported or called.
+Invariant: nothing of a reward is imported or called; of a reward model only config.json is read.
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from controller.check.data import Level, Remark, Sample
-from protocol.rewards.kinds import KINDS, NamedReward, find
+from protocol.rewards.classifier import output_problem
+from protocol.rewards.kinds import KINDS, JudgeReward, ModelReward, NamedReward, find
 
 
 def named_problems(entry: NamedReward, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
     """Of a reward and the rows that it is for."""
+    if isinstance(entry, ModelReward):
+        file = Path(entry.path) / "config.json"
+        if problem := output_problem(entry.path, file.read_bytes() if file.is_file() else None):
+            yield "error", problem
+    if isinstance(entry, JudgeReward) and not re.match(r"https?://[^/\s]+", entry.base_url):
+        yield "error", f"`base_url` is {entry.base_url!r}; expected one such as http://localhost:8000/v1."
     for column in KINDS[entry.kind].columns(entry):
         for sample in scored:
             lacking = [row for row in sample.rows if find(row, column) is None]

@@ -11,7 +11,7 @@ from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.models import Config, Section
 from controller.config.pluggable import BUILT_IN, FILES
-from protocol.rewards.kinds import FunctionReward
+from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
 
@@ -36,12 +36,7 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     }
     sections["evaluation"] = evaluation.model_copy(update={"data": data})
     reward = cast("RewardSettings", sections.get("reward", config.reward))
-    rewards = tuple(
-        one.model_copy(update={"function": _absolute(one.function, beside)})
-        if isinstance(one, FunctionReward)
-        else one
-        for one in reward.rewards
-    )
+    rewards = tuple(_reward_with_absolute_path(one, beside) for one in reward.rewards)
     sections["reward"] = reward.model_copy(update={"rewards": rewards})
     prompts = cast("DataSettings", sections.get("data", config.data))
     sources = [
@@ -49,6 +44,14 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     ]
     sections["data"] = prompts.model_copy(update={"sources": sources})
     return config.model_copy(update=sections)
+
+
+def _reward_with_absolute_path(reward: NamedReward, beside: Path) -> NamedReward:
+    if isinstance(reward, FunctionReward):
+        return reward.model_copy(update={"function": _absolute(reward.function, beside)})
+    if isinstance(reward, ModelReward):
+        return reward.model_copy(update={"path": _absolute(reward.path, beside, is_model=True)})
+    return reward
 
 
 def _stands_for_files(pattern: Path) -> bool:

@@ -8,9 +8,9 @@ Invariant: pure. What the options of a kind refuse, they refuse when the configu
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from protocol.section import Section
 
@@ -19,6 +19,19 @@ TAKEN = ("mean", "std", "first_steps", "last_steps")
 """Metrics `reward/...` that every run has: no reward has such a name."""
 Sandbox = Literal["auto", "bubblewrap", "limits"]
 """What programs that a model wrote run in."""
+FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
+"""A field of a judge's prompt."""
+JUDGED = ("question", "completion", "criterion")
+"""Fields that are no columns."""
+JUDGE_PROMPT = """Judge the response to a question.
+
+Question:
+{question}
+
+Response:
+{completion}
+
+How good is the response, from 0 (useless) to 10 (perfect)? Think briefly, and end with the number alone."""
 Value = str | int | float | bool
 
 
@@ -36,6 +49,18 @@ def _expression(pattern: str) -> str:
     except re.error as error:
         raise ValueError(f"is no regular expression: {error}") from None
     return pattern
+
+
+def _with_one_group(pattern: str) -> str:
+    if (count := re.compile(pattern).groups) != 1:
+        raise ValueError(f"expected one group (...) around the number, and not {count}")
+    return pattern
+
+
+def _with_completion(prompt: str) -> str:
+    if "{completion}" not in prompt:
+        raise ValueError("expected {completion} in it, where the response is to stand")
+    return prompt
 
 
 Expression = Annotated[str, AfterValidator(_expression)]
@@ -132,6 +157,122 @@ class CodeReward(NamedReward):
     it fails."""
 
 
+class MathReward(NamedReward):
+    """1 if the answer in the response is mathematically equal to that of the data, by math-verify."""
+
+    kind: Literal["math"] = "math"
+    answer: Column = "answer"
+    """Column of the gold answer, as plain text or LaTeX."""
+    answer_after: str = ""
+    """As in `exact`: `####` for GSM8K."""
+    extract: Literal["auto", "boxed", "last_line"] = "auto"
+    """Where the response has its answer: in its last `\\boxed{}`, which it must have; in its last line; or
+    the first of these that there is: box, words such as `the answer is`, last line. What comes before
+    `</think>` never counts."""
+    cpu_s: float = Field(default=5.0, gt=0, le=3600)
+    """Seconds of CPU time for a verdict. A response over which it takes longer gets 0."""
+
+
+class ChoiceReward(NamedReward):
+    """1 if the letter that the response chooses is that of the data."""
+
+    kind: Literal["choice"] = "choice"
+    answer: Column = "answer"
+    """Column of the right letter, or of its index from 0."""
+    answer_after: str = ""
+    """As in `exact`."""
+    letters: str = Field(default="ABCD", min_length=2, max_length=26, pattern="^[A-Z]+$")
+    """The letters that there are to choose from."""
+
+
+class Criterion(Section):
+    """One line of a rubric."""
+
+    criterion: str = Field(min_length=1)
+    """What is asked for; stands in the prompt for `{criterion}`."""
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Its share of the reward, relative to the others."""
+
+
+class JudgeReward(NamedReward):
+    """A number that a model behind an OpenAI-compatible endpoint gives to the response."""
+
+    kind: Literal["judge"] = "judge"
+    base_url: str = Field(min_length=1)
+    """Of the endpoint, to which `/chat/completions` is added, e.g. `http://localhost:8000/v1`."""
+    model: str = Field(min_length=1)
+    """The name by which the endpoint knows the model."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable of the reward worker that holds the key. Not set: none is sent."""
+    prompt: Annotated[str, AfterValidator(_with_completion)] = JUDGE_PROMPT
+    """What the judge is asked. `{question}` is the prompt, `{completion}` the response, `{answer}` or
+    another name a column, `{criterion}` that of the rubric."""
+    rubric: tuple[Criterion, ...] = Field(default=(), strict=False)
+    """Criteria, each a question of its own; the reward is the weighted mean. Empty: one question."""
+    number: Annotated[Expression, AfterValidator(_with_one_group)] = r"(-?\d+(?:\.\d+)?)"
+    """Regular expression with one group; the last match in the judge's answer is the number."""
+    lowest: float = Field(default=0.0, allow_inf_nan=False)
+    """The number that becomes the reward 0; a lower one is no answer."""
+    highest: float = Field(default=10.0, allow_inf_nan=False)
+    """The number that becomes the reward 1; a higher one is no answer."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Of the judge's answer."""
+    temperature: float = Field(default=0.0, ge=0)
+    """Of the judge."""
+    body: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Further keys of the request, passed as they are."""
+    concurrency: int = Field(default=16, ge=1)
+    """Requests in flight, of each process."""
+    request_s: float = Field(default=60.0, gt=0)
+    """Seconds for one request."""
+    retries: int = Field(default=4, ge=0)
+    """Times that a request is sent again after 408, 409, 429, 5xx, no answer, or one without a number."""
+    backoff_s: float = Field(default=1.0, ge=0)
+    """Seconds before the first of these, twice as many before each further one, up to 60; `Retry-After`
+    counts instead."""
+    cache: bool = True
+    """Keep numbers by digest of the request in `judge.db` of the run directory: what was judged is not asked
+    again, also after a resume."""
+    timeout_s: float | None = Field(default=600.0, gt=0)
+    """Seconds for one response, all requests and pauses included."""
+
+    @model_validator(mode="after")
+    def _have_a_range(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError(f"expected `lowest`, {self.lowest:g}, below `highest`, {self.highest:g}")
+        if self.rubric and "{criterion}" not in self.prompt:
+            raise ValueError("expected a `prompt` with {criterion} in it, since there is a `rubric`")
+        return self
+
+
+class ModelReward(NamedReward):
+    """The output of a sequence-classification model with one output, on `reward.device`."""
+
+    kind: Literal["model"] = "model"
+    path: str = Field(min_length=1)
+    """Directory of the model, with its tokenizer."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of its weights."""
+    batch: int = Field(default=8, ge=1)
+    """Responses in one forward pass."""
+    max_tokens: int = Field(default=4096, ge=1)
+    """Of prompt and response together; what is longer loses its beginning."""
+    sigmoid: bool = False
+    """Give the sigmoid of the output, which is between 0 and 1."""
+
+
+class ReasoningGymReward(NamedReward):
+    """What a data set of reasoning-gym gives to the answer in the response, from 0 to 1."""
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    dataset: str = ""
+    """Name of the data set, such as `chain_sum`. Empty: `metadata.source_dataset` of the row."""
+    entry: Column = "entry"
+    """Column with the whole item (question, answer, metadata); without it the row is the item."""
+    cpu_s: float = Field(default=10.0, gt=0, le=3600)
+    """Seconds of CPU time for a verdict. A response over which it takes longer gets 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardKind:
     """How a named reward is computed."""
@@ -152,10 +293,25 @@ class RewardKind:
     """Responses in flight in a process, of whole groups; None: `reward.concurrency`."""
 
 
+def _answer(options: Any) -> tuple[str, ...]:
+    return (options.answer,)
+
+
+def _of_prompt(options: JudgeReward) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in FIELD.findall(options.prompt) if name not in JUDGED))
+
+
 KINDS: dict[str, RewardKind] = {
     "function": RewardKind(FunctionReward, "workers.reward.kinds.function"),
-    "exact": RewardKind(
-        ExactReward, "workers.reward.kinds.exact", columns=lambda options: (options.answer,)
+    "exact": RewardKind(ExactReward, "workers.reward.kinds.exact", columns=_answer),
+    "math": RewardKind(
+        MathReward, "workers.reward.kinds.math", extra="math", columns=_answer, out_of_cpu=0.0
+    ),
+    "choice": RewardKind(ChoiceReward, "workers.reward.kinds.choice", columns=_answer),
+    "judge": RewardKind(JudgeReward, "workers.reward.kinds.judge", extra="judge", columns=_of_prompt),
+    "model": RewardKind(ModelReward, "workers.reward.kinds.model", processes=1),
+    "reasoning_gym": RewardKind(
+        ReasoningGymReward, "workers.reward.kinds.reasoning_gym", extra="reasoning-gym", out_of_cpu=0.0
     ),
     "code": RewardKind(CodeReward, "workers.reward.kinds.code", concurrency=1),
 }  # fmt: skip

@@ -262,7 +262,7 @@ class Overrides:
             "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
             "model.path", "weights.host",
         ),
-        "reward": ("reward.processes", "reward.concurrency", "model.path"),
+        "reward": ("reward.processes", "reward.concurrency", "reward.device", "model.path"),
         "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
     }  # fmt: skip
 

@@ -1,0 +1,63 @@
+"""The reward `choice`: 1 if the letter that the response chooses is that of the data.
+
+Invariant: a response that names two letters, or none, has chosen nothing.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from protocol.rewards.kinds import ChoiceReward, find
+from workers.reward.kinds.answers import after_thinking, bare, last_box, last_line, last_said
+from workers.reward.kinds.interface import Place, Unscorable, gold_answer
+
+TEXT = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\b")
+
+
+def make(options: ChoiceReward, place: Place) -> Callable[..., float]:
+    """A function of one response."""
+
+    def score(completion: str, **columns: Any) -> float:
+        value = find(columns, options.answer)
+        if type(value) is int and 0 <= value < len(options.letters):
+            gold: str | None = options.letters[value]
+        else:
+            text = gold_answer(columns, options.answer, options.answer_after)
+            gold = chosen_letter(text, options.letters)
+        if gold is None:
+            raise Unscorable(
+                f"The row has {value!r:.80} in the column `{options.answer}`; expected one of the letters "
+                f"{', '.join(options.letters)}, or an index from 0 to {len(options.letters) - 1}."
+            )
+        return float(chosen_letter(completion, options.letters) == gold)
+
+    return score
+
+
+def chosen_letter(text: str, letters: str) -> str | None:
+    """The letter that a response ends with, boxes, or calls its answer; None if that is not one."""
+    said = after_thinking(text)
+    for found in (last_box(said), last_said(said), last_line(said)):
+        if found is not None:
+            return _only_letter(bare(TEXT.sub("", found)), letters)
+    return None
+
+
+def _only_letter(text: str, letters: str) -> str | None:
+    """`C`, `(c)`, `C. because`, `option C`: the letter, unless there is another one."""
+    begin = re.match(rf"[\s({{\[*$]{{0,8}}([{letters}{letters.lower()}])(?![\w'])", text)
+    if begin:
+        rest = text[begin.end() :]
+        behind = rest.lstrip(")]}*$ ")
+        if re.match(rf"(?:or\b|and\b|[&/,])\s{{0,4}}(?:or\b|and\b)?[\s(]{{0,4}}[{letters}](?!\w)", behind):
+            return None
+        is_set_off = not rest or rest[0] in ").:,;]}*$"
+        if is_set_off and (begin[1].isupper() or not behind.strip(".:")):
+            return begin[1].upper()
+    standing = set(re.findall(rf"(?<![\w'])([{letters}])(?![\w'])", text))
+    return standing.pop() if len(standing) == 1 and not _is_article(text, standing) else None
+
+
+def _is_article(text: str, standing: set[str]) -> bool:
+    """Whether the only letter is the word `A` at the beginning of a sentence."""
+    return standing == {"A"} and re.search(r"(?:^|[.!?]\s)A [a-z]", text) is not None

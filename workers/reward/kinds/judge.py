@@ -1,0 +1,173 @@
+"""The reward `judge`: a number that a model behind an OpenAI-compatible endpoint gives to the response.
+
+Invariants: only a number of the judge's within its range becomes a reward; whatever else comes, or does not,
+is asked for again and then raised as a failure of the endpoint; what a response says can stand in the prompt,
+and nowhere else.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from math import fsum
+from typing import Any
+
+import httpx2
+
+from protocol.rewards.kinds import FIELD, Criterion, JudgeReward, find
+from workers.reward.kinds.interface import Place, Unscorable
+from workers.reward.kinds.judge_cache import JudgeCache, digest_of
+
+MAX_BACKOFF_S = 60.0
+MAX_SHOWN = 300  # characters of what an endpoint said
+AGAIN = frozenset((408, 409, 425, 429))
+
+
+class _Trouble(Exception):
+    """What may be better next time; the text is for the user, `wait_s` from the endpoint."""
+
+    def __init__(self, text: str, wait_s: float | None = None) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+
+
+def make(options: JudgeReward, place: Place) -> Callable[..., Awaitable[float]]:
+    """An async function of one response."""
+    judge = Judge(options, place)
+
+    async def score(completion: str, prompt: Any, **columns: Any) -> float:
+        return await judge.score(columns | {"completion": completion, "question": as_text(prompt)})
+
+    return score
+
+
+class Judge:
+    """One endpoint, with the connections of this process."""
+
+    def __init__(self, options: JudgeReward, place: Place) -> None:
+        self._options = options
+        self._url = f"{options.base_url.rstrip('/')}/chat/completions"
+        self._number = re.compile(options.number)
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._cache = JudgeCache(place.run_dir if options.cache else "")
+        self._client: httpx2.AsyncClient | None = None
+
+    async def score(self, fields: Mapping[str, Any]) -> float:
+        """From 0 to 1. Raises: Unscorable."""
+        options = self._options
+        rubric = options.rubric or (Criterion(criterion="-"),)
+        asked = [self._grade(fill(options.prompt, fields | {"criterion": one.criterion})) for one in rubric]
+        grades = await asyncio.gather(*asked)
+        weighted = fsum(one.weight * grade for one, grade in zip(rubric, grades, strict=True))
+        return weighted / fsum(one.weight for one in rubric)
+
+    async def _grade(self, prompt: str) -> float:
+        options = self._options
+        body = {
+            "model": options.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": options.temperature,
+            "max_tokens": options.max_tokens,
+            **options.body,
+        }
+        digest = digest_of(self._url, body)
+        number = self._cache.get(digest)
+        if number is None or not options.lowest <= number <= options.highest:
+            number = await self._ask(body)
+            self._cache.put(digest, number)
+        return (number - options.lowest) / (options.highest - options.lowest)
+
+    async def _ask(self, body: Mapping[str, Any]) -> float:
+        """The judge's number. Raises: Unscorable after the last attempt, or at once where none would help."""
+        for attempt in range(self._options.retries + 1):
+            try:
+                async with self._slots:
+                    return self._number_in(await self._answer(body))
+            except _Trouble as trouble:
+                last = trouble
+            if attempt < self._options.retries:
+                pause_s = self._options.backoff_s * 2**attempt if last.wait_s is None else last.wait_s
+                await asyncio.sleep(min(pause_s, MAX_BACKOFF_S))
+        raise Unscorable(
+            f"The judge at {self._url} gave no number in {self._options.retries + 1} requests, the last time "
+            f"because {last}. Nothing was made a reward of it. Look at the endpoint, or raise `retries` of this "
+            "reward."
+        )
+
+    async def _answer(self, body: Mapping[str, Any]) -> str:
+        """What the judge says. Raises: _Trouble, Unscorable."""
+        if self._client is None:
+            limits = httpx2.Limits(max_connections=self._options.concurrency)
+            self._client = httpx2.AsyncClient(timeout=self._options.request_s, limits=limits)
+        key = os.environ.get(self._options.api_key_env, "") if self._options.api_key_env else ""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        try:
+            answer = await self._client.post(self._url, json=body, headers=headers)
+        except (httpx2.TimeoutException, httpx2.TransportError) as error:
+            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip()) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise Unscorable(
+                f"The judge at {self._url} cannot be asked: {error}. Check `base_url`."
+            ) from None
+        shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
+        if answer.status_code in AGAIN or answer.status_code >= 500:
+            raise _Trouble(shown, _retry_after(answer.headers.get("Retry-After")))
+        if answer.status_code != 200:
+            hint = f" The key is read from {self._options.api_key_env}." if answer.status_code == 401 else ""
+            raise Unscorable(
+                f"The judge at {self._url} refuses the request: {shown}. Check `base_url`, `model` and the "
+                f"key of this reward.{hint}"
+            )
+        try:
+            text = answer.json()["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError):
+            raise _Trouble(f"{shown}, which is no chat completion") from None
+        if not isinstance(text, str):
+            raise _Trouble(f"the answer's content is {type(text).__name__}, and no text")
+        return text
+
+    def _number_in(self, text: str) -> float:
+        """Raises: _Trouble."""
+        options, found = self._options, self._number.findall(text)
+        shown = f"{' '.join(text.split())[-MAX_SHOWN:]!r}"
+        if not found:
+            raise _Trouble(f"{shown} has no number as `number` describes it")
+        try:
+            number = float(found[-1])
+        except ValueError:
+            raise _Trouble(f"{found[-1]!r:.80} in {shown} is no number") from None
+        if not options.lowest <= number <= options.highest:
+            raise _Trouble(f"{number:g} is not from {options.lowest:g} to {options.highest:g}")
+        return number
+
+
+def fill(template: str, fields: Mapping[str, Any]) -> str:
+    """The template with its fields, each put in once: what they hold is never taken for a template.
+
+    Raises: Unscorable for a field that is no column of the row.
+    """
+
+    def value(place: re.Match[str]) -> str:
+        found = fields.get(place[1]) if place[1] in fields else find(fields, place[1])
+        if found is None:
+            raise Unscorable(
+                f"The judge's prompt has {place[0]}, and the row has no such column, only "
+                f"{', '.join(fields)}. Rename it in `prompt` of this reward."
+            )
+        return as_text(found)
+
+    return FIELD.sub(value, template)
+
+
+def as_text(value: Any) -> str:
+    """Text as it is; chat messages one below the other, with their roles."""
+    if isinstance(value, list) and all(isinstance(one, Mapping) and "content" in one for one in value):
+        return "\n\n".join(f"{one.get('role', 'user')}: {as_text(one['content'])}" for one in value)
+    return str(value)
+
+
+def _retry_after(value: str | None) -> float | None:
+    try:
+        return max(0.0, float(value)) if value is not None else None
+    except ValueError:
+        return None  # a date: our own pause does as well

@@ -1,0 +1,68 @@
+"""Numbers that a judge has given, by digest of the request: in the run directory, for all processes of the run.
+
+Invariants: it holds digests and numbers, and no text; a cache that cannot be read or written costs a request
+and no reward.
+"""
+
+import hashlib
+import json
+import logging
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+FILE = "judge.db"
+WAIT_S = 5.0  # for another process that writes
+TABLE = "CREATE TABLE IF NOT EXISTS numbers (digest TEXT PRIMARY KEY, number REAL NOT NULL) WITHOUT ROWID"
+
+
+def digest_of(url: str, body: Mapping[str, Any]) -> str:
+    """Stands for a request."""
+    return hashlib.sha256(json.dumps([url, body], sort_keys=True).encode()).hexdigest()
+
+
+class JudgeCache:
+    """Of one process. `run_dir`: where the file is; without such a folder, as on another host, in memory."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._numbers: dict[str, float] = {}
+        self._database: sqlite3.Connection | None = None
+        if run_dir and Path(run_dir).is_dir():
+            try:
+                self._database = sqlite3.connect(Path(run_dir) / FILE, timeout=WAIT_S, isolation_level=None)
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute(TABLE)
+            except sqlite3.Error as error:
+                self._give_up(error)
+
+    def get(self, digest: str) -> float | None:
+        """The number that was given to this request."""
+        if digest not in self._numbers and self._database is not None:
+            try:
+                row = self._database.execute(
+                    "SELECT number FROM numbers WHERE digest = ?", (digest,)
+                ).fetchone()
+            except sqlite3.Error as error:
+                self._give_up(error)
+            else:
+                if row is not None:
+                    self._numbers[digest] = row[0]
+        return self._numbers.get(digest)
+
+    def put(self, digest: str, number: float) -> None:
+        """Keep a number."""
+        self._numbers[digest] = number
+        if self._database is not None:
+            try:
+                self._database.execute("INSERT OR REPLACE INTO numbers VALUES (?, ?)", (digest, number))
+            except sqlite3.Error as error:
+                self._give_up(error)
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        logger.warning("The judge's cache %s cannot be used (%s); requests are sent again.", FILE, error)
+        if self._database is not None:
+            self._database.close()
+            self._database = None

@@ -1,0 +1,69 @@
+"""The reward `math`: 1 if the answer in the response is mathematically equal to that of the data.
+
+Invariants: math-verify is called in the main thread, with our limit of time in place of its own, which counts
+seconds of the clock; an answer that it cannot read is wrong, a gold answer that it cannot read is a failure.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from math_verify import parse, verify
+
+from protocol.rewards.kinds import MathReward
+from workers.reward.kinds.answers import find_answer
+from workers.reward.kinds.cpu_limit import within
+from workers.reward.kinds.interface import Place, Unscorable, gold_answer
+
+MARKED = re.compile(r"\$|\\[(\[]|\\boxed")
+GOLDS = 4096  # prompts whose gold answer is kept: all responses to one come soon after one another
+
+
+def make(options: MathReward, place: Place) -> Callable[..., float]:
+    """A function of one response."""
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own limit is off
+
+    def score(completion: str, **columns: Any) -> float:
+        gold = gold_answer(columns, options.answer, options.answer_after)
+        found = find_answer(completion, options.extract)
+        if found is None:
+            return 0.0
+        return float(bool(within(options.cpu_s, lambda: is_right(gold, *found))))
+
+    return score
+
+
+def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
+    """Whether an answer that `find_answer` found is right. A line is read as text with numbers or LaTeX in it,
+    and if it has no LaTeX also as LaTeX itself: `(1, 2)`, `x^2`. Raises: Unscorable."""
+    if is_boxed:
+        return is_equal(gold, _boxed(answer))
+    return is_equal(gold, answer) or (
+        not MARKED.search(answer) and is_equal(gold, _boxed(answer.rstrip(".")))
+    )
+
+
+def is_equal(gold: str, answer: str) -> bool:
+    """Whether an answer, as text with or without LaTeX, equals the gold one. Raises: Unscorable."""
+    wanted = _parsed_gold(gold)
+    try:
+        return bool(verify(list(wanted), parse(answer, parsing_timeout=0), timeout_seconds=None))
+    except (RecursionError, MemoryError, OverflowError):  # of what only looks like an answer
+        return False
+
+
+@lru_cache(GOLDS)
+def _parsed_gold(gold: str) -> tuple[Any, ...]:
+    parsed = parse(gold if "$" in gold or "\\boxed" in gold else _boxed(gold), parsing_timeout=0)
+    if not parsed:
+        raise Unscorable(
+            f"math-verify cannot read the gold answer {gold!r:.200}; expected a number, an expression or a text. "
+            "If the column holds a whole solution, give `answer_after`, the characters before the answer."
+        )
+    return tuple(parsed)
+
+
+def _boxed(answer: str) -> str:
+    return f"\\boxed{{{answer}}}"

@@ -1,0 +1,49 @@
+"""The reward `reasoning_gym`: what a data set of reasoning-gym gives to the answer in the response."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reasoning_gym import get_score_answer_fn
+
+from protocol.rewards.kinds import ReasoningGymReward, find
+from workers.reward.kinds.answers import after_thinking, last_box, last_said
+from workers.reward.kinds.cpu_limit import within
+from workers.reward.kinds.interface import Place, Unscorable
+
+TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def make(options: ReasoningGymReward, place: Place) -> Callable[..., float]:
+    """A function of one response."""
+    scorers: dict[str, Any] = {}
+
+    def score(completion: str, **columns: Any) -> float:
+        entry = find(columns, options.entry)
+        entry = dict(entry) if isinstance(entry, Mapping) else columns
+        name = options.dataset or find(entry, "metadata.source_dataset")
+        if not isinstance(name, str) or "answer" not in entry:
+            raise Unscorable(
+                f"The row has the columns {', '.join(columns)}; expected an item of reasoning-gym (question, "
+                f"answer, metadata) in `{options.entry}` or as the row itself, and in its metadata "
+                "`source_dataset`, or else the option `dataset`."
+            )
+        if name not in scorers:
+            try:
+                scorers[name] = get_score_answer_fn(name)
+            except ValueError as error:
+                raise Unscorable(f"reasoning-gym has no data set {name!r:.80}: {error}") from None
+        answer = find_answer(completion)
+        return within(options.cpu_s, lambda: float(scorers[name](answer=answer, entry=entry))) or 0.0
+
+    return score
+
+
+def find_answer(completion: str) -> str:
+    """What stands in the last pair of tags, in a box, behind `the answer is`; else the whole response."""
+    said = after_thinking(completion)
+    tagged = TAGGED.findall(said)
+    if tagged:
+        return tagged[-1].strip()
+    found = last_box(said) or last_said(said)
+    return said.strip() if found is None else found
