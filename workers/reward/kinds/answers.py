@@ -10,7 +10,7 @@ MOST_CHARS = 2000
 """Of an answer; of a longer line the end counts."""
 BOX = re.compile(r"\\(?:boxed|fbox)\s{0,8}")
 SAID = re.compile(
-    r"(?:\b(?:final|correct)\s{1,4})?\banswers?\b[*_]{0,3}(?:\s{1,4}(?:is|are|equals|would be)\b\s{0,4}:?|\s{0,4}[:=])"
+    r"\banswers?\b[*_]{0,3}(?:\s{1,4}(?:is|are|equals|would be)\b\s{0,4}:?|\s{0,4}[:=])"
     r"|#{3,6}(?=[ \t]{0,4}-?[\d\\$])",
     re.IGNORECASE,
 )
@@ -56,8 +56,8 @@ def _closing(text: str) -> dict[int, int]:
 
 
 def last_said(text: str) -> str | None:
-    """What stands behind the last `the answer is`, `Answer:` or `####`, to the end of its line, or in the next
-    one if nothing follows there; None without such words."""
+    """What stands behind the last `the answer is`, `Answer:` or `####`, to the end of its line, or in the
+    next one if nothing follows there; None without such words."""
     last = None
     for match in SAID.finditer(text):
         last = match.end()

@@ -1,8 +1,8 @@
 """A limit of CPU time around one verdict, in the main thread of a process of a reward.
 
-Invariants: what runs Python is interrupted by `OutOfTime`; what does not come back to Python, such as the power of
-two large numbers, is ended by the kernel with its process, which the worker takes for what it is (OutOfCpu); a
-machine that stands still uses nothing up.
+Invariants: what runs Python is interrupted by `OutOfTime`; what does not come back to Python, such as the
+power of two large numbers, is ended by the kernel with its process, which the worker takes for what it is
+(OutOfCpu); a machine that stands still uses nothing up.
 """
 
 import math

@@ -8,7 +8,7 @@ and nowhere else.
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from math import fsum
 from typing import Any
 
@@ -31,14 +31,9 @@ class _Trouble(Exception):
         self.wait_s = wait_s
 
 
-def make(options: JudgeReward, place: Place) -> Callable[..., Awaitable[float]]:
-    """An async function of one response."""
-    judge = Judge(options, place)
-
-    async def score(completion: str, prompt: Any, **columns: Any) -> float:
-        return await judge.score(columns | {"completion": completion, "question": as_text(prompt)})
-
-    return score
+def make(options: JudgeReward, place: Place) -> "Judge":
+    """A callable, async and of one response."""
+    return Judge(options, place)
 
 
 class Judge:
@@ -52,9 +47,16 @@ class Judge:
         self._cache = JudgeCache(place.run_dir if options.cache else "")
         self._client: httpx2.AsyncClient | None = None
 
-    async def score(self, fields: Mapping[str, Any]) -> float:
+    async def close(self) -> None:
+        """Close connections and cache."""
+        self._cache.close()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def __call__(self, completion: str, prompt: Any, **columns: Any) -> float:
         """From 0 to 1. Raises: Unscorable."""
         options = self._options
+        fields = columns | {"completion": completion, "question": as_text(prompt)}
         rubric = options.rubric or (Criterion(criterion="-"),)
         asked = [self._grade(fill(options.prompt, fields | {"criterion": one.criterion})) for one in rubric]
         grades = await asyncio.gather(*asked)
@@ -90,8 +92,8 @@ class Judge:
                 await asyncio.sleep(min(pause_s, MAX_BACKOFF_S))
         raise Unscorable(
             f"The judge at {self._url} gave no number in {self._options.retries + 1} requests, the last time "
-            f"because {last}. Nothing was made a reward of it. Look at the endpoint, or raise `retries` of this "
-            "reward."
+            f"because {last}. Nothing was made a reward of it. Look at the endpoint, or raise `retries` of "
+            "this reward."
         )
 
     async def _answer(self, body: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Numbers that a judge has given, by digest of the request: in the run directory, for all processes of the run.
+"""Numbers that a judge has given, by digest of the request, in the run directory for all its processes.
 
 Invariants: it holds digests and numbers, and no text; a cache that cannot be read or written costs a request
 and no reward.
@@ -63,6 +63,10 @@ class JudgeCache:
 
     def _give_up(self, error: sqlite3.Error) -> None:
         logger.warning("The judge's cache %s cannot be used (%s); requests are sent again.", FILE, error)
+        self.close()
+
+    def close(self) -> None:
+        """Keep numbers in memory from now on."""
         if self._database is not None:
             self._database.close()
             self._database = None

@@ -36,8 +36,10 @@ def make(options: MathReward, place: Place) -> Callable[..., float]:
 
 
 def is_right(gold: str, answer: str, is_boxed: bool) -> bool:
-    """Whether an answer that `find_answer` found is right. A line is read as text with numbers or LaTeX in it,
-    and if it has no LaTeX also as LaTeX itself: `(1, 2)`, `x^2`. Raises: Unscorable."""
+    """Whether an answer that `find_answer` found is right. Raises: Unscorable.
+
+    A line is read as text with numbers or LaTeX in it; if it has no LaTeX, also as LaTeX itself: `(1, 2)`.
+    """
     if is_boxed:
         return is_equal(gold, _boxed(answer))
     return is_equal(gold, answer) or (
@@ -59,8 +61,8 @@ def _parsed_gold(gold: str) -> tuple[Any, ...]:
     parsed = parse(gold if "$" in gold or "\\boxed" in gold else _boxed(gold), parsing_timeout=0)
     if not parsed:
         raise Unscorable(
-            f"math-verify cannot read the gold answer {gold!r:.200}; expected a number, an expression or a text. "
-            "If the column holds a whole solution, give `answer_after`, the characters before the answer."
+            f"math-verify cannot read the gold answer {gold!r:.200}; expected a number, expression or text."
+            " If the column holds a whole solution, give `answer_after`, the characters before the answer."
         )
     return tuple(parsed)
 

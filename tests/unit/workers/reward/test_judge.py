@@ -1,0 +1,184 @@
+"""The reward `judge` against a stub endpoint: numbers become rewards, and nothing else does."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx2", reason="pip install 'staleflow[judge]'")
+
+from protocol.rewards.kinds import Criterion, JudgeReward
+from workers.reward.kinds.interface import Place, Unscorable
+from workers.reward.kinds.judge import fill, make
+
+Answer = tuple[int, bytes]
+
+
+def says(text: Any) -> Answer:
+    return 200, json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+
+
+class Endpoint:
+    """Answers requests on localhost, the first ones as it is told, the others with 7."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer | None] = []
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.in_flight = self.most_in_flight = 0
+        self.gate: asyncio.Event | None = None
+        self.crowded = asyncio.Event()  # three are in flight
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await self._head(reader):
+            length = int(re.search(rb"content-length: (\d+)", head.lower())[1])  # type: ignore[index]
+            self.asked.append(json.loads(await reader.readexactly(length)))
+            self.keys += [key.decode() for key in re.findall(rb"(?i)authorization: bearer (\S+)", head)]
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            if self.in_flight == 3:
+                self.crowded.set()
+            if self.gate is not None:
+                await self.gate.wait()
+            answer = self.answers.pop(0) if self.answers else says("Fine. 7")
+            self.in_flight -= 1
+            if answer is None:
+                break
+            status, body = answer
+            header = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\nRetry-After: 0\r\n\r\n"
+            writer.write(header.encode() + body)
+        writer.close()
+
+    async def _head(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            return await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return b""
+
+
+@pytest.fixture
+async def endpoint(monkeypatch) -> AsyncIterator[Endpoint]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    made = Endpoint()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    server.close()
+
+
+@pytest.fixture
+def judged(endpoint, tmp_path) -> Callable[..., Any]:
+    """Scores one response with a judge of these options."""
+
+    async def score(
+        completion: str = "good", *, question: Any = "Why?", columns: Any = (), **options: Any
+    ) -> float:
+        settings = {"base_url": f"http://127.0.0.1:{endpoint.port}/v1", "model": "m", "backoff_s": 0.0}
+        function = make(JudgeReward(**{**settings, **options}), Place(str(tmp_path)))
+        try:
+            return await function(completion, question, **dict(columns))
+        finally:
+            await function.close()
+
+    return score
+
+
+async def test_a_number_becomes_a_reward_and_the_key_comes_from_the_environment(
+    endpoint, judged, monkeypatch
+):
+    monkeypatch.setenv("MY_KEY", "secret-1")
+    assert await judged("because", api_key_env="MY_KEY", body={"seed": 3}) == 0.7
+    ((asked,), keys) = endpoint.asked, endpoint.keys
+    assert keys == ["secret-1"]
+    assert (asked["model"], asked["temperature"], asked["seed"]) == ("m", 0.0, 3)
+    assert "Question:\nWhy?\n\nResponse:\nbecause" in asked["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        ((429, b"slow down"), "it answered 429: slow down"),
+        ((500, b"oh"), "it answered 500: oh"),
+        ((200, b"<html>"), "which is no chat completion"),
+        ((200, b'{"choices": []}'), "which is no chat completion"),
+        (says(None), "the answer's content is NoneType"),
+        (says("I cannot say"), "has no number"),
+        (says("100"), "100 is not from 0 to 10"),
+        (says("nan"), "has no number"),
+        (None, "the request ended with RemoteProtocolError"),
+    ],
+    ids=["429", "500", "html", "empty", "null", "words", "range", "nan", "nothing"],
+)  # fmt: skip
+async def test_trouble_is_asked_again_and_never_a_reward(endpoint, judged, trouble, words):
+    endpoint.answers = [trouble] * 2
+    assert await judged(retries=2, cache=False) == 0.7
+    assert len(endpoint.asked) == 3
+    endpoint.answers = [trouble] * 3
+    with pytest.raises(Unscorable) as raised:
+        await judged(retries=2, cache=False)
+    assert words in str(raised.value)
+    assert "gave no number in 3 requests" in str(raised.value)
+
+
+async def test_a_request_that_is_refused_is_not_sent_again(endpoint, judged):
+    endpoint.answers = [(401, b"who are you?")]
+    with pytest.raises(
+        Unscorable, match=r"it answered 401: who are you.* The key is read from OPENAI_API_KEY"
+    ):
+        await judged()
+    assert len(endpoint.asked) == 1
+
+
+async def test_nobody_there_is_a_failure(endpoint, judged):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and never listens
+        with pytest.raises(Unscorable, match="the request ended with ConnectError"):
+            await judged(base_url=f"http://127.0.0.1:{held.getsockname()[1]}", retries=1)
+
+
+async def test_what_was_judged_is_not_asked_again_also_by_another_process(endpoint, judged):
+    assert [await judged("a"), await judged("a"), await judged("b")] == [0.7] * 3
+    assert len(endpoint.asked) == 2
+    assert await judged("a", model="other") == 0.7
+    assert len(endpoint.asked) == 3
+
+
+async def test_a_damaged_cache_costs_requests_and_nothing_else(endpoint, judged, tmp_path):
+    (tmp_path / "judge.db").write_bytes(b"no database" * 100)
+    assert [await judged("a"), await judged("a")] == [0.7] * 2
+    assert len(endpoint.asked) == 2
+
+
+async def test_a_rubric_is_the_weighted_mean_of_its_criteria(endpoint, judged):
+    endpoint.answers = [says("10"), says("0")]
+    rubric = (Criterion(criterion="It is short.", weight=3.0), Criterion(criterion="It is kind."))
+    prompt = "{completion}: {criterion}"
+    assert await judged(prompt=prompt, rubric=rubric, concurrency=1) == 0.75
+    assert [one["messages"][0]["content"] for one in endpoint.asked] == [
+        "good: It is short.",
+        "good: It is kind.",
+    ]
+
+
+async def test_no_more_requests_are_in_flight_than_allowed(endpoint, tmp_path):
+    settings = {"base_url": f"http://127.0.0.1:{endpoint.port}", "model": "m", "concurrency": 3}
+    score = make(JudgeReward(**settings), Place(""))
+    endpoint.gate = asyncio.Event()
+    asked = asyncio.gather(*(score(str(number), "?") for number in range(9)))
+    await endpoint.crowded.wait()
+    endpoint.gate.set()
+    assert await asked == [0.7] * 9
+    assert endpoint.most_in_flight == 3
+    await score.close()
+
+
+def test_a_response_that_looks_like_a_template_stays_what_it_is():
+    fields = {"completion": "{answer} {question}", "answer": "7", "a": {"b": 1}}
+    assert fill("{completion} {answer} {a.b} {{x}", fields | {"x": 0}) == "{answer} {question} 7 1 {0"
+    with pytest.raises(Unscorable, match=r"has \{gold\}, and the row has no such column"):
+        fill("{gold}", fields)
