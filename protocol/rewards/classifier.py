@@ -22,6 +22,6 @@ def output_problem(path: str, config: bytes | None) -> str | None:
     if outputs == 1:
         return None
     return (
-        f"The reward model {path} has {outputs} outputs; expected a head with one, which is the reward. "
+        f"The reward model {path} has {outputs} outputs; expected a head with one, the reward. "
         "Choose a model that was saved with num_labels=1."
     )

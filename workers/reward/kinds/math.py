@@ -61,7 +61,7 @@ def _parsed_gold(gold: str) -> tuple[Any, ...]:
     parsed = parse(gold if "$" in gold or "\\boxed" in gold else _boxed(gold), parsing_timeout=0)
     if not parsed:
         raise Unscorable(
-            f"math-verify cannot read the gold answer {gold!r:.200}; expected a number, expression or text."
+            f"math-verify cannot read the gold answer {gold!r:.200}; expected a number or expression."
             " If the column holds a whole solution, give `answer_after`, the characters before the answer."
         )
     return tuple(parsed)

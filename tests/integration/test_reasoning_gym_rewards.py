@@ -1,0 +1,40 @@
+"""The reward `reasoning_gym`: its own answers, out of rows that were JSON, score as it says."""
+
+import asyncio
+import json
+
+import pytest
+
+pytest.importorskip("reasoning_gym", reason="pip install 'staleflow[reasoning-gym]'")
+
+from protocol.rewards.kinds import ReasoningGymReward
+from protocol.settings import RewardSettings
+from workers.reward.child import ScoringFailed
+from workers.reward.kinds.interface import Place
+from workers.reward.mixture import RewardMixture
+
+ITEM = {
+    "question": "State the final answer to the following: 3 + 4 =",
+    "answer": "7",
+    "metadata": {"source_dataset": "chain_sum", "source_index": 0, "expression": "3 + 4"},
+}
+
+
+async def test_an_item_scores_by_its_data_set_wherever_it_stands_in_the_row():
+    mixture = RewardMixture([ReasoningGymReward()], RewardSettings(timeout_s=120.0), place=Place(""))
+    responses = ["<answer>7</answer>", r"so \boxed{7}", "The answer is 7", "7", "8", "<answer>8</answer> 7"]
+
+    async def score(**row):
+        request = (0, json.dumps(row).encode(), "?", [0], responses, [[1]] * 6, ["stop"] * 6)
+        return (await mixture.score(request, members=6)).rewards
+
+    async with asyncio.timeout(300), mixture:
+        await mixture.start()
+        whole, inner = await score(**ITEM), await score(prompt="?", entry=ITEM)
+        assert whole == inner
+        assert whole[:4] == (1.0,) * 4
+        assert max(whole[4:]) < 1.0
+        with pytest.raises(ScoringFailed, match="reasoning-gym has no data set 'nope'"):
+            await score(answer="7", metadata={"source_dataset": "nope"})
+        with pytest.raises(ScoringFailed, match="expected an item of reasoning-gym"):
+            await score(answer="7")
