@@ -5,11 +5,11 @@
 
 from collections.abc import Iterator, Mapping
 
+from controller.check.situations import try_out
 from controller.config.strategies import load_strategy
 from protocol.errors import ConfigError, PluginError
 from strategies.kinds import key_of
 from strategies.own import GOES_ON
-from strategies.trial import try_out
 
 Remarks = Iterator[tuple[str, str]]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from controller.check.situations import SETTINGS, SITUATIONS
 from controller.check.strategies import try_strategy
 from controller.config.strategies import load_strategies, load_strategy
 from controller.durability.core_image import Freezer, thaw
 from protocol.errors import ConfigError, PluginError
 from strategies.kinds import STRATEGIES
-from strategies.trial import SETTINGS, SITUATIONS
 from strategies.views import InstanceView, RunningView, Settings, SyncView, WorkView
 from tests.unit.controller.answered_run import AnsweredRun
 
