@@ -10,7 +10,7 @@ Invariants:
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
   late or a lie, and keeping it would leak.
 - The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
-  bytes.
+  bytes, for groups with parts in chunks by LIVE_SHARE times as many: one is read again out of many chunks.
 - What was changed on the disk since it was written is refused where it is read: every record has a checksum.
 """
 
@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS chunks (
     number INTEGER PRIMARY KEY, places BLOB NOT NULL, places_checksum INTEGER NOT NULL,
     tokens BLOB NOT NULL, logprobs BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
+LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
 SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
 NOBODY = -1  # the group of tokens that nobody asks for
 _Column = tuple[int, ...]
@@ -87,20 +88,58 @@ class Held:
         return fixed + sum(len(tokens) + len(logprobs) for tokens, logprobs in self.responses.values())
 
 
+class Pool:
+    """Groups that are in memory, the oldest first; when they are too large, the oldest go."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.groups: dict[int, Held] = {}
+        self.size_bytes = 0
+        self._most_bytes = most_bytes
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.groups.clear()
+        self.size_bytes = 0
+
+    def add(self, group: int, held: Held) -> None:
+        """Take a group."""
+        self.groups[group] = held
+        self.grow(held.size_bytes, keep=group)
+
+    def take(self, group: int) -> Held | None:
+        """Give up a group, if it is here."""
+        held = self.groups.pop(group, None)
+        if held is not None:
+            self.size_bytes -= held.size_bytes
+        return held
+
+    def move(self, group: int, other: "Pool") -> None:
+        """Hand a group to another pool, if it is here."""
+        held = self.take(group)
+        if held is not None:
+            other.add(group, held)
+
+    def grow(self, size_bytes: int, *, keep: int) -> None:
+        """Its groups have become larger, one of which is needed."""
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._most_bytes and len(self.groups) > 1:
+            self.take(next(group for group in self.groups if group != keep))
+
+
 class Payload:
     """The tables `payload` and `chunks` of an open database; others begin and end the transactions."""
 
     def __init__(self, db: sqlite3.Connection, path: str, *, cache_bytes: int) -> None:
         self._db, self._path = db, path
-        self._cache: dict[int, Held] = {}  # insertion order is age
-        self._cache_bytes, self._max_cache_bytes = 0, cache_bytes
+        self._cache = Pool(cache_bytes)
+        self._live = Pool(cache_bytes * LIVE_SHARE)  # of groups with parts in chunks
         self._finished: dict[int, None] = {}  # groups that were scored and still have parts in chunks
         self.reload()
 
     def reload(self) -> None:
         """Know again what is in the database, and nothing else."""
         self._cache.clear()
-        self._cache_bytes = 0
+        self._live.clear()
         rows = self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")
         self._groups = {group for (group,) in rows}
         self._chunks: dict[int, array[int]] = {}  # of each group
@@ -119,7 +158,7 @@ class Payload:
         """Keep the row (JSON) of a group: the first that is heard of it."""
         if group not in self._groups:
             self._groups.add(group)
-            self._cache[group] = Held()
+            self._cache.add(group, Held())
         self._put(group, [Stretch("row", 0, 0, 0, row)])
 
     def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
@@ -140,10 +179,7 @@ class Payload:
         """One piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
         if piece.count == 0:
             return b""
-        held = self._cache.get(piece.group)
-        if held is None:
-            held = self._load(piece.group)
-        part = held.part(piece)
+        part = self._held(piece.group).part(piece)
         size = len(part or b"") if piece.count < 0 else ITEM_BYTES * piece.count
         if part is None or len(part) < size:
             self._look_for_damage()
@@ -170,7 +206,7 @@ class Payload:
         """Write some of the groups that were scored as whole responses, so that their chunks can go."""
         for group in list(self._finished)[:SETTLED_AT_ONCE]:
             del self._finished[group]
-            held = self._cache.get(group) or self._load(group)
+            held = self._held(group)
             for (member, attempt), pair in held.responses.items():
                 tokens, logprobs = (bytes(part) for part in pair)
                 self._write(group, Stretch("tokens", member, attempt, 0, tokens), is_last_word=True)
@@ -218,25 +254,26 @@ class Payload:
             chunks = self._chunks.get(group)
             if chunks is None:
                 chunks = self._chunks[group] = array("q")
+                self._cache.move(group, self._live)
             chunks.append(number)
 
     def _append(self, columns: tuple[_Column, ...], tokens: memoryview, logprobs: memoryview) -> None:
         """Add progress to what the cache has of its groups."""
-        begin, cache = 0, self._cache
+        begin, added, live = 0, 0, self._live.groups
         for group, member, attempt, start, count in zip(*columns, strict=True):
             end = begin + ITEM_BYTES * count
-            held = cache.get(group)
+            held = live.get(group)
             if held is not None and count:
-                pair = held.response(member, attempt)
+                pair = held.responses.get((member, attempt)) or held.response(member, attempt)
                 there = len(pair[0])
                 if there == ITEM_BYTES * start:
                     pair[0].extend(tokens[begin:end])
                     pair[1].extend(logprobs[begin:end])
-                    self._cache_bytes += 2 * (end - begin)
+                    added += end - begin
                 elif there < ITEM_BYTES * start:
                     self._evict(group)  # a hole: the file knows more than a cache could
             begin = end
-        self._shrink(keep=columns[0][0])
+        self._live.grow(2 * added, keep=columns[0][0])
 
     def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes]]:
         """What a chunk has of a group: (member, attempt), start, tokens and logprobs of each delta. Raises:
@@ -260,6 +297,7 @@ class Payload:
         """These groups need their chunks no more."""
         free: list[int] = []
         for group in groups:
+            self._live.move(group, self._cache)
             for number in self._chunks.pop(group, ()):
                 self._parts[number] -= 1
                 if not self._parts[number]:
@@ -280,13 +318,13 @@ class Payload:
             self._evict(group)
         for stretch in stretches:
             self._write(group, stretch, is_last_word=is_last_word)
-        held = self._cache.get(group)
+        pool = self._live if group in self._live.groups else self._cache
+        held = pool.groups.get(group)
         if held is not None:
             before = held.size_bytes
             for stretch in stretches:
                 held.put(stretch)
-            self._cache_bytes += held.size_bytes - before
-            self._shrink(keep=group)
+            pool.grow(held.size_bytes - before, keep=group)
 
     def _write(self, group: int, stretch: Stretch, *, is_last_word: bool) -> None:
         kind, member, attempt, start, data = stretch
@@ -295,6 +333,9 @@ class Payload:
             f"INSERT OR {'REPLACE' if is_last_word else 'IGNORE'} INTO payload VALUES (?, ?, ?, ?, ?, ?, ?)",
             (kind, group, member, attempt, start, data, checksum),
         )
+
+    def _held(self, group: int) -> Held:
+        return self._live.groups.get(group) or self._cache.groups.get(group) or self._load(group)
 
     def _load(self, group: int) -> Held:
         held = Held()
@@ -310,9 +351,7 @@ class Payload:
                 pair[0].extend(tokens)
                 pair[1].extend(logprobs)
         if group in self._groups:
-            self._cache[group] = held
-            self._cache_bytes += held.size_bytes
-            self._shrink(keep=group)
+            (self._live if group in self._chunks else self._cache).add(group, held)
         return held
 
     def _verify(self, place: tuple[int, str, int, int, int], data: bytes, checksum: int) -> None:
@@ -338,11 +377,6 @@ class Payload:
         except sqlite3.Error as error:
             raise broken(self._path, error) from error
 
-    def _shrink(self, *, keep: int) -> None:
-        while self._cache_bytes > self._max_cache_bytes and len(self._cache) > 1:
-            self._evict(next(group for group in self._cache if group != keep))
-
     def _evict(self, group: int) -> None:
-        held = self._cache.pop(group, None)
-        if held is not None:
-            self._cache_bytes -= held.size_bytes
+        self._live.take(group)
+        self._cache.take(group)

@@ -182,7 +182,7 @@ LONG = [pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 300)
 @pytest.mark.parametrize("seed", [*range(8), *LONG])
 def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed):
     rng = random.Random(seed)
-    cache_bytes, path = rng.choice((0, 300, 1 << 20)), tmp_path / "run.db"
+    cache_bytes, path = rng.choice((0, 5, 1 << 20)), tmp_path / "run.db"
     store, model = Store(path, cache_bytes=cache_bytes), Model()
     for step in range(40):
         model = one_step(store, model, rng, 100 * step)
@@ -202,4 +202,23 @@ def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed):
     with store.transaction():
         store.drop(range(GROUPS))
     assert (rows(store), rows(store, "payload")) == (0, 0)
-    assert (store._payload._parts, store._payload._chunks, store._payload._cache_bytes) == ({}, {}, 0)
+    payload = store._payload
+    assert (payload._parts, payload._chunks) == ({}, {})
+    assert (payload._live.size_bytes, payload._cache.size_bytes) == (0, 0)
+    assert (payload._live.groups, payload._cache.groups) == ({}, {})
+
+
+def test_a_full_cache_forgets_what_was_scored_before_what_goes_on(tmp_path):
+    store = with_groups(tmp_path / "run.db", *range(4), cache_bytes=100)
+    with store.transaction():
+        store.put_frames(PromptsEncoded(tuple((group, 1) for group in range(4)), ()), (ints(1),) * 4)
+        for group in range(4):
+            store._payload.piece(Piece("prompt", group, count=-1))  # as for its Route
+        deltas = [Delta(group, 0, 0, 0, 10, 0, "stop") for group in range(4)]
+        store.put_frames(*generated(*deltas))
+    assert set(store._payload._live.groups) == {0, 1, 2, 3}  # 320 bytes and more
+    for group in range(3):
+        score(store, group, [10])
+    assert set(store._payload._live.groups) == {3}
+    assert len(store._payload._cache.groups) == 1
+    assert [tokens(store, group, 0, 10)[0] for group in range(4)] == [0, 10, 20, 30]
