@@ -5,7 +5,7 @@ Invariant: pure; reads the dictionary of a configuration, of any release of tran
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 Shape = Mapping[str, Any]
 SPAN = re.compile(
@@ -27,7 +27,7 @@ class Limit(NamedTuple):
 def text_shape(shape: Shape) -> Shape:
     """The part about the language model; of most models all of it."""
     inner = shape.get("text_config")
-    return inner if isinstance(inner, Mapping) else shape
+    return cast("Shape", inner) if isinstance(inner, Mapping) else shape
 
 
 def spans(shape: Shape) -> dict[str, int]:
@@ -35,7 +35,7 @@ def spans(shape: Shape) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in text_shape(shape).items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{inner}": tokens for inner, tokens in spans(value).items()}
+            found |= {f"{name}.{inner}": tokens for inner, tokens in spans(cast("Shape", value)).items()}
         elif isinstance(value, int) and not isinstance(value, bool) and value > 0 and SPAN.search(name):
             found[name] = value
     return found
@@ -98,7 +98,7 @@ def mixture_problem(shape: Shape, names: Collection[str]) -> str | None:
 def _ropes(text: Shape) -> Iterator[Mapping[str, Any]]:
     """The sections on position embeddings, which some models have one of for each type of layer."""
     for name in ("rope_parameters", "rope_scaling"):
-        section = text.get(name)
-        if isinstance(section, Mapping):
+        if isinstance(text.get(name), Mapping):
+            section: Shape = text[name]
             yield section
             yield from (inner for inner in section.values() if isinstance(inner, Mapping))

@@ -8,7 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), cost model of the rollout coordinator.
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from protocol.errors import ConfigError
 
@@ -102,14 +102,15 @@ def load_coefficients(text: str) -> Coefficients:
     Raises: ConfigError if the text is no such object, or an engine with these numbers cannot exist.
     """
     try:
-        found = json.loads(text, object_pairs_hook=_without_repeats)
+        read: object = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"The coefficients of the cost model are no JSON: {error}. Expected an object such as "
             f"{json.dumps(QWEN_7B_TP1._asdict())}. Write one with `launch.py profile RUN -o FILE.json`."
         ) from None
-    if not isinstance(found, dict):
-        raise _refused(f"are a JSON {type(found).__name__}")
+    if not isinstance(read, dict):
+        raise _refused(f"are a JSON {type(read).__name__}")
+    found = cast("dict[str, Any]", read)
     required = [name for name in Coefficients._fields if name not in Coefficients._field_defaults]
     unknown = [name for name in found if name not in Coefficients._fields]
     missing = [name for name in required if name not in found]

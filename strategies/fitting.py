@@ -16,7 +16,7 @@ from collections import deque
 from itertools import product
 from math import exp, log, log2
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -263,11 +263,11 @@ def _fit(start: Coefficients, seen: np.ndarray, weights: np.ndarray) -> Coeffici
     columns[:, 2] = tokens
     centre = scale * np.array([start.other_b + start.attention_b, start.other_k, start.attention_k])
     relative = columns / latencies
-    trust = weights
-    for _ in range(3):
-        best, found = _solve(relative, trust, centre)
+    best, found = _solve(relative, weights, centre)
+    for _ in range(2):
         miss = np.abs(found @ relative[best] - 1.0)
         trust = weights / (1.0 + (miss / max(0.05, 2 * _middle(miss))) ** 2)
+        best, found = _solve(relative, trust, centre)
     other_b, other_k, attention_k = found.tolist()
     floor = other_b + other_k * float(knees[best])
     if floor <= 0:  # steps are as long as their tokens only; keep those of an empty instance from being free
@@ -299,7 +299,8 @@ def _solve(relative: np.ndarray, trust: np.ndarray, centre: np.ndarray) -> tuple
     aim = trusted.sum(2) / size + pulled
     subsets = _SUBSETS[:, None, :]
     masked = gram * (subsets[..., :, None] * subsets[..., None, :]) + (1.0 - subsets)[..., None] * np.eye(3)
-    solutions = np.linalg.solve(masked, (aim * subsets)[..., None])[..., 0]
+    solved = cast("np.ndarray", np.linalg.solve(masked, (aim * subsets)[..., None]))
+    solutions = solved[..., 0]
     gain = np.where((solutions >= 0).all(2), (solutions * aim).sum(2), -np.inf)
     loss = (pulled**2).sum(1) / PULL - gain
     subset, knee = np.unravel_index(int(np.argmin(loss)), loss.shape)

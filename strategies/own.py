@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from protocol.blame import shown, what, where, where_class
 from protocol.errors import ConfigError, PluginError
@@ -53,10 +53,13 @@ def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
     def decide(*arguments: Any) -> Any:
         try:
             answer = function(*arguments)
+        except (Exception, SystemExit) as error:  # whatever the user's code raises
+            raise failure(f"{where(function, error)} raised {what(error)}", arguments) from error
+        try:
             return accept(answer, arguments)
         except Unusable as why:
             raise failure(f"{place} answered {shown(answer)}{why}", arguments) from None
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
+        except (Exception, SystemExit) as error:  # whatever the answer's own methods raise
             raise failure(f"{where(function, error)} raised {what(error)}", arguments) from error
 
     return decide
@@ -158,7 +161,9 @@ def weights(answer: Any, arguments: Arguments) -> list[float]:
 def sort_key(answer: Any, arguments: Arguments) -> Any:
     """A number, or a tuple of numbers, so that all can be compared."""
     del arguments
-    return tuple(map(_number, answer)) if isinstance(answer, tuple) else _number(answer)
+    if isinstance(answer, tuple):
+        return tuple(map(_number, cast("tuple[Any, ...]", answer)))
+    return _number(answer)
 
 
 def _number(answer: Any) -> int | float:
@@ -183,7 +188,8 @@ def _integer(answer: Any) -> int:
 def _integers(answer: Any) -> list[int]:
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
         raise Unusable(", which is no list")
-    return [_integer(each) for each in (sorted(answer) if isinstance(answer, set | frozenset) else answer)]
+    items = cast("Iterable[Any]", answer)
+    return [_integer(each) for each in (sorted(items) if isinstance(items, set | frozenset) else items)]
 
 
 # -- in words ------------------------------------------------------------------------------------------------
@@ -201,11 +207,12 @@ def _shape(argument: Any) -> str:
     if hasattr(argument, "_fields"):
         return type(argument).__name__
     if isinstance(argument, Mapping):
-        return f"the trajectories of {len(argument)} instances"
+        return f"the trajectories of {len(cast('Mapping[Any, Any]', argument))} instances"
     if isinstance(argument, Sequence) and not isinstance(argument, str):
-        if not argument:
+        items = cast("Sequence[Any]", argument)
+        if not items:
             return "an empty list"
-        names = {type(each).__name__ for each in argument}
+        names = {type(each).__name__ for each in items}
         name = names.pop() if len(names) == 1 else "value"
-        return f"{len(argument)} {name}{'s' * (len(argument) != 1)}"
+        return f"{len(items)} {name}{'s' * (len(items) != 1)}"
     return shown(argument)

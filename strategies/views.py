@@ -12,7 +12,8 @@ class InstanceView(NamedTuple):
     """One rollout instance as the controller believes it to be: every route and return that was decided
     counts, acknowledged or not (StaleFlow's speculative state)."""
 
-    index: int  # names the instance to the core: what a strategy returns
+    # names the instance to the core: what a strategy returns
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
     policy_version: int
     running: int  # trajectories routed and not returned
     resident_tokens: int  # prompt and response tokens of those
@@ -39,7 +40,7 @@ class WorkView(NamedTuple):
 class SyncView(NamedTuple):
     """One instance that holds an older version than the newest published."""
 
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
     policy_version: int
     running: int
     resident_tokens: int
@@ -55,7 +56,8 @@ class SyncView(NamedTuple):
 class RunningView(NamedTuple):
     """One trajectory on an instance, as a candidate to be moved."""
 
-    index: int  # names the trajectory to the core
+    # names the trajectory to the core
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
     resident_tokens: int
     remaining_tokens: int  # predicted
     min_version: int  # it may go on at this policy version or any newer one

@@ -114,7 +114,7 @@ def try_out(field: str, strategy: Any) -> Iterator[str]:
 
 
 def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[str, str]]:
-    answers = []
+    answers: list[Any] = []
     for _ in range(ASKED):
         given = deepcopy(arguments)
         answers.append(strategy(*given))

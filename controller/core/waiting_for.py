@@ -148,4 +148,5 @@ def _wants(state: RunState, group: Group) -> str:
             return f"its rewards from {at[0]}" if at else "a reward worker"
         case "occupied":
             return "its batch"
-    return "the trainer"
+        case _:
+            return "the trainer"

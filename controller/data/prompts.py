@@ -41,7 +41,7 @@ class PromptSource:
         *,
         name: str = "",
         most: int | None = None,
-        on_refused: Callable[[str], None] | None = None,
+        on_refused: Callable[[str], object] | None = None,
     ) -> None:
         """Find the source; `iterable` takes the place of `data.path`; of a text file, index the first `most`
         rows only.

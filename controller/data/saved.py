@@ -76,7 +76,7 @@ def open_from_hub(name: str, subset: str, split: str) -> SavedDataset:
 
 def _package(what: str) -> Any:
     try:
-        import datasets  # pyright: ignore[reportMissingImports]  # an extra
+        import datasets  # an extra
     except ImportError as error:
         raise ConfigError(
             f"{what} needs the package `datasets`. Install it (pip install -e '.[datasets]'), or write the "

@@ -30,7 +30,7 @@ class Sources:
         iterable: Iterable[Mapping[str, Any]] | None = None,
         *,
         known: str | None = None,
-        on_refused: Callable[[str], None] | None = None,
+        on_refused: Callable[[str], object] | None = None,
     ) -> None:
         """Open all. `known`: `fingerprints` of the run that is gone on with.
 

@@ -204,7 +204,8 @@ class _Thawer:
             return item
         tag = item[0]
         if tag >= FIRST_SHAPE:
-            return self._object(*self._shapes[tag - FIRST_SHAPE], item)
+            kind, names = self._shapes[tag - FIRST_SHAPE]
+            return self._object(kind, names, item)
         match tag:
             case 0:
                 return self._seen[item[1]]
@@ -226,7 +227,7 @@ class _Thawer:
             case 8:
                 return np.float64(item[1])
             case 9:
-                return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)  # type: ignore[attr-defined]
+                return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)
             case 10:
                 return self.value(msgpack.unpackb(item[1], raw=False, max_array_len=len(item[1])))
         raise ValueError(f"unknown tag {tag}")

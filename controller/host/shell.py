@@ -25,7 +25,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
@@ -210,7 +210,7 @@ class Shell:
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
             self._snapshots.add_line(line)
         if past.lines:
-            self._tokens_per_s = past.lines[-1].get("throughput/tokens_per_s")  # type: ignore[assignment]
+            self._tokens_per_s = cast("float | None", past.lines[-1].get("throughput/tokens_per_s"))
         steps = self.core.state.steps
         self._on_progress(0.0, f"workers: going on with {self.directory.path}, after {steps} train steps")
 
@@ -406,7 +406,7 @@ class Shell:
             case commands.ReportStep(metrics):
                 self.directory.append_metrics(metrics)
                 self._snapshots.add_line(metrics)
-                self._tokens_per_s = metrics["throughput/tokens_per_s"]
+                self._tokens_per_s = cast("float", metrics["throughput/tokens_per_s"])
                 self._on_step(metrics)
             case commands.ReportEvaluation(metrics):
                 self.directory.append_evaluation(metrics)

@@ -106,7 +106,7 @@ def _cell_record(cell: Cell) -> dict[str, Any]:
 
 
 def _plot_throughput(rows: Sequence[Row], folder: Path) -> None:
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
     for i, strategy in enumerate(dict.fromkeys(row.strategy for row in rows)):
@@ -119,7 +119,7 @@ def _plot_throughput(rows: Sequence[Row], folder: Path) -> None:
     axes.axhline(max(row.hardware_bound for row in rows), color="grey", linestyle=":", linewidth=1,
                  label="hardware")  # fmt: skip
     axes.set(xlabel="bound on staleness (versions)", ylabel="trajectories/s", ylim=(0, None))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins="auto", steps=[1, 2, 5, 10], integer=True))
     axes.legend(frameon=False, fontsize=8)
     _save(figure, folder / "throughput")
 

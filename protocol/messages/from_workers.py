@@ -136,7 +136,7 @@ class Delta(NamedTuple):
     member: Count
     attempt: Count
     start: Count  # tokens of this attempt reported before
-    count: Count
+    count: Count  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
     policy_version: Version
     ending: Ending
 

@@ -72,7 +72,7 @@ class Piece(NamedTuple):
     group: int
     member: int = 0
     attempt: int = 0
-    count: int = -1
+    count: int = -1  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
 
 
 class Segment(NamedTuple):
@@ -80,7 +80,7 @@ class Segment(NamedTuple):
 
     attempt: Count
     policy_version: Version
-    count: Count
+    count: Count  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
 
 
 Segments = Many[Segment]

@@ -5,7 +5,7 @@ a number out of range or trailing bytes raise RemoteError and nothing else. Fram
 protocol, sequence, ack, fields]`; raw buffers follow and are checked against the message's counts.
 """
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgpack
@@ -32,13 +32,18 @@ class Packet(NamedTuple):
 
 def _field_types(kind: type[Message]) -> FieldTypes:
     hints = get_type_hints(kind, include_extras=True)
-    return FieldTypes([hints[field.name] for field in fields(kind)])  # type: ignore[arg-type]
+    return FieldTypes([hints[name] for name in _names(kind)])
+
+
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    assert is_dataclass(kind), "every message is one"
+    return tuple(field.name for field in fields(kind))
 
 
 _KINDS: dict[int, tuple[type[Message], FieldTypes]] = {
     tag: (kind, _field_types(kind)) for tag, kind in KINDS.items()
 }
-_FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind, _ in _KINDS.values()}  # type: ignore[arg-type]
+_FIELDS = {kind: _names(kind) for kind, _ in _KINDS.values()}
 
 
 def to_fields(message: Message) -> tuple[object, ...]:

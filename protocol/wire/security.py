@@ -82,9 +82,10 @@ def make_keys(directory: Path, name: str | None = None, roles: tuple[Role, ...] 
             return None
         server = _load(directory / "server.key", ServerKey)
         public, secret = _pair()
-        grant = {"name": name, "roles": roles or ROLES, "public": public}
-        _write_new(directory / f"{name}.key", WorkerKey(**grant, secret=secret, server=server.public))
-        _write_new(directory / "workers" / f"{name}.json", Grant(**grant))
+        grant = Grant(name=name, roles=roles or ROLES, public=public)
+        own = WorkerKey(name=name, roles=grant.roles, public=public, secret=secret, server=server.public)
+        _write_new(directory / f"{name}.key", own)
+        _write_new(directory / "workers" / f"{name}.json", grant)
     except FileExistsError as error:
         raise ConfigError(
             f"{error.filename} is there already, and a key is never overwritten. Choose another name, or "

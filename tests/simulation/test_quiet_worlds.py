@@ -1,4 +1,4 @@
-"""Worlds in which, at some event, nothing ran and nobody was awaited, each for another reason that is cured."""
+"""Worlds in which, at some event, nothing ran and nobody was awaited, each for a reason that is cured."""
 
 import pytest
 

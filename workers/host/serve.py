@@ -385,7 +385,7 @@ class _Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
-    def use(self, drain: Callable[[], None]) -> None:
+    def use(self, drain: Callable[[], object]) -> None:
         self._leave = drain
 
     def on_request(self) -> None:

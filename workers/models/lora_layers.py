@@ -31,7 +31,7 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
             "where the trainer runs: pip install -e '.[workers,lora]'; or set trainer.lora.rank: 0."
         ) from error
     layers = list(target_layers(model, lora))
-    config = PeftConfig.from_peft_type(**adapter_config(lora, layers, model.name_or_path))
+    config = PeftConfig.from_peft_type(**adapter_config(lora, layers, str(model.name_or_path)))
     config.inference_mode = False
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -61,7 +61,8 @@ def load_causal_lm(
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
         if (directory / MARK).exists():
-            return _make_without_weights(directory, config, torch_dtype, needs_weights).to(device).eval()
+            empty: Any = _make_without_weights(directory, config, torch_dtype, needs_weights)
+            return empty.to(device).eval()
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,

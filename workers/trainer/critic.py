@@ -34,8 +34,9 @@ class Critic:
     ) -> None:
         """Turn a causal language model into a critic."""
         self.model, self._ranks, self._options = model, ranks, options
-        hidden = model.get_output_embeddings().in_features
-        head = torch.nn.Linear(hidden, 1, bias=False, device=ranks.device)
+        output = model.get_output_embeddings()
+        assert output is not None, "a causal language model has a head"
+        head = torch.nn.Linear(output.in_features, 1, bias=False, device=ranks.device)
         torch.nn.init.zeros_(head.weight)
         model.config.tie_word_embeddings = False
         model.set_output_embeddings(head)
@@ -61,7 +62,8 @@ class Critic:
             (result.loss * self._ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
             totals += torch.stack([result.loss.detach().double(), result.clipped.double()])
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._options.grad_clip)
-        return ValueStep(*self._ranks.sum(totals).tolist(), whole(norm).item())
+        loss, clipped = self._ranks.sum(totals).tolist()
+        return ValueStep(loss, clipped, whole(norm).item())
 
     def finish(self, *, is_taken: bool, lr_share: float) -> None:
         """Take the step that the gradients lie ready for, or drop them. `lr_share` of the peak rate."""

@@ -108,13 +108,10 @@ def packed_sdpa(
     for query, key, value in zip(
         *(states.split(sequence_lengths, dim=2) for states in (query_1HTD, key_1HTD, value_1HTD)), strict=True
     ):
-        mask, length = None, query.shape[2]
-        is_windowed = sliding_window is not None and length > sliding_window
-        if is_windowed or softcap is not None:
-            mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
-        if is_windowed:
-            mask = mask.triu(1 - sliding_window)
-        if softcap is not None:
+        length = query.shape[2]
+        window = sliding_window if sliding_window is not None and length > sliding_window else None
+        mask = _mask(length, window, query.device) if window is not None or softcap is not None else None
+        if softcap is not None and mask is not None:
             parts.append(_capped(query, key, value, mask, scaling=scaling, softcap=softcap))
             continue
         parts.append(
@@ -131,6 +128,12 @@ def packed_sdpa(
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
+def _mask(length: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Which keys (columns) a query may see: itself and those before it, of a window only its last ones."""
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return mask if window is None else mask.triu(1 - window)
+
+
 def _capped(
     query_1HTD: torch.Tensor,
     key_1HTD: torch.Tensor,
@@ -143,8 +146,8 @@ def _capped(
     """Attention whose scores are squeezed into ±softcap, as Gemma 2 wants it and SDPA cannot."""
     repeats = query_1HTD.shape[1] // key_1HTD.shape[1]
     key_1HTD, value_1HTD = (states.repeat_interleave(repeats, dim=1) for states in (key_1HTD, value_1HTD))
-    scaling = query_1HTD.shape[-1] ** -0.5 if scaling is None else scaling
-    scores_1HTT = torch.tanh(query_1HTD @ key_1HTD.mT * (scaling / softcap)) * softcap
+    scale: float = query_1HTD.shape[-1] ** -0.5 if scaling is None else scaling
+    scores_1HTT = torch.tanh(query_1HTD @ key_1HTD.mT * (scale / softcap)) * softcap
     weights_1HTT = scores_1HTT.masked_fill(~mask_TT, -torch.inf).softmax(-1, dtype=torch.float32)
     return weights_1HTT.to(value_1HTD.dtype) @ value_1HTD
 

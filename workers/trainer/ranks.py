@@ -15,8 +15,10 @@ from functools import cache
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]  # torch has no other door
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from protocol.errors import ConfigError, RunError
 from protocol.messages import Message, Welcome
@@ -30,13 +32,13 @@ SETTINGS = "staleflow/settings"  # key in the store of the rendezvous
 
 
 @cache
-def _meet() -> tuple[dist.Store, int, int]:
+def _meet() -> tuple[Store, int, int]:
     """The store that all ranks share, this rank, and how many there are. Raises: ConfigError."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return HashStore(), 0, 1
     try:
-        store, rank, size = next(dist.rendezvous("env://"))
+        store, rank, size = next(rendezvous("env://"))
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"Trainer rank {os.environ.get('RANK', '?')} of {size} could not join at "
@@ -46,7 +48,7 @@ def _meet() -> tuple[dist.Store, int, int]:
     store.set_timeout(PATIENCE)
     # torchrun keeps one store over its restarts: what the lost ranks have left there must not be found
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"attempt {attempt}", store), rank, size
+    return PrefixStore(f"attempt {attempt}", store), rank, size
 
 
 def share_settings(settings: WorkerSettings) -> None:

@@ -6,6 +6,7 @@ are sums, so that it does not matter which groups came together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -56,6 +57,7 @@ class Ahead:
         each part."""
         joined = [b"".join(parts) for parts in zip(*self.frames, strict=True)]
         columns = {f.name: [getattr(flat, f.name) for flat in self.flats] for f in fields(Flat)}
-        flat = Flat(**{n: None if c[0] is None else torch.cat(c) for n, c in columns.items()})
+        every: dict[str, Any] = {n: None if c[0] is None else torch.cat(c) for n, c in columns.items()}
+        flat = Flat(**every)
         flat.token_weights /= max(1, self.divisor)
         return read_batch(replace(train, ahead=0), joined), flat

@@ -69,7 +69,7 @@ class Agent:
             for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
                 poller.register(what, zmq.POLLIN)
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
-            ready = dict(poller.poll(None if wait_s is None else wait_s * 1000 + 1))
+            ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
             if self._door and self._door.socket in ready:
                 self._door.answer_all()
             if self._monitor in ready:

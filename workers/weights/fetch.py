@@ -95,7 +95,7 @@ class Fetch:
         """The connection to the source is lost, or was never made: go on with the next."""
         if self._monitor is not None and self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
-            self._next(f"{self._source}: {zmq.Event(event).name.lower().replace('_', ' ')}")
+            self._next(f"{self._source}: {str(zmq.Event(event).name).lower().replace('_', ' ')}")
 
     def hurry(self) -> None:
         """Go on with the next source if this one is silent for too long."""

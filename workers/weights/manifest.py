@@ -6,6 +6,7 @@ safetensors can open the file.
 """
 
 import json
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,9 @@ ITEM_BYTES = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+
+Content = bytes | memoryview | mmap.mmap
+"""A file of weights, or the begin of one."""
 
 
 class Entry(NamedTuple):
@@ -100,7 +104,7 @@ def header(layout: Layout, digests: list[str]) -> bytes:
     return padded.to_bytes(8, "little") + text.ljust(padded)
 
 
-def read_header(content: bytes | memoryview, digest: str, *, source: str) -> tuple[Layout, list[str]]:
+def read_header(content: Content, digest: str, *, source: str) -> tuple[Layout, list[str]]:
     """Layout and chunk digests out of the begin of a file, or of all of it.
 
     Raises: WeightsError if it is not what was published under this digest.
@@ -122,7 +126,7 @@ def read_header(content: bytes | memoryview, digest: str, *, source: str) -> tup
     return _parse(begin)
 
 
-def digest_of(content: bytes | memoryview) -> str:
+def digest_of(content: Content) -> str:
     """The digest of a version, out of its file. Raises: WeightsError if that is cut off."""
     length = 8 + int.from_bytes(content[:8], "little")
     if not 8 < length <= min(len(content), MAX_HEADER_BYTES + 8):

@@ -207,8 +207,9 @@ class Accounts:
         metric of the `trainer` under such a name is kept as trainer/NAME."""
         elapsed = max(now - self._last_line_s, 1e-9)
         trajectories = batch.pop("trajectories")
-        assert isinstance(trajectories, int)
-        self.reward_by_step.append(float(batch["reward/mean"]))  # type: ignore[arg-type]
+        reward = batch["reward/mean"]
+        assert isinstance(trajectories, int) and isinstance(reward, int | float)  # noqa: PT018
+        self.reward_by_step.append(float(reward))
         line: dict[str, object] = {
             "step": step,
             "policy_version": step,

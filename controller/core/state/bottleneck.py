@@ -102,6 +102,8 @@ def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
             return "its own pace", "lower staleness.pace"
         case "cap":
             return "the groups in flight", f"raise {more}, so that more responses run at a time"
+        case _:
+            pass
     if rollout >= UNUSED:
         return "the longest responses", f"raise {more}, so that more responses run beside them"
     longer = " or staleness.max_staleness" if bound < 2 else ""

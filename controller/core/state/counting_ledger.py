@@ -85,7 +85,7 @@ class LooseLedger(Books):
             return None
         if self.order == "completion":
             return list(self._occupied)[: self.batch_groups]
-        by_start = (lambda g: (self._occupied[g], self._places[g])) if self.order == "floor" else self._place
+        by_start = self._floor_and_place if self.order == "floor" else self._place
         return sorted(self._occupied, key=by_start)[: self.batch_groups]
 
     def consume(self, groups: list[int]) -> None:
@@ -124,5 +124,8 @@ class LooseLedger(Books):
         assert not self._reserved.keys() & self._occupied.keys()
         assert self._places.keys() == self._reserved.keys() | self._occupied.keys()
 
-    def _place(self, group: int) -> int:
-        return self._places[group]
+    def _place(self, group: int) -> tuple[int, ...]:
+        return (self._places[group],)
+
+    def _floor_and_place(self, group: int) -> tuple[int, ...]:
+        return self._occupied[group], self._places[group]

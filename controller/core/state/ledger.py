@@ -206,7 +206,8 @@ class Ledger(Books):
         than `batch_groups` are due by any date before its own. Without redundancy only.
         """
         assert not self.spare_groups, "with redundancy no group is certain before its batch"
-        settled, before = [], 0
+        settled: list[int] = []
+        before = 0
         for due in self._window():
             there = [group for group, deadline in self._occupied.items() if deadline == due]
             settled += there[: max(0, self.batch_groups - before)]
@@ -228,7 +229,8 @@ class Ledger(Books):
         Scored groups count for the earliest batches, earliest deadlines first, as they will be taken; a batch
         is ready if it could be taken after those before it with no promise broken.
         """
-        found, occupied = [], dict(self._due_occupied)
+        found: list[BufferSnapshot] = []
+        occupied = dict(self._due_occupied)
         for version in self._window():
             taken = 0
             for due in self._window():

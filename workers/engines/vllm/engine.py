@@ -86,7 +86,7 @@ class VllmEngine:
         prompt = {"prompt_token_ids": tokens, "cache_salt": str(self._updates)}
         request = self._adapter.request if self._adapter else None
         parameters = self._parameters(generation)
-        self.llm.add_request(name, prompt, parameters, lora_request=request)  # pyright: ignore[reportArgumentType]
+        self.llm.add_request(name, prompt, parameters, lora_request=request)
         self._live[name] = _Live(generation.key, len(tokens))
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -106,7 +106,7 @@ class VllmEngine:
         context = sum(live.length for live in decoding)
         sampled: list[Sampled] = []
         for output in outputs:
-            self._take(output, sampled)  # pyright: ignore[reportArgumentType]
+            self._take(output, sampled)
         self._count(seconds, len(decoding), context, is_mixed=self._statistics.prefill_tokens > prefilled)
         return sampled
 

@@ -144,7 +144,7 @@ class Dispatch:
         else:
             numbers = only
         may_run: dict[int, bool] = {}
-        shown = []
+        shown: list[InstanceView] = []
         for number in numbers:
             view = self.views.shown.get(number)
             if view is None or (version := view.policy_version) > head.policy_version:

@@ -57,7 +57,7 @@ class Moves:
             instance.pulling is not None or not is_full
         ):  # it waits for weights, or for its turn to be prefilled
             return
-        back = []
+        back: list[Trajectory] = []
         for group, member, attempt in message.queued:
             id = TrajectoryId(group, member)
             if instance.running.get(id) == attempt and group < FIRST_EVALUATION_GROUP:

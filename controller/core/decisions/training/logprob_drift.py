@@ -29,7 +29,7 @@ class Drift:
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
         """A warning, if something begins with this batch; a line for each kind. Metrics without a figure say
         nothing about it."""
-        new = []
+        new: list[str] = []
         for kind, text in self._judge(metrics):
             if text and kind not in self._warned:
                 new.append(f"Step {step}: {text}")

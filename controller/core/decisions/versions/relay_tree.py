@@ -30,7 +30,7 @@ class FanOut:
     def reachable(self, instances: Iterable[Instance], version: Published) -> list[Instance]:
         """Those that could get this version now; the others are asked for what is missing."""
         pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
-        found = []
+        found: list[Instance] = []
         for instance in instances:
             if instance.host == version.host:
                 found.append(instance)

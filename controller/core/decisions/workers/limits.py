@@ -142,6 +142,8 @@ class Limits:
                 self._ask(worker, "saving", (version,), Ask(f"save version {version}", "step"))
             case messages.Welcome() if worker.name not in self.state.registry.local:
                 self._ask(worker, ORDERS, ("ready",), Ask("load what its role needs", "ready"))
+            case _:
+                pass  # it asks for no answer
 
     def heard(self, worker: Worker, message: Message) -> None:
         """Take note of an answer, once the core has taken it in."""
@@ -191,6 +193,8 @@ class Limits:
                 self._answer(duty, "publishing", (version,))
             case messages.CheckpointSaved(version):
                 self._answer(duty, "saving", (version,))
+            case _:
+                pass  # nothing waits for it
 
     def _await_version(self, worker: Worker, version: int) -> None:
         """What was made is to be published, unless it or a newer one can be pulled, or nobody reads it."""
@@ -325,7 +329,8 @@ class Limits:
         duty = self._duties.get(worker.peer)
         if duty is None:
             return None, ""
-        now, found = self.state.awake_s, []
+        now = self.state.awake_s
+        found: list[tuple[float, str]] = []
         for line in duty.open():
             assert line.first is not None
             end = line.since + self.limit_s(line.first.limit)

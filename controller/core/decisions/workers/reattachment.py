@@ -76,7 +76,7 @@ class Returns:
     ) -> list[Trajectory]:
         """Make what runs on the absent one run on its successor; the rest waits for anybody."""
         registry = self.state.registry
-        kept = []
+        kept: list[Trajectory] = []
         pulling = former.told.pulling if isinstance(former.told, ToldInstance) else None
         may_have = (former.policy_version, pulling.policy_version if pulling is not None else -1)
         if version <= self.state.ledger.train_version and version in may_have:

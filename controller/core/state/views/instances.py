@@ -47,7 +47,7 @@ class InstanceViews:
     def refresh(self) -> list[int]:
         """Bring the views of changed instances up to date; returns their numbers."""
         registry = self.state.registry
-        changed = []
+        changed: list[int] = []
         for peer in registry.grown | registry.changed:
             instance = registry.workers.get(peer)
             if not isinstance(instance, Instance):

@@ -1,0 +1,4 @@
+from typing import Any
+
+class RequestOutput:
+    def __getattr__(self, name: str) -> Any: ...

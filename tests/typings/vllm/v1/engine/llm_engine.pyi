@@ -1,0 +1,6 @@
+from typing import Any
+
+class LLMEngine:
+    @classmethod
+    def from_engine_args(cls, *arguments: Any, **options: Any) -> LLMEngine: ...
+    def __getattr__(self, name: str) -> Any: ...
