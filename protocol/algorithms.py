@@ -4,15 +4,13 @@ Invariants: a preset is nothing but values of other keys; a key that is written 
 preset leaves out has the field's own default, which is that of `grpo`. docs/algorithms.md shows this table.
 """
 
-from typing import Any
-
 GROUP_BASELINES = ("group_mean", "leave_one_out")
 """Baselines that compare the responses to one prompt with each other."""
 LOSSES = ("ppo", "gspo", "cispo", "reinforce", "likelihood")
 """Losses of workers/trainer/losses/policy.py, by name."""
 
 PLAIN_GRADIENT = {"advantage_scale": "none", "loss": "reinforce"}
-ALGORITHMS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[str, dict[str, object]] = {
     "grpo": {},  # arXiv 2402.03300, without its KL term, with DAPO's mean over tokens
     "dr_grpo": {"advantage_scale": "none", "loss_aggregation": "sequence_sum"},  # arXiv 2503.20783
     "rloo": {"baseline": "leave_one_out", **PLAIN_GRADIENT, "loss_aggregation": "sequence_sum"},  # 2402.14740
@@ -45,7 +43,7 @@ SAMPLING = {"dapo": "zero_variance"}
 """`staleness.filter` where an algorithm includes one (dynamic sampling)."""
 
 
-def with_algorithm(values: dict[str, Any]) -> dict[str, Any]:
+def with_algorithm(values: dict[str, object]) -> dict[str, object]:
     """The keys of `trainer` as written, filled up from the algorithm that they name."""
     name = values.get("algorithm", "grpo")
     return {**ALGORITHMS.get(name if isinstance(name, str) else "", {}), **values}

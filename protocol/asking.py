@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAST_CHARS = 800  # of what the process printed
 
 
-def ask(module: str, question: object, *, limit_s: float) -> Any:
+def ask(module: str, question: object, *, limit_s: float) -> Any:  # JSON, which the asker knows the shape of
     """The answer of the module. Raises: Unanswered."""
     paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
     process = subprocess.Popen(

@@ -4,12 +4,13 @@ Invariant: pure; what cannot be found out is left out.
 """
 
 import inspect
+from types import CodeType
 from typing import Any
 
 SHOWN_CHARS = 120  # of a value in a sentence
 
 
-def where(function: Any, error: BaseException | None = None) -> str:
+def where(function: object, error: BaseException | None = None) -> str:
     """The function with its file and line: the last line of that file that an error came through."""
     code = _code(function)
     if code is None:
@@ -41,7 +42,7 @@ def shown(value: object) -> str:
     return f"{value!r:.{SHOWN_CHARS}}"
 
 
-def _code(function: Any) -> Any:
+def _code(function: Any) -> CodeType | None:  # whatever the user has named
     """The code object behind a function, a method, a functools.partial or an object with `__call__`."""
     function = inspect.unwrap(getattr(function, "func", function))
     return getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)

@@ -17,7 +17,7 @@ from typing import Any
 from protocol.errors import ConfigError
 
 
-def load_object(spec: str) -> Any:
+def load_object(spec: str) -> Any:  # whatever the user has named
     """The object that an import path names.
 
     A file is looked up in the working directory, then in the directories of sys.path; its own directory is

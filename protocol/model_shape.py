@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-Shape = Mapping[str, Any]
+Shape = Mapping[str, Any]  # a config.json, of whatever family
 SPAN = re.compile(
     r"window(?!.*(layers|pattern))|chunk_size|block_size|index_topk|floor_scale|original_max_pos"
 )
@@ -95,7 +95,7 @@ def mixture_problem(shape: Shape, names: Collection[str]) -> str | None:
     )
 
 
-def _ropes(text: Shape) -> Iterator[Mapping[str, Any]]:
+def _ropes(text: Shape) -> Iterator[Shape]:
     """The sections on position embeddings, which some models have one of for each type of layer."""
     for name in ("rope_parameters", "rope_scaling"):
         if isinstance(text.get(name), Mapping):

@@ -5,7 +5,7 @@ range, why its default is what it is, and what changing it does. `controller.con
 stay at home.
 """
 
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -308,8 +308,8 @@ class TrainerSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_from_preset(cls, values: Any) -> Any:
-        return with_algorithm(cast("dict[str, Any]", values)) if isinstance(values, dict) else values
+    def _fill_from_preset(cls, values: object) -> object:
+        return with_algorithm(cast("dict[str, object]", values)) if isinstance(values, dict) else values
 
     @property
     def is_supervised(self) -> bool:

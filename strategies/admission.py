@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from strategies.views import AdmissionView
 
-Admission = Callable[[AdmissionView, Any], int]
+Batches = Any  # in_flight_batches: a number, or a word that the rule knows
+Admission = Callable[[AdmissionView, Batches], int]
 
 VERL_THRESHOLD = 0.1  # share of stale samples that veRL's fully asynchronous trainer admits by default
 VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout, by default

@@ -8,7 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), cost model of the rollout coordinator.
 """
 
 import json
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from protocol.errors import ConfigError
 
@@ -110,23 +110,24 @@ def load_coefficients(text: str) -> Coefficients:
         ) from None
     if not isinstance(read, dict):
         raise _refused(f"are a JSON {type(read).__name__}")
-    found = cast("dict[str, Any]", read)
+    found = cast("dict[str, object]", read)
     required = [name for name in Coefficients._fields if name not in Coefficients._field_defaults]
     unknown = [name for name in found if name not in Coefficients._fields]
     missing = [name for name in required if name not in found]
     if unknown or missing:
         raise _refused(f"have unknown keys {unknown} and lack {missing}")
+    numbers: dict[str, float] = {}
     for name, value in found.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not 0 <= value <= LARGEST:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= LARGEST:
             raise _refused(f"have {name} = {value!r}")
-    coefficients = Coefficients(**{name: float(value) for name, value in found.items()})
+        numbers[name] = float(value)
+    coefficients = Coefficients(**numbers)
     if step_latency(coefficients, 1, 0) <= 0:
         raise _refused(f"make a step of one trajectory take 0 s: {found}")
     return coefficients
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

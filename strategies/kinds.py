@@ -5,13 +5,12 @@ Invariant: nothing here finds one by its name: controller/config/strategies.py d
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from strategies import own
 from strategies.admission import ADMISSIONS, Admission
 from strategies.filtering import FILTERS, Filter
 from strategies.migration import MIGRATIONS, Migration
-from strategies.own import Promise, held
+from strategies.own import Foreign, Promise, held
 from strategies.pacing import ADAPTATIONS, Adaptation
 from strategies.routing import ROUTINGS, Routing
 from strategies.schedules import SCHEDULES, Schedule
@@ -31,7 +30,7 @@ class Strategies:
     adapt: Adaptation
 
 
-STRATEGIES: dict[str, Mapping[str, Any]] = {
+STRATEGIES: dict[str, Mapping[str, object]] = {
     "routing": ROUTINGS,
     "synchronization": SYNCHRONIZATIONS,
     "migration": MIGRATIONS,
@@ -100,7 +99,7 @@ def key_of(field: str) -> str:
     return f"{SECTIONS.get(field, 'staleness')}.{field}"
 
 
-def hold(field: str, strategy: Any) -> Any:
+def hold(field: str, strategy: Foreign) -> Foreign:
     """A strategy of the user's for the key `key_of(field)`, held to its promise. Raises: ConfigError.
 
     A routing is a `Routing`, or a function that may carry an attribute `order`.

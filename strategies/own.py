@@ -17,7 +17,8 @@ from protocol.blame import shown, what, where, where_class
 from protocol.errors import ConfigError, PluginError
 
 GOES_ON = "; a run that ended so goes on with the same command"
-Arguments = tuple[Any, ...]
+Foreign = Any  # a function of the user's, or what it answered: judged here, before anything relies on it
+Arguments = tuple[Foreign, ...]
 
 
 class Unusable(Exception):
@@ -31,10 +32,10 @@ class Promise:
     parameters: tuple[str, ...]
     expected: str
     module: str  # where such functions can be read
-    accept: Callable[[Any, Arguments], Any]  # the answer as the core takes it; raises Unusable
+    accept: Callable[[Foreign, Arguments], Foreign]  # the answer as the core takes it; raises Unusable
 
 
-def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
+def held(function: Foreign, promise: Promise, *, key: str) -> Callable[..., Foreign]:
     """The function, whose mistakes are PluginErrors.
 
     Raises: ConfigError if it cannot be called so at all.
@@ -50,7 +51,7 @@ def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
         )
 
     @wraps(function)
-    def decide(*arguments: Any) -> Any:
+    def decide(*arguments: Foreign) -> Foreign:
         try:
             answer = function(*arguments)
         except (Exception, SystemExit) as error:  # whatever the user's code raises
@@ -65,7 +66,7 @@ def held(function: Any, promise: Promise, *, key: str) -> Callable[..., Any]:
     return decide
 
 
-def _refuse_uncallable(function: Any, promise: Promise, key: str) -> None:
+def _refuse_uncallable(function: Foreign, promise: Promise, key: str) -> None:
     called = f"called with ({', '.join(promise.parameters)})"
     if inspect.isclass(function):
         name = function.__name__
@@ -89,7 +90,7 @@ def _refuse_uncallable(function: Any, promise: Promise, key: str) -> None:
 # -- what each kind may answer -------------------------------------------------------------------------------
 
 
-def index(answer: Any, arguments: Arguments) -> int | None:
+def index(answer: Foreign, arguments: Arguments) -> int | None:
     """One of the instances in the second argument, or None."""
     if answer is None:
         return None
@@ -100,7 +101,7 @@ def index(answer: Any, arguments: Arguments) -> int | None:
     return number
 
 
-def indices(answer: Any, arguments: Arguments) -> list[int]:
+def indices(answer: Foreign, arguments: Arguments) -> list[int]:
     """Some of the instances in the first argument."""
     numbers = _integers(answer)
     offered = {view.index: None for view in arguments[0]}
@@ -112,7 +113,7 @@ def indices(answer: Any, arguments: Arguments) -> list[int]:
     return numbers
 
 
-def moves(answer: Any, arguments: Arguments) -> list[int]:
+def moves(answer: Foreign, arguments: Arguments) -> list[int]:
     """Some of the trajectories in the second argument, numbered from 0 as they were looked at."""
     numbers = _integers(answer)
     running = arguments[1]
@@ -123,13 +124,13 @@ def moves(answer: Any, arguments: Arguments) -> list[int]:
     return numbers
 
 
-def amount(answer: Any, arguments: Arguments) -> int | float:
+def amount(answer: Foreign, arguments: Arguments) -> int | float:
     """A number of groups; 0 and less start none."""
     del arguments
     return _number(answer)
 
 
-def cap_and_mu(answer: Any, arguments: Arguments) -> tuple[float, float]:
+def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:
     """Two numbers in their limits."""
     del arguments
     if not isinstance(answer, tuple) or len(answer) != 2:
@@ -140,13 +141,13 @@ def cap_and_mu(answer: Any, arguments: Arguments) -> tuple[float, float]:
     return float(cap), float(mu)
 
 
-def verdict(answer: Any, arguments: Arguments) -> bool:
+def verdict(answer: Foreign, arguments: Arguments) -> bool:
     """Yes or no."""
     del arguments
     return bool(_number(int(answer) if isinstance(answer, bool) else answer))
 
 
-def weights(answer: Any, arguments: Arguments) -> list[float]:
+def weights(answer: Foreign, arguments: Arguments) -> list[float]:
     """A weight per source of the view, not all 0."""
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping | set | frozenset):
         raise Unusable(", which is no list")
@@ -158,15 +159,15 @@ def weights(answer: Any, arguments: Arguments) -> list[float]:
     return found
 
 
-def sort_key(answer: Any, arguments: Arguments) -> Any:
+def sort_key(answer: Foreign, arguments: Arguments) -> Foreign:
     """A number, or a tuple of numbers, so that all can be compared."""
     del arguments
     if isinstance(answer, tuple):
-        return tuple(map(_number, cast("tuple[Any, ...]", answer)))
+        return tuple(map(_number, cast("tuple[Foreign, ...]", answer)))
     return _number(answer)
 
 
-def _number(answer: Any) -> int | float:
+def _number(answer: Foreign) -> int | float:
     found = answer.item() if hasattr(answer, "item") and getattr(answer, "ndim", 0) == 0 else answer
     if isinstance(found, bool):
         found = int(found)
@@ -177,7 +178,7 @@ def _number(answer: Any) -> int | float:
     return found
 
 
-def _integer(answer: Any) -> int:
+def _integer(answer: Foreign) -> int:
     if type(answer) is int:
         return answer
     if isinstance(answer, bool) or not hasattr(answer, "__index__"):
@@ -185,10 +186,10 @@ def _integer(answer: Any) -> int:
     return operator.index(answer)
 
 
-def _integers(answer: Any) -> list[int]:
+def _integers(answer: Foreign) -> list[int]:
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
         raise Unusable(", which is no list")
-    items = cast("Iterable[Any]", answer)
+    items = cast("Iterable[Foreign]", answer)
     return [_integer(each) for each in (sorted(items) if isinstance(items, set | frozenset) else items)]
 
 
@@ -200,16 +201,16 @@ def _listed(numbers: Sequence[int]) -> str:
     return f"{listed}, ... ({len(numbers)} of them)" if len(numbers) > 8 else listed or "(none)"
 
 
-def _shape(argument: Any) -> str:
+def _shape(argument: Foreign) -> str:
     """An argument in a few words."""
     if hasattr(argument, "is_fresh"):
         return f"a WorkView of {'fresh' if argument.is_fresh else 'begun'} work"
     if hasattr(argument, "_fields"):
         return type(argument).__name__
     if isinstance(argument, Mapping):
-        return f"the trajectories of {len(cast('Mapping[Any, Any]', argument))} instances"
+        return f"the trajectories of {len(cast('Mapping[Foreign, Foreign]', argument))} instances"
     if isinstance(argument, Sequence) and not isinstance(argument, str):
-        items = cast("Sequence[Any]", argument)
+        items = cast("Sequence[Foreign]", argument)
         if not items:
             return "an empty list"
         names = {type(each).__name__ for each in items}

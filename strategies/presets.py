@@ -6,11 +6,9 @@ Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Fla
 they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it.
 """
 
-from typing import Any
-
 STRICT = {"ledger": "deadlines"}
 PLAIN = {"pace": 0.0, "adaptive_mu": False, "urgency": 0.0}  # what the other systems do not have
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, object]] = {
     "staleflow": {
         **STRICT,
         "routing": "marginal_gain",
@@ -78,6 +76,7 @@ FIXED_BOUND = {"sync": 0, "one_step": 1}
 """Presets that have one bound only."""
 
 
-def with_preset(values: dict[str, Any]) -> dict[str, Any]:
+def with_preset(values: dict[str, object]) -> dict[str, object]:
     """The keys of `staleness` as written, filled up from the preset that they name."""
-    return {**PRESETS.get(values.get("strategy", "staleflow"), {}), **values}
+    name = values.get("strategy", "staleflow")
+    return {**PRESETS.get(name if isinstance(name, str) else "", {}), **values}

@@ -20,7 +20,7 @@ OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its 
 NEWER = 0.95  # and under each version newer than it needs, for begun work
 
 Choose = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
-Order = Callable[[InstanceView, Settings], Any]
+Order = Callable[[InstanceView, Settings], Any]  # a number or a tuple, which is only compared
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ whose answers differ, or that changes what it is given, is told.
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any
 
 from protocol.blame import shown
-from strategies.own import Arguments
+from strategies.own import Arguments, Foreign
 from strategies.pacing import Pace, StepView
 from strategies.routing import Routing, has_room
 from strategies.schedules import MixtureView, SourceView
@@ -95,7 +94,7 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
 }
 
 
-def try_out(field: str, strategy: Any) -> Iterator[str]:
+def try_out(field: str, strategy: Foreign) -> Iterator[str]:
     """What a person should know of this strategy for the key `kinds.key_of(field)`, each kind of remark once.
 
     Raises: PluginError if it fails, or answers what cannot be.
@@ -113,8 +112,8 @@ def try_out(field: str, strategy: Any) -> Iterator[str]:
     yield from notes.values()
 
 
-def _try_one(strategy: Callable[..., Any], arguments: Arguments) -> Iterator[tuple[str, str]]:
-    answers: list[Any] = []
+def _try_one(strategy: Callable[..., Foreign], arguments: Arguments) -> Iterator[tuple[str, str]]:
+    answers: list[Foreign] = []
     for _ in range(ASKED):
         given = deepcopy(arguments)
         answers.append(strategy(*given))

@@ -6,7 +6,7 @@ list, cannot be imported: `TypeError` says how to mend it.
 
 from collections.abc import Iterable, Mapping
 from types import ModuleType
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from protocol.messages import from_controller, from_workers
 from protocol.messages.from_controller import ToAnyRole, ToReward, ToRollout, ToTrainer
@@ -36,7 +36,7 @@ def by_tag(kinds: Iterable[Kind]) -> dict[int, Kind]:
     return table
 
 
-def check(kinds: Iterable[type[Message]], says: Mapping[Role, Any], hears: Mapping[Role, Any]) -> None:
+def check(kinds: Iterable[type[Message]], says: Mapping[Role, object], hears: Mapping[Role, object]) -> None:
     """Hold what classes say of themselves against the types of the roles. Raises: TypeError."""
     for kind in kinds:
         name = kind.__name__

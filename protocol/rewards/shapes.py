@@ -5,7 +5,6 @@ Invariant: pure; the rules that a run goes by and those that a check reads out o
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 GROUP_NAMES = ("prompts", "completions", "prompt_ids", "completion_ids", "endings", "group")
 MEMBER_NAMES = ("prompt", "completion", "prompt_ids", "completion_ids", "ending", "group")
@@ -51,7 +50,7 @@ def shape_problem(signature: Signature) -> str | None:
     return None
 
 
-def offered_names(signature: Signature, row: Mapping[str, Any]) -> set[str]:
+def offered_names(signature: Signature, row: Mapping[str, object]) -> set[str]:
     """Names of the arguments that it can have with this row of the data."""
     if signature.is_per_group:
         return {*row, *GROUP_NAMES}

@@ -101,7 +101,7 @@ def _plain_number(value: object) -> object:
 _ENCODE = msgspec.msgpack.Encoder(enc_hook=_plain_number).encode
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes) -> Any:  # of whatever a peer has packed: the caller looks
     """Plain values out of msgpack, arrays as tuples. Raises: RemoteError."""
     try:
         return msgpack.unpackb(

@@ -34,6 +34,7 @@ RACY_NS = 2_000_000_000  # a folder changed this shortly before it was read may 
 RESERVED = re.compile(r"local|server|trainer|(rollout|reward)-\d+")  # names of the run's own processes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
+Socket = zmq.Socket[Any]  # a plain one, or one of asyncio
 FileKind = TypeVar("FileKind", bound=Section)
 
 
@@ -120,14 +121,14 @@ def load_worker_key(path: str | Path) -> WorkerKey:
     return _load(Path(path), WorkerKey)
 
 
-def secure_client(socket: zmq.Socket[Any], key: WorkerKey) -> None:
+def secure_client(socket: Socket, key: WorkerKey) -> None:
     """Encrypt what this socket connects to from now on, talk to the server of this key only."""
     socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
     socket.setsockopt(zmq.CURVE_PUBLICKEY, key.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, key.secret.encode())
 
 
-def secure_server(socket: zmq.Socket[Any], secret: str) -> None:
+def secure_server(socket: Socket, secret: str) -> None:
     """Admit to what this socket binds from now on only whom the context's CurveAuthenticator admits."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
@@ -200,7 +201,7 @@ class CurveAuthenticator:
 
     def __init__(
         self,
-        context: zmq.Context[Any],
+        context: zmq.Context[Any],  # of plain sockets or asyncio's
         *,
         admits: Callable[[str], bool],
         on_refusal: Callable[[str], None],
@@ -225,7 +226,7 @@ class CurveAuthenticator:
         self._socket.close(0)
 
     @property
-    def socket(self) -> zmq.Socket[Any]:
+    def socket(self) -> Socket:
         """For an owner without a loop: call `answer_all` when it can be read."""
         return self._socket
 

@@ -196,7 +196,7 @@ class _Host:
 
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
         if closed.may_reattach and self._last_words is not None and self._worker is not None:
-            left = self._worker.last_words()  # type: ignore[attr-defined]
+            left = self._worker.last_words()  # pyright: ignore[reportAttributeAccessIssue]  # rollout
             try:
                 if left is not None:
                     self._last_words.write(*left)
@@ -220,7 +220,7 @@ class _Host:
         looking = asyncio.create_task(self._look(limit_s), name="look for a controller")
         try:
             if self._attach.role == "rollout" and self._worker is not None:
-                await self._worker.go_on(looking)  # type: ignore[attr-defined]
+                await self._worker.go_on(looking)  # pyright: ignore[reportAttributeAccessIssue]  # rollout
             return await looking
         finally:
             looking.cancel()
@@ -279,7 +279,8 @@ class Overrides:
                 )
             if key == "weights.host":
                 require_own(value, source=key)
-            self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
+            section, _, name = key.partition(".")
+            self._pairs.append((section, name, value))
 
     def __call__(self, settings: WorkerSettings) -> WorkerSettings:
         """The settings of this worker. Raises: ConfigError if a value does not fit."""
@@ -297,7 +298,7 @@ def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> Hosted
     sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
     if role == "reward":
         # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need
-        sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+        sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from workers.reward.worker import RewardWorker
 

@@ -58,7 +58,8 @@ def is_async(function: Any) -> bool:
     """Whether a call gives the event loop back while it waits: `async def`, also as `__call__`, in a
     functools.partial, or below decorators that use functools.wraps."""
     bare = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(getattr(bare, "__call__", None))  # noqa: B004
+    called = getattr(bare, "__call__", None)  # noqa: B004  # its code is asked for, not whether it has one
+    return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(called)
 
 
 def is_per_response(function: Any) -> bool:

@@ -12,7 +12,7 @@ from workers.reward.worker import encode_prompt, encode_response, load_tokenizer
 
 def prepare_process() -> None:
     """As for a reward worker: transformers imports torch wherever it is, and tokenizing does not need it."""
-    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]
+    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 

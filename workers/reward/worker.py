@@ -142,8 +142,8 @@ class RewardWorker:
             else:
                 encoded.append((group, *counts))
                 buffers.append(np.asarray(ids, dtype="<i4").tobytes())
-        answer = ExamplesEncoded if is_supervised else PromptsEncoded
-        return answer(tuple(encoded), tuple(refused)), *buffers  # pyright: ignore[reportArgumentType]
+        kind: Any = ExamplesEncoded if is_supervised else PromptsEncoded
+        return kind(tuple(encoded), tuple(refused)), *buffers
 
     async def _score(self, score: Score, frames: tuple[bytes, ...]) -> None:
         row, prompt, *responses = frames

@@ -103,7 +103,7 @@ def write_study(
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
-        np.savez(path / "batch.npz", **arrays)  # type: ignore[arg-type]
+        np.savez(path / "batch.npz", **arrays)  # pyright: ignore[reportArgumentType]  # no allow_pickle
         (path / "seen.json").write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise RunError(

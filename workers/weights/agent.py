@@ -246,7 +246,8 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     try:
-        agent = Agent(Orders.model_validate_json(sys.stdin.buffer.raw.readline()))  # pyright: ignore
+        said = sys.stdin.buffer.raw.readline()  # pyright: ignore[reportAttributeAccessIssue]  # has it
+        agent = Agent(Orders.model_validate_json(said))
     except StaleFlowError as error:
         logger.error("%s", error)
         sys.exit(1)

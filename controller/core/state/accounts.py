@@ -208,7 +208,8 @@ class Accounts:
         elapsed = max(now - self._last_line_s, 1e-9)
         trajectories = batch.pop("trajectories")
         reward = batch["reward/mean"]
-        assert isinstance(trajectories, int) and isinstance(reward, int | float)  # noqa: PT018
+        assert isinstance(trajectories, int)
+        assert isinstance(reward, int | float)
         self.reward_by_step.append(float(reward))
         line: dict[str, object] = {
             "step": step,

@@ -68,7 +68,8 @@ class PolicyVersions:
 
     def lose(self, policy_version: int) -> None:
         """The newest version is not where it was, and will be published again."""
-        assert self._newest is not None and policy_version == self._newest.policy_version  # noqa: PT018
+        assert self._newest is not None, "no version was published"
+        assert policy_version == self._newest.policy_version
         self._move(policy_version, "lost")
 
     def is_lost(self, policy_version: int) -> bool:

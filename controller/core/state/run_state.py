@@ -183,6 +183,6 @@ def _bounds(config: Config) -> dict[str, int]:
     }
 
 
-def knobs(config: Config) -> dict[str, Any]:
+def knobs(config: Config) -> dict[str, Any]:  # of the types that `Settings` names
     """The fields of `Settings` that the configuration gives."""
     return {field: getattr(config.staleness, key) for field, key in KNOBS.items()}

@@ -147,7 +147,8 @@ VERSION: Machine[VersionState, VersionEvent] = Machine(
     },
 )
 
-MACHINES: tuple[Machine[Any, Any], ...] = (GROUP, MEMBER, WORKER, VERSION)
+AnyMachine = Machine[Any, Any]  # their states and events are different literals
+MACHINES: tuple[AnyMachine, ...] = (GROUP, MEMBER, WORKER, VERSION)
 """In the order of the page."""
 
 
@@ -208,7 +209,7 @@ def next_of_version(policy_version: int, state: VersionState, event: VersionEven
         raise _refusal(VERSION, policy_version, state, event) from None
 
 
-def _refusal(machine: Machine[Any, Any], id: object, state: str, event: str) -> AssertionError:
+def _refusal(machine: AnyMachine, id: object, state: str, event: str) -> AssertionError:
     legal = ", ".join(machine.moves.get(state, ())) or "nothing"
     return AssertionError(
         f"{machine.subject} {id} is {state} and was {event}, which is no transition; expected {legal}"

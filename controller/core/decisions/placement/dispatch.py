@@ -11,7 +11,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
@@ -43,8 +43,8 @@ class Dispatch:
     def __init__(self, state: RunState, views: InstanceViews) -> None:
         self.state, self.views = state, views
         self.is_cut = False  # the last step ended at ROUTES_PER_STEP
-        self._refused: dict[tuple[Any, ...], None] = {}  # what found no place, and until when that holds
-        self._settled: tuple[Any, ...] | None = None  # the situation in which nothing more could be routed
+        self._refused: dict[tuple[object, ...], None] = {}  # what found no place, and until when that holds
+        self._settled: tuple[object, ...] | None = None  # the situation in which nothing more could be routed
 
     def run(self) -> None:
         """Route what waits: begun work by deadline, then fresh groups as far as ledger and admission
@@ -69,7 +69,7 @@ class Dispatch:
 
     def _route_one(self, changed: list[int]) -> bool:
         """Place the first of what may go next that finds an instance; whether any does."""
-        refused: dict[tuple[Any, ...], None] = {}
+        refused: dict[tuple[object, ...], None] = {}
         moment = self._moment()
         self.state.gated.since = None
         for head in self._heads():
@@ -97,7 +97,7 @@ class Dispatch:
         ledger = self.state.ledger
         return len(ledger), ledger.train_version, newest.policy_version if newest else -1
 
-    def _situation(self) -> tuple[Any, ...]:
+    def _situation(self) -> tuple[object, ...]:
         """Whatever decides, instances apart, whether something more may be routed."""
         state, ledger, newest = self.state, self.state.ledger, self.state.versions.newest
         return (

@@ -9,18 +9,20 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
+Key = Any  # the strategy's own number or tuple, which is only compared
+
 
 class Shortlist:
     """Heaps of (key, number of the instance), one per policy version."""
 
     def __init__(self) -> None:
-        self._heaps: dict[int, list[tuple[Any, int]]] = {}
-        self._entries: dict[int, tuple[int, Any]] = {}  # number -> (version, key) that is true now
+        self._heaps: dict[int, list[tuple[Key, int]]] = {}
+        self._entries: dict[int, tuple[int, Key]] = {}  # number -> (version, key) that is true now
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, number: int, policy_version: int, key: Any) -> None:
+    def put(self, number: int, policy_version: int, key: Key) -> None:
         """Enter an instance, or change its version or key."""
         if self._entries.get(number) == (policy_version, key):
             return
@@ -52,7 +54,7 @@ class Shortlist:
         looks: int = 1 << 30,
     ) -> list[int]:
         """Up to `count` instances under this version that suit, best first, of the `looks` best."""
-        seen: list[tuple[Any, int]] = []
+        seen: list[tuple[Key, int]] = []
         found: list[int] = []
         heap = self._heaps.get(policy_version, [])
         while len(found) < count and len(seen) < looks and (top := self._first(policy_version)) is not None:
@@ -64,7 +66,7 @@ class Shortlist:
             heapq.heappush(heap, entry)
         return found
 
-    def _first(self, policy_version: int) -> tuple[Any, int] | None:
+    def _first(self, policy_version: int) -> tuple[Key, int] | None:
         heap = self._heaps.get(policy_version, [])
         while heap:
             key, number = heap[0]
