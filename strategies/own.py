@@ -151,7 +151,7 @@ def weights(answer: Foreign, arguments: Arguments) -> list[float]:
     """A weight per source of the view, not all 0."""
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping | set | frozenset):
         raise Unusable(", which is no list")
-    found = [float(_number(each)) for each in answer]
+    found = [float(_number(each)) for each in cast("Iterable[Foreign]", answer)]
     if len(found) != len(arguments[0].sources):
         raise Unusable(f", which are {len(found)} weights for {len(arguments[0].sources)} sources")
     if not all(0 <= each < math.inf for each in found) or not sum(found):

@@ -17,6 +17,7 @@ import typer
 
 import install
 from controller.cli.install import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS, why_not_here
+from controller.cli.needs import require_extras
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_TESTS = [
@@ -57,6 +58,7 @@ def run_tests(
     if context.args:
         few = ["--few-examples"] if fast else []
         raise typer.Exit(int(pytest.main([*every, *few, *context.args])))
+    require_extras("lint", reason="every tier runs a linter and a type checker")
     code = int(pytest.main([*every, *on_all_cores(), SLOWEST, *(FAST if fast else ["tests"])]))
     if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())

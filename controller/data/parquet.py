@@ -35,8 +35,8 @@ class Parquet:
 
     def __init__(self, paths: list[str]) -> None:
         """Read the metadata. Raises: ConfigError."""
-        import pyarrow  # pyright: ignore[reportMissingImports]  # an extra
-        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
+        import pyarrow  # an extra
+        import pyarrow.parquet as parquet
 
         self._paths = paths
         self._failures = (pyarrow.ArrowException, OSError)

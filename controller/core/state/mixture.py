@@ -60,7 +60,7 @@ class Mixture:
             self._read_of_one += count
             return [(0, row) for row in range(self._read_of_one - count, self._read_of_one)]
         found = sources or self._asked[:count]
-        places = []
+        places: list[tuple[int, int]] = []
         for number in found:
             places.append((number, self.sources[number].read))
             self.sources[number].read += 1

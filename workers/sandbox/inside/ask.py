@@ -253,7 +253,7 @@ def is_expected(found, expected, tolerance):
 def equal(found, expected, tolerance):
     """Whether these are the same data; JSON has no tuples, and keys of JSON are text."""
     if isinstance(found, list | tuple) and isinstance(expected, list):
-        return len(found) == len(expected) and all(equal(*pair, tolerance) for pair in zip(found, expected))  # noqa: B905
+        return len(found) == len(expected) and all(equal(*pair, tolerance) for pair in zip(found, expected))  # noqa: B905  # old Pythons
     if isinstance(found, dict) and isinstance(expected, dict):
         found = {key if isinstance(key, str) else json.dumps(key): value for key, value in found.items()}
         return found.keys() == expected.keys() and all(equal(found[k], expected[k], tolerance) for k in found)
