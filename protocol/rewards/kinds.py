@@ -8,7 +8,7 @@ Invariant: pure. What the options of a kind refuse, they refuse when the configu
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, cast
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
@@ -71,7 +71,7 @@ Column = Annotated[str, Field(min_length=1)]
 class NamedReward(Section):
     """What every entry of `reward.rewards` may have, whatever its kind."""
 
-    kind: str
+    kind: Any  # a Literal of each class's own
     """One of the names of docs/rewards.md."""
     name: Annotated[str, AfterValidator(_free_name)] = ""
     """Names the metric, `reward/NAME`. Empty: the kind, or the function's own name."""
@@ -88,7 +88,7 @@ class NamedReward(Section):
         """The name in metrics and messages."""
         return self.name or self.kind
 
-    def is_for(self, row: Mapping[str, Any]) -> bool:
+    def is_for(self, row: Mapping[str, object]) -> bool:
         """Whether this reward counts for a row of the data."""
         return all(
             find(row, column) in (wanted if isinstance(wanted, list) else [wanted])
@@ -282,7 +282,7 @@ class RewardKind:
     """Has `make(options, place)`; imported in the processes of this reward only."""
     extra: str = ""
     """Of pyproject.toml, that the module needs."""
-    columns: Callable[[Any], tuple[str, ...]] = lambda options: ()
+    columns: Callable[[Any], tuple[str, ...]] = lambda options: ()  # which are of the class `options`
     """Columns that a row must have, by options."""
     out_of_cpu: float | None = None
     """What a response gets over which the process used up the CPU time that the module allowed it
@@ -293,7 +293,7 @@ class RewardKind:
     """Responses in flight in a process, of whole groups; None: `reward.concurrency`."""
 
 
-def _answer(options: Any) -> tuple[str, ...]:
+def _answer(options: Any) -> tuple[str, ...]:  # of any kind that names the column of the answer
     return (options.answer,)
 
 
@@ -318,8 +318,11 @@ KINDS: dict[str, RewardKind] = {
 """Every kind of reward."""
 
 
-def _kind_of(entry: Any) -> str:
-    kind = entry.get("kind", "function") if isinstance(entry, Mapping) else getattr(entry, "kind", "")
+def _kind_of(entry: object) -> str:
+    if isinstance(entry, Mapping):
+        kind = cast("Mapping[str, object]", entry).get("kind", "function")
+    else:
+        kind = getattr(entry, "kind", "")
     return kind if isinstance(kind, str) else ""
 
 
@@ -327,7 +330,7 @@ if TYPE_CHECKING:
     AnyReward = NamedReward
 else:
     AnyReward = Annotated[
-        Union[tuple(Annotated[kind.options, Tag(name)] for name, kind in KINDS.items())],  # noqa: UP007
+        Union[tuple(Annotated[kind.options, Tag(name)] for name, kind in KINDS.items())],  # noqa: UP007  # of a tuple
         Discriminator(
             _kind_of,
             custom_error_type="reward_kind",
@@ -353,10 +356,10 @@ def names_without_options() -> tuple[str, ...]:
     )
 
 
-def find(row: Mapping[str, Any], column: str) -> Any:
+def find(row: Mapping[str, object], column: str) -> object:
     """What a row has in a column; of `a.b` the key `b` of the mapping in `a`. None if there is nothing."""
     if column in row:
         return row[column]
     first, _, rest = column.partition(".")
     inner = row.get(first)
-    return find(inner, rest) if rest and isinstance(inner, Mapping) else None
+    return find(cast("Mapping[str, object]", inner), rest) if rest and isinstance(inner, Mapping) else None
