@@ -6,11 +6,14 @@ call; whatever is wrong raises MalformedFields, which names the first field that
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from types import GenericAlias
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
-Finish = Callable[[Any], Any]
+Value = Any  # of a field: checked against its type before anything reads it
+Hint = Any  # a type, as annotations give it
+Finish = Callable[[Value], Value]
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\].*`", re.DOTALL)
 _LARGEST = "1.7976931348623157e+308"
 _NAMES = {
@@ -42,13 +45,13 @@ class NoFields(MalformedFields):
 class FieldTypes:
     """The types of some fields, in order."""
 
-    def __init__(self, types: Sequence[Any]) -> None:
-        self._whole: Any = tuple[tuple(types)] if types else tuple[()]  # type: ignore[valid-type]
+    def __init__(self, types: Sequence[Hint]) -> None:
+        self._whole: Hint = GenericAlias(tuple, tuple(types))
         self._decoder = msgspec.msgpack.Decoder(self._whole)
         found = ((place, finisher(one)) for place, one in enumerate(types))
         self._finishers = [(place, finish) for place, finish in found if finish is not None]
 
-    def decode(self, data: bytes | msgspec.Raw) -> tuple[Any, ...]:
+    def decode(self, data: bytes | msgspec.Raw) -> tuple[Value, ...]:
         """The fields in a MessagePack array. Raises: MalformedFields."""
         try:
             values = self._decoder.decode(data)
@@ -58,7 +61,7 @@ class FieldTypes:
             raise NoFields(None, f"{type(error).__name__}: {error}") from None
         return self._finished(values)
 
-    def convert(self, values: object) -> tuple[Any, ...]:
+    def convert(self, values: object) -> tuple[Value, ...]:
         """The same out of plain values, such as `fields_of` gives. Raises: MalformedFields."""
         try:
             found = msgspec.convert(values, self._whole)
@@ -66,7 +69,7 @@ class FieldTypes:
             raise _in_words(error) from None
         return self._finished(found)
 
-    def _finished(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _finished(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
         if not self._finishers:
             return values
         made = list(values)
@@ -78,17 +81,18 @@ class FieldTypes:
         return tuple(made)
 
 
-def finisher(hint: Any) -> Finish | None:
+def finisher(hint: Hint) -> Finish | None:
     """What has to be asked of a value of this type beyond the type; None: nothing."""
     if get_origin(hint) is Annotated:
         base, *metas = get_args(hint)
         extras = [meta.extra["finish"] for meta in metas if isinstance(meta, msgspec.Meta) and meta.extra]
         inner = finisher(base)
         return _chain([*([inner] if inner else []), *extras])
-    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
-        hints = get_type_hints(hint, include_extras=True)
-        each = [finisher(hints[name]) for name in hint._fields]
-        return _each(each, hint._make) if any(each) else None  # type: ignore[attr-defined]
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(cast("Hint", hint), "_fields"):
+        named = cast("Hint", hint)
+        hints = get_type_hints(named, include_extras=True)
+        each = [finisher(hints[name]) for name in named._fields]
+        return _each(each, named._make) if any(each) else None
     if get_origin(hint) is tuple:
         first, *rest = get_args(hint) or (None,)
         if rest == [...]:
@@ -103,7 +107,7 @@ def _chain(steps: list[Finish]) -> Finish | None:
     if len(steps) < 2:
         return steps[0] if steps else None
 
-    def all_of_them(value: Any) -> Any:
+    def all_of_them(value: Value) -> Value:
         for step in steps:
             value = step(value)
         return value
@@ -112,7 +116,7 @@ def _chain(steps: list[Finish]) -> Finish | None:
 
 
 def _each(steps: list[Finish | None], make: Finish) -> Finish:
-    def finish(values: Any) -> Any:
+    def finish(values: Value) -> Value:
         return make(step(one) if step else one for step, one in zip(steps, values, strict=True))
 
     return finish

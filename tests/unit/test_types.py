@@ -17,8 +17,6 @@ TREE = ("strategies", "protocol", "install", "controller", "workers", "launch.py
 OVERLOOKED = re.compile(r"#\s*(?:type:\s*ignore|pyright:\s*ignore|(?:ruff:\s*)?noqa)(?P<rest>.*)")
 NAMED = re.compile(r"\s*(?:\[[\w\s,-]+\]|:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)(?P<reason>.*)", re.DOTALL)
 
-QUOTED = re.compile(r"[\w\[\], .|]*\bAny\b[\w\[\], .|]*")
-
 
 def comments(text: str) -> dict[int, str]:
     """The comments of a file, by line."""
@@ -26,13 +24,21 @@ def comments(text: str) -> dict[int, str]:
     return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
 
 
+def names_any(node: ast.AST) -> bool:
+    """Whether it is Any, or a string that is a type with Any in it."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and "Any" in node.value:
+        try:
+            return any(map(names_any, ast.walk(ast.parse(node.value, mode="eval"))))
+        except SyntaxError:  # prose
+            return False
+    return isinstance(node, ast.Name) and node.id == "Any"
+
+
 def unreasoned_any(text: str) -> Iterator[int]:
     """Lines that name Any and say nothing beside it."""
     said = comments(text)
     for node in ast.walk(ast.parse(text)):
-        is_any = isinstance(node, ast.Name) and node.id == "Any"
-        is_quoted = isinstance(node, ast.Constant) and QUOTED.fullmatch(str(node.value))
-        if isinstance(node, ast.Name | ast.Constant) and (is_any or is_quoted) and node.lineno not in said:
+        if isinstance(node, ast.expr) and names_any(node) and node.lineno not in said:
             yield node.lineno
 
 
