@@ -133,9 +133,10 @@ def amount(answer: Foreign, arguments: Arguments) -> int | float:
 def cap_and_mu(answer: Foreign, arguments: Arguments) -> tuple[float, float]:
     """Two numbers in their limits."""
     del arguments
-    if not isinstance(answer, tuple) or len(answer) != 2:
+    pair = cast("tuple[Foreign, ...]", answer) if isinstance(answer, tuple) else ()
+    if len(pair) != 2:
         raise Unusable(", which is no pair of numbers")
-    cap, mu = map(_number, answer)
+    cap, mu = map(_number, pair)
     if not (1 <= cap < float("inf") and 0 <= mu <= 1):
         raise Unusable("; a cap is 1 or more and finite, a mu from 0 to 1")
     return float(cap), float(mu)

@@ -4,6 +4,7 @@ Invariant: pure.
 """
 
 import json
+from typing import cast
 
 
 def output_problem(path: str, config: bytes | None) -> str | None:
@@ -17,8 +18,9 @@ def output_problem(path: str, config: bytes | None) -> str | None:
         found = None
     if not isinstance(found, dict):
         return f"The reward model {path} has no config.json that can be read; expected a model directory."
-    labels = found.get("id2label")
-    outputs = len(labels) if isinstance(labels, dict) else found.get("num_labels", 2)
+    shape = cast("dict[str, object]", found)
+    labels = shape.get("id2label")
+    outputs = len(cast("dict[str, str]", labels)) if isinstance(labels, dict) else shape.get("num_labels", 2)
     if outputs == 1:
         return None
     return (

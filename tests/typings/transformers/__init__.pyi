@@ -10,4 +10,7 @@ from transformers.modeling_utils import AttentionInterface as AttentionInterface
 from transformers.modeling_utils import PreTrainedModel as PreTrainedModel
 from transformers.models.auto.configuration_auto import AutoConfig as AutoConfig
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM as AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import (
+    AutoModelForSequenceClassification as AutoModelForSequenceClassification,
+)
 from transformers.models.auto.tokenization_auto import AutoTokenizer as AutoTokenizer

@@ -1,0 +1,6 @@
+"""What is used here of math-verify, which is an extra."""
+
+from typing import Any
+
+def parse(pred: str, *arguments: Any, **options: Any) -> list[Any]: ...
+def verify(gold: list[Any], target: list[Any], *arguments: Any, **options: Any) -> bool: ...
