@@ -15,12 +15,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from traceback import extract_tb
 from typing import NoReturn
 
 from controller.core.core import Core
 from controller.durability.core_image import Freezer
+from controller.durability.violation import violation_of
 
 IS_POSSIBLE = sys.platform == "linux"  # macOS lets a copy of a process with threads do next to nothing
 READ_BYTES = 1 << 20
@@ -90,16 +89,6 @@ class Picture:
         return told if status == 0 else b""
 
 
-def violation_of(core: Core) -> str:
-    """The invariant that the core breaks, in words with the line that says it; "" if it keeps all."""
-    try:
-        core.check()
-    except AssertionError as error:
-        frame = extract_tb(error.__traceback__)[-1]
-        return f"{error or frame.line} ({Path(frame.filename).name}, line {frame.lineno})"
-    return ""
-
-
 def _be_the_child(core: Core, writer: int) -> NoReturn:
     """Make the image, write it and end; whatever happens, not as the controller."""
     code = 1
@@ -108,7 +97,7 @@ def _be_the_child(core: Core, writer: int) -> NoReturn:
         os.closerange(3, writer)
         os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
         violation = violation_of(core)
-        rest = memoryview(violation.encode() if violation else Freezer().freeze(core))
+        rest = memoryview(violation.words.encode() if violation else Freezer().freeze(core))
         while rest:
             rest = rest[os.write(writer, rest) :]
         code = BROKEN if violation else 0

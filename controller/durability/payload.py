@@ -16,7 +16,7 @@ Invariants:
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS chunks (
 LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
 SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
 NOBODY = -1  # the group of tokens that nobody asks for
+Known = Mapping[tuple[int, int, int], int]
+"""How many tokens of a response count, by group, member and attempt."""
 _Column = tuple[int, ...]
 _PLACES = msgspec.msgpack.Decoder(tuple[_Column, _Column, _Column, _Column, _Column])
 """Groups, members, attempts, starts and counts of the deltas of one report."""
@@ -224,6 +226,21 @@ class Payload:
             self._verify((group, "row", member, attempt, start), data, checksum)
             found[group] = data
         return found
+
+    def keep_tokens(self, known: Known) -> None:
+        """Cut every response to what is counted of it; what is left of it is written as a whole."""
+        query = "DELETE FROM payload WHERE group_id = ? AND kind IN ('tokens', 'logprobs')"
+        for group in sorted(self._groups):
+            held = self._load(group)
+            self._db.execute(query, (group,))
+            for (member, attempt), pair in held.responses.items():
+                size = ITEM_BYTES * known.get((group, member, attempt), 0)
+                tokens, logprobs = (bytes(part[:size]) for part in pair)
+                if tokens:
+                    self._write(group, Stretch("tokens", member, attempt, 0, tokens), is_last_word=True)
+                    self._write(group, Stretch("logprobs", member, attempt, 0, logprobs), is_last_word=True)
+            self._release([group])
+            self._evict(group)
 
     # -- progress ---------------------------------------------------------------------------------------
 

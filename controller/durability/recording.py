@@ -232,6 +232,10 @@ class Recording:
                 self.notes.append(text)
         return found
 
+    def told(self, fact: str, kind: type[Fact], default: Fact) -> Fact:
+        """What the run says of itself under this name, in JSON; or the default. Raises: RunError."""
+        return self._parsed(fact, kind) if fact in self.facts else default
+
     def _parsed(self, fact: str, kind: type[Fact]) -> Fact:
         try:
             found = json.loads(self.facts[fact])

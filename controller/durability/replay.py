@@ -123,6 +123,8 @@ def verdict_in_words(verdict: Verdict, recording: Recording) -> str:
     for number, reason in recording.skipped.items():
         if reason:
             words.append(f"Event {number} was passed over when it came, and is here: {reason}")
+    if undone := sum(not reason for reason in recording.skipped.values()):
+        words.append(f"{undone} events behind such ones count as never heard, too.")
     if verdict.unfingerprinted:
         words.append(
             f"The last {verdict.unfingerprinted} events have no fingerprint: the run goes on, or its "

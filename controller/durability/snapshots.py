@@ -17,10 +17,11 @@ from math import inf
 
 from controller.core.core import Core
 from controller.durability.core_image import Freezer
-from controller.durability.fork import IS_POSSIBLE, Picture, violation_of
+from controller.durability.fork import IS_POSSIBLE, Picture
 from controller.durability.release import release
 from controller.durability.store import Store
-from protocol.errors import LocalError, RunError
+from controller.durability.violation import BrokenInvariant, violation_of
+from protocol.errors import LocalError
 
 EVENTS = 20_000  # since the last snapshot: four seconds of stepping through them again
 JOURNAL_BYTES = 64 << 20
@@ -45,6 +46,8 @@ class Snapshots:
         self._events, self._bytes = unsaved_events, 0
         self._not_before, self._checked_at = 0.0, 0.0
         self._picture: Picture | None = None
+        self.checked = 0
+        """Number of the newest event after which the core was found to keep its invariants."""
         self.pause_s = 0.0
         """Seconds that the last one held the caller up."""
 
@@ -61,11 +64,12 @@ class Snapshots:
     def take(self, core: Core, *, number: int, now: float) -> None:
         """Write the core as it is after event `number`, inside a transaction that has all before it.
 
-        Raises: RunError if the core breaks an invariant.
+        Raises: BrokenInvariant.
         """
         begin = time.perf_counter()
         if violation := violation_of(core):
-            raise broken_invariant(violation, number)
+            raise BrokenInvariant(violation.words, number)
+        self.checked = number
         try:
             image = self._freezer.freeze(core)
         except LocalError:  # the journal has it all; a release that holds something new must say so in tests
@@ -96,13 +100,14 @@ class Snapshots:
     def finish(self, image: bytes) -> None:
         """Write what was begun, inside a transaction that has all before it; b"": it came to nothing.
 
-        Raises: RunError if the core breaks an invariant.
+        Raises: BrokenInvariant.
         """
         begin = time.perf_counter()
         number, now, began, lines = self._begun
         if self._picture is not None and self._picture.violation:
-            raise broken_invariant(self._picture.violation, number)
+            raise BrokenInvariant(self._picture.violation, number)
         if image:
+            self.checked = number
             self._write(image, lines, number=number, now=now)
         else:
             self._lines = lines + self._lines
@@ -124,15 +129,6 @@ class Snapshots:
         covered = self._store.keep_snapshots(KEPT)
         if self._is_compact and covered is not None:
             self._store.forget_events(covered)
-
-
-def broken_invariant(violation: str, number: int) -> RunError:
-    """What ends a run whose core breaks an invariant after event `number`: no worker is to blame for that."""
-    return RunError(
-        f"The core breaks an invariant after event {number}: {violation}. This is a bug, and no snapshot of "
-        "such a core is kept: the same command goes back to the last one that was whole. Please report it "
-        "with run.db and logs/controller.log."
-    )
 
 
 CAN_BEGIN = IS_POSSIBLE

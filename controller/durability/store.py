@@ -30,7 +30,7 @@ from controller.durability.damage import (
 )
 from controller.durability.event_codec import decode_event, encode_event
 from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
-from controller.durability.payload import Payload
+from controller.durability.payload import Known, Payload
 from protocol.errors import OtherRelease, RemoteError, RunError
 from protocol.messages import Message
 from protocol.private_files import for_owner_only
@@ -223,6 +223,10 @@ class Store:
     def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
         """Delete the payload of all other groups, inside a transaction; returns the rows of these."""
         return self._payload.keep_only(groups)
+
+    def keep_tokens(self, known: Known) -> None:
+        """Delete every response beyond these counts, inside a transaction."""
+        self._payload.keep_tokens(known)
 
 
 def check_schema(db: sqlite3.Connection, path: str) -> None:

@@ -1,30 +1,24 @@
 """What the journal of a run says to the controller that goes on with it.
 
-Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
-not want what it wanted then; a worker's word on which it fails is passed over, at most MAX_SKIPPED in a run;
-nothing is written; a configuration that would change what was promised or learned is refused key by key.
+Invariants: the core is re-derived (`controller.host.past`), and a broken one as it was before the event at
+fault (`controller.host.going_back`); nothing is written; a configuration that would change what was promised
+or learned is refused key by key.
 """
 
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controller.config.models import Config
-from controller.core.commands import ReportStep
 from controller.core.core import Core
-from controller.core.events import PeerFaulted, Received
 from controller.durability.damage import broken, newest_checkpoint, way_on
-from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
-from controller.durability.replay import CoreFailed, in_words, turns
-from protocol.errors import ConfigError, OtherRelease, RunError, StaleFlowError
-from protocol.plain_text import plain_line
+from controller.host.going_back import gone_back
+from controller.host.past import Past, derive_with_skips, way_on_from
+from protocol.errors import ConfigError, OtherRelease, RunError
 
-MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
-MAX_ERROR_CHARS = 500
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
@@ -37,21 +31,6 @@ MAY_CHANGE = (
     "trainer.activation_checkpointing", "trainer.cpu_offload",
 )  # fmt: skip
 """Keys, and whole sections, with which a run may go on when they have another value than before."""
-
-
-@dataclass(slots=True)
-class Past:
-    """A run up to its last journalled event."""
-
-    core: Core
-    now: float = 0.0  # seconds since the run began
-    lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
-    unsaved_lines: int = 0  # the last of them, which no snapshot has
-    replayed: int = 0  # events after the newest snapshot
-    skipped: dict[int, str] = field(default_factory=dict)  # events that the core fails on, found now
-    faults: list[PeerFaulted] = field(default_factory=list)  # what their authors are to be closed for
-    is_over: bool = False  # all its steps are made and saved, or its data has ended
-    notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
 
 
 def finished_steps(run: Path, config: Config) -> int | None:
@@ -74,7 +53,7 @@ def read_past(run: Path, config: Config) -> Past | None:
     try:
         return _read_past(run, config)
     except OtherRelease as error:
-        raise RunError(f"{error} Use the release that made the run, {_way_on(run)}.") from error
+        raise RunError(f"{error} Use the release that made the run, {way_on_from(run)}.") from error
 
 
 def _read_past(run: Path, config: Config) -> Past | None:
@@ -82,73 +61,13 @@ def _read_past(run: Path, config: Config) -> Past | None:
         _refuse_if_trained(run)
         return None
     with Recording(run) as recording:
-        past = _derive_with_skips(recording)
+        past = gone_back(recording, derive_with_skips(recording))
     state = past.core.state
     is_done = state.steps >= config.run.steps or past.core.is_out_of_data
     past.is_over = state.finished and state.ending_is_success and is_done
     if not past.is_over:
         _refuse_changes(run, state.config, config)
     return past
-
-
-def derive(recording: Recording, *, until: int | None = None) -> Past:
-    """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
-    this release does not decide as the one that made it; CoreFailed."""
-    past, after = _newest(recording)
-    past.notes = recording.notes
-    saved = len(past.lines)
-    for recorded, wanted in turns(recording, past.core, after, until):
-        past.now, past.replayed = recorded.now, past.replayed + 1
-        past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
-        if recorded.fingerprint not in (None, fingerprint(wanted)):
-            raise RunError(
-                f"{recording.path} cannot be taken up again: at event {recorded.number} "
-                f"({in_words(recorded)}) this release wants something else than the one that made the run, "
-                "a strategy of yours has changed, or the file is damaged there. Use what made it, "
-                f"{_way_on(Path(recording.path).parent)}."
-            )
-    past.unsaved_lines = len(past.lines) - saved
-    return past
-
-
-def may_skip(error: BaseException | None) -> bool:
-    """Whether a worker's word may be to blame for this error of the core: not for one with words of its own,
-    which is the user's, nor for a machine without memory."""
-    return not isinstance(error, StaleFlowError | MemoryError)
-
-
-def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
-    """The fault of the author of a word on which the core fails."""
-    text = plain_line(str(error))[:MAX_ERROR_CHARS]
-    word = type(event.message).__name__
-    return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
-
-
-def _derive_with_skips(recording: Recording) -> Past:
-    """The run at its end, without events on which the core of before may have ended, and this one would."""
-    skipped: dict[int, str] = {}
-    faults: list[PeerFaulted] = []
-    while True:
-        try:
-            past = derive(recording)
-        except CoreFailed as failed:
-            number, event, error = failed.recorded.number, failed.recorded.event, failed.__cause__
-            count = sum(bool(reason) for reason in recording.skipped.values())
-            if not isinstance(event, Received) or not may_skip(error) or count >= MAX_SKIPPED:
-                raise
-            faults.append(fault_of(event, error))
-            recording.skipped[number] = skipped[number] = faults[-1].reason
-        else:
-            past.skipped, past.faults = skipped, faults
-            return past
-
-
-def _newest(recording: Recording) -> tuple[Past, int]:
-    """The newest moment that a snapshot has, and the number of its last event; else the beginning."""
-    snapshot = recording.snapshot()
-    if snapshot is None:
-        return Past(recording.make_core()), recording.pruned
-    return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
 
 
 def known_rows(core: Core, rows: Mapping[int, bytes]) -> dict[tuple[int, int], bytes]:
@@ -169,23 +88,8 @@ def _refuse_changes(run: Path, was: Config, now: Config) -> None:
         raise ConfigError(
             f"{run} holds a run that is not finished, made with other settings:\n{listed}\nA run goes on "
             "only with what it promised and learned from. Put these keys back, choose another run.name, "
-            f"{_way_on(run)}."
+            f"{way_on_from(run)}."
         )
-
-
-def _way_on(run: Path) -> str:
-    """What else can be done with a run that this command cannot go on with."""
-    whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
-    places = [place for place in whole if not (place / "adapter_config.json").exists()]
-    numbered = {place.name.removeprefix("step_"): place for place in places}
-    newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
-    begin = "or set run.resume=never to set the run aside and begin anew"
-    if newest is None:
-        return begin
-    return (
-        f"begin a new run from its newest checkpoint (run.resume={numbered[newest]} and another run.name), "
-        f"{begin}"
-    )
 
 
 def _may_change(key: str) -> bool:

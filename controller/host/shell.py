@@ -39,6 +39,7 @@ from controller.durability.release import release
 from controller.durability.snapshots import CAN_BEGIN, Snapshots
 from controller.durability.store import Store
 from controller.host.daemon_thread import in_daemon_thread
+from controller.host.going_back import leave_word, write_way_back
 from controller.host.resume import Past, finished_steps, known_rows, read_past
 from controller.host.run_directory import RunDirectory, origin_of
 from controller.host.stepper import Stepper
@@ -200,9 +201,8 @@ class Shell:
         config, run_dir = self._written.model_dump_json(), str(self.directory.path)
         self._first_events = [events.Restarted(config, run_dir, self._import_paths), *past.faults]
         with self._store.transaction():
-            for number, reason in past.skipped.items():
-                self._store.skip(number, reason)
-                self._on_refusal(f"Event {number} of the run is passed over. {reason}")
+            for text in write_way_back(self._store, past, self.directory.path):
+                self._on_refusal(text)
             self._stepper = Stepper(self._store, past.core, on_skip=self._on_refusal)
             rows = self._store.keep_only(self.core.groups_with_payload())
         known, cursors = known_rows(past.core, rows), self._store.facts().get("cursors")
@@ -334,6 +334,7 @@ class Shell:
         with self._store.transaction():
             self._stepper.write_rest()
             self._snapshots.take(self.core, number=number, now=now)
+            self._stepper.passed(number)
 
     def _finish_snapshot(self, image: bytes) -> None:
         if self._over.is_set():
@@ -342,6 +343,7 @@ class Shell:
             with self._store.transaction():
                 self._stepper.write_rest()
                 self._snapshots.finish(image)
+                self._stepper.passed(self._snapshots.checked)
         except Exception as error:  # the disk
             self._fail(error)
 
@@ -351,9 +353,7 @@ class Shell:
             self._timer = None
         deadline = self.core.next_deadline()
         if deadline is not None and not self._over.is_set():
-            delay_s = (
-                max(0.0, deadline - now) + 0.001
-            )  # loops round to milliseconds; a Tick must not come early
+            delay_s = max(0.0, deadline - now) + 0.001  # loops round to ms; a Tick must not come early
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._post, events.Tick())
 
     def _look(self) -> None:
@@ -504,7 +504,7 @@ class Shell:
                 )
             try:
                 with self._store.transaction():
-                    self._stepper.write_rest()
+                    leave_word(self._store, self._stepper, self.failure)
             except RunError as error:
                 self.failure = self.failure or error
 

@@ -1,9 +1,10 @@
 """Steps the core of a live run: what comes is written first, and a word that the core fails on is undone.
 
 Invariants: the events of a turn are written, with the payload that the core wants, in one transaction before
-it sees the first of them; their fingerprints are written with the next turn's events, or at the end. A word
+it sees the first of them; their fingerprints are written with the next turn's events, or at the end; payload
+is deleted only when the core has passed a check since it was dropped. A word
 of a worker that makes the core raise counts as never heard: the journal says so, the core is derived again
-from the journal as it stood before, and the worker is closed. After resume.MAX_SKIPPED such words in a run
+from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a run
 the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
 author, and a mistake in a strategy of the user's, end the run at once.
 """
@@ -11,6 +12,7 @@ author, and a mistake in a strategy of the user's, end the run at once.
 import logging
 import time
 from collections.abc import Callable, Iterable
+from math import inf
 
 from controller.core.commands import Command
 from controller.core.core import Core
@@ -18,7 +20,7 @@ from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead,
 from controller.durability.fingerprint import NOTHING, fingerprint
 from controller.durability.recording import Recording
 from controller.durability.store import Store
-from controller.host.resume import MAX_SKIPPED, derive, fault_of, may_skip
+from controller.host.past import MAX_SKIPPED, derive, fault_of, may_skip
 from protocol.errors import RunError
 
 Frames = tuple[bytes, ...]
@@ -38,7 +40,8 @@ class Stepper:
         self._skipped = store.faults_skipped()
         self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
         self._notes: dict[str, str] = {}  # facts that are not written yet
-        self._doomed: list[int] = []  # groups whose payload the last turn dropped
+        self._doomed: list[tuple[int, tuple[int, ...]]] = []  # groups, with the event that dropped them
+        self._passed = inf if store.path == ":memory:" else 0  # up to here nothing is ever undone
 
     def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
         """Write these events with their frames, and step them; returns what the core wants.
@@ -70,8 +73,12 @@ class Stepper:
         return wanted
 
     def doom(self, groups: Iterable[int]) -> None:
-        """Nobody will ask for the payload of these groups again."""
-        self._doomed += groups
+        """Nobody will ask for the payload of these groups again, unless the run goes back to before now."""
+        self._doomed.append((self.last, tuple(groups)))
+
+    def passed(self, number: int) -> None:
+        """The core after this event keeps its invariants, so the run never goes back to before it."""
+        self._passed = max(number, self._passed)
 
     def note(self, name: str, value: str) -> None:
         """A fact about the run, to be written with the next turn; the last of a name counts."""
@@ -82,9 +89,8 @@ class Stepper:
         if self._digests:
             self._store.put_fingerprints(self._first, b"".join(self._digests))
             self._first, self._digests = self._first + len(self._digests), []
-        if self._doomed:
-            self._store.drop(self._doomed)
-            self._doomed = []
+        while self._doomed and self._doomed[0][0] <= self._passed:
+            self._store.drop(self._doomed.pop(0)[1])
         for name, value in self._notes.items():
             self._store.put_fact(name, value)
         self._notes = {}

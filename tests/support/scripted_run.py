@@ -20,6 +20,7 @@ from controller.core.core import Core
 from controller.core.events import Event, PeerFaulted, Received, WorkerExited
 from controller.durability.release import release
 from controller.durability.store import Durability, Store
+from controller.host.going_back import write_way_back
 from controller.host.resume import read_past
 from controller.host.stepper import Stepper
 from protocol.errors import RemoteError
@@ -110,8 +111,7 @@ class ScriptedRun:
         else:
             self.now, self._read = past.now, past.core.scoring.read_until
             with self.store.transaction():
-                for number, reason in past.skipped.items():
-                    self.store.skip(number, reason)
+                write_way_back(self.store, past, path.parent)
                 self.store.keep_only(past.core.groups_with_payload())
             self.stepper = Stepper(self.store, past.core, on_skip=self.warnings.append)
             self.inbox.append((events.Restarted(config.model_dump_json(), "", ()), ()))
@@ -165,12 +165,17 @@ class ScriptedRun:
         if self.events > MAX_EVENTS:
             raise Hang(f"{self.events} events; the run waits for {self.core.snapshot().waiting_for}")
         wanted = self.stepper.turn(self.now, batch)
-        self.core.check()
+        self.look_over()
         if self.events % LOOK < TURN:
             self.core.snapshot(), self.core.summary()
         for command in wanted:
             self._execute(command)
         return wanted
+
+    def look_over(self) -> None:
+        """The check of a real run, which comes once a minute there."""
+        self.core.check()
+        self.stepper.passed(self.stepper.last)
 
     def close(self) -> None:
         """The controller ends, or is killed: the file is what is left."""

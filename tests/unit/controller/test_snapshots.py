@@ -16,7 +16,8 @@ from controller.durability.release import release
 from controller.durability.replay import replay, verdict_in_words
 from controller.durability.snapshots import Snapshots
 from controller.durability.store import Store
-from controller.host.resume import Past, read_past
+from controller.host.past import Past
+from controller.host.resume import read_past
 from protocol.errors import RunError
 from tests.unit.controller.answered_run import AnsweredRun
 

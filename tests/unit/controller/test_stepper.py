@@ -14,7 +14,8 @@ from controller.durability.replay import replay, verdict_in_words
 from controller.durability.snapshots import Snapshots
 from controller.history.story import story
 from controller.history.trace import trace
-from controller.host.resume import MAX_SKIPPED, read_past
+from controller.host.past import MAX_SKIPPED
+from controller.host.resume import read_past
 from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.errors import ConfigError, RunError

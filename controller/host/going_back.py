@@ -1,0 +1,200 @@
+"""A run whose core broke an invariant goes back to before the event at fault, and leaves it out once.
+
+Invariants: the event at fault is the one before which the core kept all its invariants and after which it did
+not, which a replay finds exactly; what followed it was decided by a broken core, so it counts as never heard,
+and the payload that came with it is deleted; payload that was dropped since the last check is still there. An
+invariant is forgiven once in a run; the event that begins a run or one of its epochs cannot be left out.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.core.core import Core
+from controller.core.events import Event, PeerFaulted, Received, Restarted, Started
+from controller.durability.core_image import Freezer, thaw
+from controller.durability.payload import Known
+from controller.durability.recording import Recorded, Recording
+from controller.durability.replay import in_words, turns
+from controller.durability.store import Store
+from controller.durability.violation import BrokenInvariant, Violation, violation_of
+from controller.host.past import MAX_ERROR_CHARS, MAX_SKIPPED, Past, derive
+from controller.host.stepper import Stepper
+from protocol.errors import RunError
+from protocol.messages.pieces import Segment
+from protocol.plain_text import plain_line
+
+BROKEN_AT = "broken_at"  # fact: number of the event after which the check found a broken core
+FORGIVEN = "forgiven_invariants"  # fact: JSON list of the places of those that a run went back for
+ASIDE = "undone_"  # prefix of checkpoints of versions that were made after the event at fault
+
+log = logging.getLogger("staleflow.controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The event after which a core was broken."""
+
+    recorded: Recorded
+    violation: Violation
+    author: str  # name of the worker that said it; "" if none did
+
+
+def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> None:
+    """Write the last of a controller, inside a transaction: if the core is broken, the next one has to know
+    since when; else what was dropped is deleted."""
+    broken_at = failure.number if isinstance(failure, BrokenInvariant) else 0
+    if not broken_at and violation_of(stepper.core) is not None:
+        broken_at = stepper.last
+    if broken_at:
+        store.put_fact(BROKEN_AT, str(broken_at))
+    else:
+        stepper.passed(stepper.last)
+    stepper.write_rest()
+
+
+def gone_back(recording: Recording, past: Past) -> Past:
+    """The run as it stands, or if its core is broken, as it stood before the event at fault.
+
+    Raises: RunError if that invariant was forgiven before, or the event cannot be left out.
+    """
+    broken_at = recording.told(BROKEN_AT, int, 0)
+    is_mended = broken_at in recording.skipped
+    if violation_of(past.core) is not None:
+        broken_at = recording.last
+    elif not broken_at or is_mended:
+        return past
+    fault = event_at_fault(recording, broken_at)
+    if fault is None:  # as with another release, which does not break it
+        return past
+    forgiven = recording.told(FORGIVEN, list, [])
+    _refuse_again(recording, fault, forgiven)
+    return _without(recording, fault, [*forgiven, fault.violation.place])
+
+
+def event_at_fault(recording: Recording, broken_at: int) -> Fault | None:
+    """The event up to `broken_at` that made the core break an invariant; None if it breaks none there.
+
+    By bisection from the newest snapshot that keeps them all: half of what is left is replayed each time.
+    """
+    number, core = _newest_whole(recording, broken_at)
+    freezer, strategies = Freezer(), recording.strategies()
+    image = freezer.freeze(core)
+
+    def at(until: int) -> Core:
+        core = thaw(image, strategies)
+        for _ in turns(recording, core, number, until):
+            pass
+        return core
+
+    found = violation_of(at(broken_at), is_strict=True)
+    if found is None:
+        return None
+    while broken_at - number > 1:
+        middle = (number + broken_at) // 2
+        core = at(middle)
+        violation = violation_of(core, is_strict=True)
+        if violation is None:
+            number, image = middle, freezer.freeze(core)
+        else:
+            broken_at, found = middle, violation
+    (recorded,) = recording.events(number, broken_at)
+    event, core = recorded.event, thaw(image, strategies)
+    worker = core.state.registry.workers.get(event.peer) if isinstance(event, Received) else None
+    return Fault(recorded, found, worker.name if worker is not None else "")
+
+
+def _newest_whole(recording: Recording, before: int) -> tuple[int, Core]:
+    """The newest core that keeps its invariants, and the number of its last event."""
+    for snapshot in recording.snapshots():
+        if snapshot.number < before and violation_of(snapshot.core, is_strict=True) is None:
+            return snapshot.number, snapshot.core
+    return recording.pruned, recording.make_core()
+
+
+def _refuse_again(recording: Recording, fault: Fault, forgiven: list[str]) -> None:
+    recorded, violation = fault.recorded, fault.violation
+    text = (
+        f"The core breaks an invariant after event {recorded.number} of {recording.path} "
+        f"({in_words(recorded)}): {violation.words}."
+    )
+    report = f"This is a bug: please report it with run.db and this traceback.\n{violation.trace}"
+    if violation.place in forgiven:
+        raise RunError(f"{text} The run went back for it once, and it is broken again. {report}")
+    if isinstance(recorded.event, Started | Restarted):
+        raise RunError(f"{text} An event that begins a run cannot be left out. {report}")
+    if sum(bool(reason) for reason in recording.skipped.values()) >= MAX_SKIPPED:
+        raise RunError(f"{text} {MAX_SKIPPED} events of the run were passed over before. {report}")
+
+
+def _without(recording: Recording, fault: Fault, forgiven: list[str]) -> Past:
+    number, event = fault.recorded.number, fault.recorded.event
+    reason = f"After {_named(event, fault.author)} the core broke an invariant: {fault.violation.words}."
+    undone = [n for n in range(number + 1, recording.last + 1) if n not in recording.skipped]
+    log.error("%s\n%s", reason, fault.violation.trace)
+    recording.skipped |= {number: reason, **dict.fromkeys(undone, "")}
+    past = derive(recording, until=number - 1)
+    past.skipped = {number: reason, **dict.fromkeys(undone, "")}
+    past.forgiven = forgiven
+    if isinstance(event, Received):
+        past.faults.append(PeerFaulted(event.peer, plain_line(reason)[:MAX_ERROR_CHARS]))
+    behind = f", and the {len(undone)} events behind it with it" if undone else ""
+    past.notes.append(
+        f"The run goes back to before event {number}, which is left out{behind}; it has made "
+        f"{past.core.state.steps} train steps by then. This is a bug: please report it with run.db."
+    )
+    return past
+
+
+def _named(event: Event, author: str) -> str:
+    """An event and who said it."""
+    if isinstance(event, Received):
+        return f"{type(event.message).__name__} of {author or event.peer}"
+    return f"the event {type(event).__name__}"
+
+
+def write_way_back(store: Store, past: Past, run: Path) -> list[str]:
+    """Write, inside a transaction, what does not count any more, and delete what came with it; returns what
+    to tell a person."""
+    told = []
+    for number, reason in past.skipped.items():
+        store.skip(number, reason)
+        if reason:
+            told.append(f"Event {number} of the run is passed over. {reason}")
+    if past.forgiven:
+        store.put_fact(FORGIVEN, json.dumps(past.forgiven))
+        store.keep_tokens(_known_tokens(past.core))
+        moved = _set_checkpoints_aside(run, past.core.state.steps)
+        told += [f"{path} is of a version that does not count any more." for path in moved]
+    return told
+
+
+def _known_tokens(core: Core) -> Known:
+    """How many tokens of which attempt the core counts."""
+    known: Counter[tuple[int, int, int]] = Counter()
+
+    def count(group: int, member: int, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            known[group, member, segment.attempt] += segment.count
+
+    for group in core.state.groups.values():
+        for member in group.members:
+            count(group.id, member.id.member, member.segments)
+    for batch in core.state.batches.values():
+        for item in batch.items:
+            if item.group not in core.state.groups:
+                count(item.group, item.member, item.segments)
+    return known
+
+
+def _set_checkpoints_aside(run: Path, steps: int) -> list[Path]:
+    """Rename the checkpoints of versions that do not count any more, to what no trainer looks for."""
+    moved = []
+    for path in sorted(run.glob("checkpoints/step_*")):
+        number = path.name.removeprefix("step_")
+        if number.isdecimal() and int(number) > steps:
+            moved.append(path.rename(path.with_name(f"{ASIDE}{path.name}")))
+    return moved

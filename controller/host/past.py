@@ -1,0 +1,114 @@
+"""A run as its journal has it: the core of before, derived again.
+
+Invariants: the core is re-derived from the newest snapshot and the journal after it, and refused if it does
+not want what it wanted then; a worker's word on which it fails is passed over, at most MAX_SKIPPED in a run;
+nothing is written.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controller.core.commands import ReportStep
+from controller.core.core import Core
+from controller.core.events import PeerFaulted, Received
+from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recording
+from controller.durability.replay import CoreFailed, in_words, turns
+from protocol.errors import RunError, StaleFlowError
+from protocol.plain_text import plain_line
+
+MAX_SKIPPED = 3  # words of workers that the core of a run may fail on; one more, and it is our bug
+MAX_ERROR_CHARS = 500
+
+
+@dataclass(slots=True)
+class Past:
+    """A run up to its last journalled event."""
+
+    core: Core
+    now: float = 0.0  # seconds since the run began
+    lines: list[dict[str, object]] = field(default_factory=list)  # all of metrics.jsonl
+    unsaved_lines: int = 0  # the last of them, which no snapshot has
+    replayed: int = 0  # events after the newest snapshot
+    skipped: dict[int, str] = field(default_factory=dict)  # events that the core fails on, found now
+    faults: list[PeerFaulted] = field(default_factory=list)  # what their authors are to be closed for
+    forgiven: list[str] = field(default_factory=list)  # invariants, if the run has gone back for one just now
+    is_over: bool = False  # all its steps are made and saved, or its data has ended
+    notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
+
+
+def derive(recording: Recording, *, until: int | None = None) -> Past:
+    """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
+    this release does not decide as the one that made it; CoreFailed."""
+    past, after = _newest(recording, until)
+    past.notes = recording.notes
+    saved = len(past.lines)
+    for recorded, wanted in turns(recording, past.core, after, until):
+        past.now, past.replayed = recorded.now, past.replayed + 1
+        past.lines += [command.metrics for command in wanted if isinstance(command, ReportStep)]
+        if recorded.fingerprint not in (None, fingerprint(wanted)):
+            raise RunError(
+                f"{recording.path} cannot be taken up again: at event {recorded.number} "
+                f"({in_words(recorded)}) this release wants something else than the one that made the run, "
+                "a strategy of yours has changed, or the file is damaged there. Use what made it, "
+                f"{way_on_from(Path(recording.path).parent)}."
+            )
+    past.unsaved_lines = len(past.lines) - saved
+    return past
+
+
+def may_skip(error: BaseException | None) -> bool:
+    """Whether a worker's word may be to blame for this error of the core: not for one with words of its own,
+    which is the user's, nor for a machine without memory."""
+    return not isinstance(error, StaleFlowError | MemoryError)
+
+
+def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
+    """The fault of the author of a word on which the core fails."""
+    text = plain_line(str(error))[:MAX_ERROR_CHARS]
+    word = type(event.message).__name__
+    return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
+
+
+def derive_with_skips(recording: Recording) -> Past:
+    """The run at its end, without events on which the core of before may have ended, and this one would."""
+    skipped: dict[int, str] = {}
+    faults: list[PeerFaulted] = []
+    while True:
+        try:
+            past = derive(recording)
+        except CoreFailed as failed:
+            number, event, error = failed.recorded.number, failed.recorded.event, failed.__cause__
+            count = sum(bool(reason) for reason in recording.skipped.values())
+            if not isinstance(event, Received) or not may_skip(error) or count >= MAX_SKIPPED:
+                raise
+            faults.append(fault_of(event, error))
+            recording.skipped[number] = skipped[number] = faults[-1].reason
+        else:
+            past.skipped, past.faults = skipped, faults
+            return past
+
+
+def _newest(recording: Recording, until: int | None) -> tuple[Past, int]:
+    """The newest moment up to event `until` that a snapshot has, and the number of its last event; else the
+    beginning."""
+    there = (one for one in recording.snapshots() if until is None or one.number <= until)
+    snapshot = next(there, None)
+    if snapshot is None:
+        return Past(recording.make_core()), recording.pruned
+    return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
+
+
+def way_on_from(run: Path) -> str:
+    """What else can be done with a run that this command cannot go on with."""
+    whole = [place.parent for place in run.glob("checkpoints/step_*/config.json")]
+    places = [place for place in whole if not (place / "adapter_config.json").exists()]
+    numbered = {place.name.removeprefix("step_"): place for place in places}
+    newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
+    begin = "or set run.resume=never to set the run aside and begin anew"
+    if newest is None:
+        return begin
+    return (
+        f"begin a new run from its newest checkpoint (run.resume={numbered[newest]} and another run.name), "
+        f"{begin}"
+    )
