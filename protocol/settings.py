@@ -123,6 +123,11 @@ class RewardSettings(Section):
     """A response that takes longer fails its group, or a group that does where the function takes a whole
     group. An async call is cancelled; the process of another, or of one that does not obey, is killed.
     """
+    memory_mb: int = Field(default=0, ge=0)
+    """MB of resident memory that each process of a reward may take, with all that it has started; one that
+    takes more is killed, and its call fails. Address space is not limited: importing torch reserves gigabytes of it and
+    fills little. 0: half of the machine's memory.
+    """
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
     sandbox: Sandbox = "auto"

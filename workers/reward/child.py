@@ -61,6 +61,7 @@ class CallLimits(NamedTuple):
     timeout_s: float
     grace_s: float  # for a call to obey its cancellation
     key: str = "reward.timeout_s"  # where the limit is set
+    memory_mb: int = 0  # of its process, with all others of it
 
 
 @dataclass(eq=False, slots=True)
@@ -190,7 +191,9 @@ class RewardChild(asyncio.SubprocessProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_ending:
-            self.reason = _how_it_ended(self._transport.get_returncode(), is_scoring=bool(self.calls))
+            self.reason = _how_it_ended(
+                self._transport.get_returncode(), self._limits, is_scoring=bool(self.calls)
+            )
         self._transport.close()
         self.gone.set()
         if not self.ready.done():
@@ -313,9 +316,14 @@ def _checked(rewards: Any, members: int) -> list[float]:
     return rewards
 
 
-def _how_it_ended(code: int | None, *, is_scoring: bool) -> str:
+def _how_it_ended(code: int | None, limits: CallLimits, *, is_scoring: bool) -> str:
     if code == pipe.CLOSED:
         return _pipe_closed()
+    if code == pipe.OUT_OF_MEMORY:
+        return (
+            f"The process of the reward function took more than `reward.memory_mb` = {limits.memory_mb} MB "
+            "of memory, with all that it had started, and was killed. Raise the limit if it needs that."
+        )
     how = f"ended with exit code {code}"
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"

@@ -1,19 +1,28 @@
 """Keeps the process of a reward function, and ends all that this has started.
 
-`python -m workers.reward.keeper NAME` forks: the child is process, the parent waits.
-Invariants: when the worker closes the pipe or is gone, or the child ends, nothing that the child has started
-is left, also what has a session of its own or has lost its parent; this process ends as its child did.
+`python -m workers.reward.keeper NAME MEMORY_MB` forks: the child is process, the parent waits.
+Invariants: when the worker closes the pipe or is gone, or the child ends or takes too much memory, nothing
+that the child has started is left, also what has a session of its own or has lost its parent; this process
+ends as its child did, or with OUT_OF_MEMORY.
 """
 
 import os
 import resource
 import select
 import signal
+import sys
 from contextlib import suppress
 from types import FrameType
 
 from workers.link.descendants import adopt_orphans, kill_and_reap
 from workers.link.parent import die_with_parent
+from workers.reward.pipe import OUT_OF_MEMORY
+from workers.sandbox.usage import resident_mb_below, resident_mb_of
+
+LOOK_MS = 100
+"""Between two looks at the memory of the child: cheap, and it fills a few hundred MB meanwhile."""
+LOOKS_AT_ALL = 10
+"""Every so many looks, also at what it has started: that reads the status of every process of the machine."""
 
 
 def main() -> None:
@@ -22,7 +31,7 @@ def main() -> None:
     keeper = os.getpid()
     child = os.fork()  # before anything is imported that could start a thread
     if child:
-        _keep(child)
+        _keep(child, int(sys.argv[2]))
     os.setsid()  # code that signals its process group is not to hit its keeper
     die_with_parent(keeper)
     from workers.reward import process
@@ -30,7 +39,7 @@ def main() -> None:
     process.main()
 
 
-def _keep(child: int) -> None:
+def _keep(child: int, memory_mb: int) -> None:
     os.close(1)  # so that the worker sees when the child closes it
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -42,16 +51,28 @@ def _keep(child: int) -> None:
     poll = select.poll()
     poll.register(0, 0)  # tells only that the worker has closed it; what is written there is for the child
     poll.register(reader, select.POLLIN)
-    status = None
+    status, looks = None, 0
     while status is None:
-        if any(descriptor == 0 for descriptor, _ in poll.poll()):
+        ready = [descriptor for descriptor, _ in poll.poll(LOOK_MS)]
+        if 0 in ready:
             break
-        signals = os.read(reader, 4096)
-        if signal.SIGTERM in signals or signal.SIGHUP in signals:
-            break
-        status = _reap(child)
+        if reader in ready:
+            signals = os.read(reader, 4096)
+            if signal.SIGTERM in signals or signal.SIGHUP in signals:
+                break
+            status = _reap(child)
+        else:
+            looks += 1
+            if _takes_more(child, memory_mb, looks % LOOKS_AT_ALL == 0):
+                kill_and_reap(child)
+                os._exit(OUT_OF_MEMORY)
     rest = kill_and_reap(child)
     _end_as(status if status is not None else rest)
+
+
+def _takes_more(child: int, memory_mb: int, looks_at_all: bool) -> bool:
+    """Whether the child takes more memory than it may, alone or with all that it has started."""
+    return resident_mb_of(child) > memory_mb or (looks_at_all and resident_mb_below(os.getpid()) > memory_mb)
 
 
 def _noted(_number: int, _frame: FrameType | None) -> None:

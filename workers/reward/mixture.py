@@ -104,7 +104,7 @@ def _make_pool(
         reward, place=place,
         processes=kind.processes or settings.processes, concurrency=kind.concurrency or settings.concurrency,
         timeout_s=reward.timeout_s or settings.timeout_s, limit_key=_limit_key(reward),
-        out_of_cpu=kind.out_of_cpu, import_paths=import_paths, field=field,
+        out_of_cpu=kind.out_of_cpu, memory_mb=settings.memory_mb, import_paths=import_paths, field=field,
     )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ LENGTH_BYTES = 4
 MAX_ANSWER_BYTES = 1 << 20
 MAX_TEXT_CHARS = 64_000
 
+OUT_OF_MEMORY = 75
+"""The exit code of a keeper whose process took more memory than it may."""
 CLOSED = 74
 """The exit code of a process that has found its pipe closed."""
 

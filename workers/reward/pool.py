@@ -50,15 +50,18 @@ class RewardPool:
     def __init__(
         self, reward: NamedReward | str, *, processes: int, timeout_s: float, concurrency: int = 1,
         place: Place = NOWHERE, grace_s: float = GRACE_S, limit_key: str = "reward.timeout_s",
-        out_of_cpu: float | None = None, import_paths: Sequence[str] = (), field: str = "reward.function",
+        out_of_cpu: float | None = None, memory_mb: int = 0, import_paths: Sequence[str] = (),
+        field: str = "reward.function",
     ) -> None:  # fmt: skip
         """`reward`: named, or the import path of a function; `field`: the key of the configuration that names
-        it; `limit_key`: the one of `timeout_s`; `out_of_cpu`: see RewardKind."""
+        it; `limit_key`: the one of `timeout_s`; `out_of_cpu`: see RewardKind; `memory_mb` of 0: half of the
+        machine's."""
         self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
         self._function, self._field = self._reward.label, field
         self._setup = pipe.packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
         self._count, self._concurrency = processes, concurrency
-        self._limits, self._out_of_cpu = CallLimits(timeout_s, grace_s, limit_key), out_of_cpu
+        self._limits = CallLimits(timeout_s, grace_s, limit_key, memory_mb or half_mb())
+        self._out_of_cpu = out_of_cpu
         paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._tasks = asyncio.TaskGroup()
@@ -179,6 +182,7 @@ class RewardPool:
         await asyncio.get_running_loop().subprocess_exec(
             lambda: child,
             sys.executable, "-P", "-m", "workers.reward.keeper", self._function,  # the name is for `ps`
+            str(self._limits.memory_mb),
             stdin=PIPE, stdout=PIPE, stderr=None, env=self._environment, start_new_session=True,
         )  # fmt: skip
         if not child.gone.is_set():
@@ -231,3 +235,8 @@ class RewardPool:
 def _weight(kind: Kind, call: Call) -> int:
     """Calls of the function that a group takes."""
     return call.members if kind.is_per_response else 1
+
+
+def half_mb() -> int:
+    """Half of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21

@@ -41,6 +41,24 @@ def below(ancestor: int) -> list[list[str]]:
     return found
 
 
+def resident_mb_of(process: int) -> float:
+    """Resident memory of one process; 0 if it has ended."""
+    try:
+        with open(f"/proc/{process}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * PAGE_MB
+    except (OSError, IndexError):
+        return 0.0
+
+
+def resident_mb_below(ancestor: int) -> float:
+    """Resident memory of all that descends from a process, each shared page counted once."""
+    folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return proportional_mb(folder, below(ancestor))
+    finally:
+        os.close(folder)
+
+
 def all_in(folder: int) -> list[list[str]]:
     """As `below`, of all processes in a folder like /proc, which is open as this descriptor."""
     found: list[list[str]] = []
