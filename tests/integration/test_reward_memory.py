@@ -6,7 +6,7 @@ import pytest
 
 from workers.reward.pool import RewardPool, ScoringFailed
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import os, subprocess, sys, time
 
 def greedy(completion, amount):
@@ -24,7 +24,7 @@ def greedy(completion, amount):
         case _:
             return 1.0
     time.sleep(600)
-'''
+"""
 
 
 def request(amount: str) -> tuple:
