@@ -1,6 +1,6 @@
 """A task of programs that a tiny model can learn: each of its tokens is a line of Python.
 
-A prompt names a function of two numbers, `add`. The response defines `f`, and asserts test it in the sandbox:
+A prompt names a function of two numbers, `# add`. The response defines `f`, and asserts test it in the sandbox:
 the last definition counts. The model begins with random weights.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 TASKS = {
-    "add": ("a + b", lambda a, b: a + b),
-    "subtract": ("a - b", lambda a, b: a - b),
-    "multiply": ("a * b", lambda a, b: a * b),
-    "larger": ("max(a, b)", lambda a, b: max(a, b)),
+    "# add\n": ("a + b", lambda a, b: a + b),
+    "# subtract\n": ("a - b", lambda a, b: a - b),
+    "# multiply\n": ("a * b", lambda a, b: a * b),
+    "# larger\n": ("max(a, b)", lambda a, b: max(a, b)),
 }
 """By prompt: the body of a right answer, and what it computes."""
 OTHER_LINES = (
