@@ -1,7 +1,7 @@
 """A task of programs that a tiny model can learn: each of its tokens is a line of Python.
 
-A prompt names a function of two numbers, `# add`. The response defines `f`, and asserts test it in the sandbox:
-the last definition counts. The model begins with random weights.
+A prompt names a function of two numbers, `# add`. The response defines `f`, and asserts test it in the
+sandbox: the last definition counts. The model begins with random weights.
 """
 
 import random
