@@ -1,4 +1,4 @@
-"""Verdicts per second of the reward `math`: `python -m benchmarks.math_verdicts [--responses N] [--processes P]`.
+"""Verdicts per second of the reward `math`: `python -m benchmarks.math_verdicts [--responses N]`.
 
 The processes of one reward worker, groups of 8 responses, answers as chat models write them. The first groups
 warm the processes up and do not count.

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def prompts(*, seed: int) -> Iterator[dict[str, Any]]:
-    """Rows without end: the item as it is, and its expression as a prompt that the ledger's model can read."""
+    """Rows without end: the item as it is, and as a prompt the digits that the ledger's model can read."""
     import reasoning_gym
 
     for block in count():
