@@ -39,7 +39,9 @@ async def main(run):
     shell = Shell(config, prompts=({"prompt": "0"} for _ in iter(int, 1)), on_step=print,
                   on_evaluation=print, on_warning=print, on_progress=lambda *_: None)
     await shell.open()
-    shell._post(shell._first_event)
+    for event in shell._first_events:
+        shell._post(event)
+    shell._is_held = False
     shell._turn()
     print(time.perf_counter() - began, shell.core.state.epoch, flush=True)
     __import__("os")._exit(0)

@@ -3,11 +3,15 @@
 Invariant: two processes with equal releases take equal decisions on equal events.
 """
 
+import json
 import platform
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from controller.config.models import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 DECIDING = ("controller", "protocol", "strategies")
@@ -27,6 +31,18 @@ def release() -> dict[str, str]:
         "sources": digest.hexdigest(),
         "python": platform.python_version(),
         "numpy": _version("numpy"),
+    }
+
+
+def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> dict[str, str]:
+    """What a core is built from, and by what: all that a replay needs beside the events. `config` is as
+    written, without secrets."""
+    return {
+        "config": config.model_dump_json(),
+        "run_dir": run_dir,
+        "import_paths": json.dumps(import_paths),
+        "release": json.dumps(release()),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -1,13 +1,14 @@
 """What the journal of a run says to the controller that goes on with it.
 
 Invariants: the core is re-derived (`controller.host.past`), and a broken one as it was before the event at
-fault (`controller.host.going_back`); nothing is written; a configuration that would change what was promised
-or learned is refused key by key.
+fault (`controller.host.going_back`); nothing is written before that, and only `find_past` writes; a
+configuration that would change what was promised or learned is refused key by key.
 """
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.recording import Recording
 from controller.host.going_back import gone_back
 from controller.host.past import Past, derive_with_skips, way_on_from
+from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, OtherRelease, RunError
 
 MAY_CHANGE = (
@@ -31,6 +33,38 @@ MAY_CHANGE = (
     "trainer.activation_checkpointing", "trainer.cpu_offload",
 )  # fmt: skip
 """Keys, and whole sections, with which a run may go on when they have another value than before."""
+
+
+async def find_past(
+    directory: RunDirectory, config: Config, *, on_warning: Callable[[str], None]
+) -> Past | None:
+    """The run in the directory, if there is one that is not over; else the directory is made anew.
+
+    Raises: as `read_past`.
+    """
+    if not directory.has_run:
+        if directory.previous is not None and config.run.resume == "auto":
+            on_warning(
+                f"{directory.path} held a run without run.db, so nothing could go on with it: it is set "
+                f"aside at {directory.previous}, and this is a new one."
+            )
+        return None
+    past, steps = None, finished_steps(directory.path, config)
+    if steps is None:
+        past = await asyncio.to_thread(read_past, directory.path, config)
+    if past is not None:
+        if not past.is_over:
+            directory.go_on(past.lines, past.core.evaluation.reports)
+            return past
+        steps = past.core.state.steps
+    directory.begin(is_blank=steps is None)
+    if steps is not None:
+        on_warning(
+            f"The run in {directory.path} was finished after {steps} train steps, and is set aside at "
+            f"{directory.previous}; this is a new one. To go on with the old one instead, set "
+            f"run.resume={directory.previous} and raise run.steps."
+        )
+    return None
 
 
 def finished_steps(run: Path, config: Config) -> int | None:

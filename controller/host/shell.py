@@ -9,23 +9,21 @@ closed, the summary is written, and nothing is left running.
 | what | produces | waits for |
 |---|---|---|
 | server (reader callback) | Received, PeerFaulted | workers |
-| prompts (one daemon thread at a time) | PromptsRead | ReadPrompts |
+| prompt reader (one daemon thread at a time) | PromptsRead | ReadPrompts |
 | supervisor (a task per worker) | WorkerExited | Spawn, the process |
 | timer | Tick | the core's next deadline |
-| watchdog (timer) | status.json, lines in the log | a second |
+| status file (timer) | status.json, lines in the log | a second |
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
-from io import TextIOWrapper
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
@@ -34,31 +32,28 @@ from controller.core.commands import Command
 from controller.core.core import Core, worker_settings
 from controller.core.events import Event
 from controller.data.held_out import read_held_out
-from controller.data.sources import Sources
-from controller.durability.release import release
-from controller.durability.snapshots import CAN_BEGIN, Snapshots
+from controller.durability.release import facts_of
 from controller.durability.store import Store
-from controller.host.daemon_thread import in_daemon_thread
 from controller.host.going_back import leave_word, write_way_back
-from controller.host.resume import Past, finished_steps, known_rows, read_past
-from controller.host.run_directory import RunDirectory, origin_of
+from controller.host.initial_model import InitialModel
+from controller.host.log_file import log_to_file
+from controller.host.prompt_reader import PromptReader
+from controller.host.resume import Past, find_past
+from controller.host.run_directory import RunDirectory
+from controller.host.snapshot_taker import SnapshotTaker
+from controller.host.status_file import StatusFile
 from controller.host.stepper import Stepper
 from controller.host.supervisor import Supervisor
-from controller.host.watchdog import Watchdog, status_of
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.ids import PeerId
-from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, ModelFiles, Welcome
-from protocol.model_files import digest_of, read_model_files, vocabulary_of
-from protocol.private_files import for_owner_only
-from protocol.stacks import dump_on_signal
-from protocol.wire.descriptors import RETRY_S, are_spent, raise_limit
+from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Welcome
+from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import Keyring, channel_key
 from protocol.wire.transport import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt
 LOOK_S = 1.0  # between two looks of the watchdog
-WRITE_S = 10.0  # at most between two status.json, though nothing has changed
 FLUSH_S = 2.0  # for the last words to workers to be acknowledged
 
 log = logging.getLogger("staleflow.controller")
@@ -94,15 +89,7 @@ class Shell:
         self._inbox: list[tuple[Event, tuple[bytes, ...]]] = []
         self._is_turn_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._watchdog = Watchdog(
-            lease_s=config.controller.lease_s, attach_timeout_s=config.controller.attach_timeout_s
-        )
-        self._shown: tuple[float, object] = (-WRITE_S, None)  # when status.json was written, and what it said
-        self._tokens_per_s: float | None = None  # of the last train step
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
-        self._model_wanted: list[PeerId] | None = []  # who waits for the initial model; None once it is there
-        self._next_group = 0
-        self._wanted_prompts: asyncio.Queue[commands.ReadPrompts] = asyncio.Queue()  # at most one waits
         self._first_events: list[Event] = [events.Started()]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
         self.has_begun = False
@@ -116,39 +103,26 @@ class Shell:
         with ExitStack() as stack:
             self.directory = RunDirectory(self._config)
             stack.callback(self.directory.close)
-            past = await self._read_past()
-            self._log_to_file(stack)
+            self._status = StatusFile(self.directory, self._config, on_complaint=self._on_refusal)
+            past = await find_past(self.directory, self._config, on_warning=self._on_warning)
+            log_to_file(self.directory.logs / "controller.log", level=self._config.logging.level, stack=stack)
             for note in past.notes if past else ():
                 self._on_refusal(note)
-            durability = self._config.run.durability
-            self._store = Store(self.directory.path / "run.db", durability=durability)
+            self._store = Store(self.directory.path / "run.db", durability=self._config.run.durability)
             stack.callback(self._store.close)
-            self._snapshots = Snapshots(
-                self._store,
-                is_compact=self._config.run.journal == "compact" or durability == "off",  # memory is dear
-                unsaved_events=past.replayed if past else 0,
-            )
+            self._snapshots = SnapshotTaker(
+                self._store, self._config.run, unsaved_events=past.replayed if past else 0,
+                is_over=self._over.is_set, on_failure=self._fail,
+            )  # fmt: skip
             stack.callback(self._snapshots.close)
-            descriptors = raise_limit()
-            log.info("%s", descriptors.in_words())
-            controller = self._config.controller
-            keys = Keyring(controller.keys) if controller.keys else None
-            self._server = Server(
-                self.directory.endpoint(controller.bind),
-                on_message=self._on_message,
-                on_fault=self._on_fault,
-                on_drained=self._turn,
-                on_refusal=self._on_refusal,
-                keys=keys,
-                strangers=descriptors.strangers,
-            )
-            stack.callback(self._server.close)
-            self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
-            self._local_key = self.directory.publish_key(keys.local) if keys else None
-            loop = asyncio.get_running_loop()
-            self._prompts = await asyncio.to_thread(
-                Sources, self._config, self._iterable, known=self._store.facts().get("data"),
-                on_refused=lambda text: loop.call_soon_threadsafe(self._on_refusal, text),
+            self._listen(stack)
+            self._model = InitialModel(
+                self._config, self.directory, self._server,
+                on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
+            )  # fmt: skip
+            self._prompts = await PromptReader.open(
+                self._config, self._iterable,
+                known=self._store.facts().get("data"), on_refused=self._on_refusal,
             )  # fmt: skip
             self._held_out = await asyncio.to_thread(read_held_out, self._config)
             if past is None:
@@ -160,44 +134,36 @@ class Shell:
             self._start = time.monotonic() - (past.now if past else 0.0)
             self._stack = stack.pop_all()
 
-    async def _read_past(self) -> Past | None:
-        """The run in the directory, if there is one and it is not over; else the directory is made anew."""
-        directory = self.directory
-        if not directory.has_run:
-            if directory.previous is not None and self._config.run.resume == "auto":
-                self._on_warning(
-                    f"{directory.path} held a run without run.db, so nothing could go on with it: it is set "
-                    f"aside at {directory.previous}, and this is a new one."
-                )
-            return None
-        past, steps = None, finished_steps(directory.path, self._config)
-        if steps is None:
-            past = await asyncio.to_thread(read_past, directory.path, self._config)
-        if past is not None:
-            if not past.is_over:
-                directory.go_on(past.lines, past.core.evaluation.reports)
-                return past
-            steps = past.core.state.steps
-        directory.begin(is_blank=steps is None)
-        if steps is not None:
-            self._on_warning(
-                f"The run in {directory.path} was finished after {steps} train steps, and is set aside at "
-                f"{directory.previous}; this is a new one. To go on with the old one instead, set "
-                f"run.resume={directory.previous} and raise run.steps."
-            )
-        return None
+    def _listen(self, stack: ExitStack) -> None:
+        descriptors, controller = raise_limit(), self._config.controller
+        log.info("%s", descriptors.in_words())
+        keys = Keyring(controller.keys) if controller.keys else None
+        self._server = Server(
+            self.directory.endpoint(controller.bind),
+            on_message=self._on_message,
+            on_fault=self._on_fault,
+            on_drained=self._turn,
+            on_refusal=self._on_refusal,
+            keys=keys,
+            strangers=descriptors.strangers,
+        )
+        stack.callback(self._server.close)
+        self._weights_key = channel_key(self.directory.path / "weights.key") if keys else None
+        self._local_key = self.directory.publish_key(keys.local) if keys else None
 
     def _begin_core(self) -> None:
-        strategies, run_dir = load_strategies(self._written), str(self.directory.path)
+        run_dir = str(self.directory.path)
+        strategies = load_strategies(self._written)
         core = Core(self._written, strategies, run_dir=run_dir, import_paths=self._import_paths)
         self._stepper = Stepper(self._store, core, on_skip=self._on_refusal)
         with self._store.transaction():
-            for name, value in {**self._facts(), "data": self._prompts.fingerprints}.items():
+            facts = facts_of(self._written, run_dir=run_dir, import_paths=self._import_paths)
+            for name, value in {**facts, "data": self._prompts.fingerprints}.items():
                 self._store.put_fact(name, value)
 
     async def _take_up(self, past: Past) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
-        self._next_group, self._is_held = past.core.scoring.read_until, True
+        self._is_held = True
         config, run_dir = self._written.model_dump_json(), str(self.directory.path)
         self._first_events = [events.Restarted(config, run_dir, self._import_paths), *past.faults]
         with self._store.transaction():
@@ -205,12 +171,11 @@ class Shell:
                 self._on_refusal(text)
             self._stepper = Stepper(self._store, past.core, on_skip=self._on_refusal)
             rows = self._store.keep_only(self.core.groups_with_payload())
-        known, cursors = known_rows(past.core, rows), self._store.facts().get("cursors")
-        await asyncio.to_thread(self._prompts.take_up, past.core.state.mixture.read, known, cursors)
+        await self._prompts.go_on(past.core, rows, cursors=self._store.facts().get("cursors"))
         for line in past.lines[len(past.lines) - past.unsaved_lines :]:
             self._snapshots.add_line(line)
         if past.lines:
-            self._tokens_per_s = cast("float | None", past.lines[-1].get("throughput/tokens_per_s"))
+            self._status.note_step(past.lines[-1])
         steps = self.core.state.steps
         self._on_progress(0.0, f"workers: going on with {self.directory.path}, after {steps} train steps")
 
@@ -263,10 +228,7 @@ class Shell:
             return
         self._peers[peer] = None
         if isinstance(message, FetchModel):
-            if self._model_wanted is None:
-                self._send_model_files(peer)
-            else:
-                self._model_wanted.append(peer)
+            self._model.send_files(peer)
             return
         if isinstance(message, CheckpointSaved) and not self._may_be_there(message):
             self._on_fault(peer, f"It saved {message.path}, where nothing is.")
@@ -277,19 +239,6 @@ class Shell:
         """Batches are dropped for ever because of what a trainer says that it has saved: on this machine one
         can look."""
         return not self._config.trainer.local or Path(saved.path).exists()
-
-    def _send_model_files(self, peer: PeerId) -> None:
-        """For a machine without the model: read here, as no decision hangs on it; a few megabytes, once."""
-        model = self._config.model
-        try:
-            files = read_model_files(self.directory.model if model.factory else Path(model.path))
-        except OSError as error:
-            if are_spent(error):
-                asyncio.get_running_loop().call_later(RETRY_S, self._send_model_files, peer)
-                return
-            log.warning("The files of the model cannot be read for a remote worker: %s", error)
-            files = {}
-        self._server.send(peer, ModelFiles(tuple(files), digest_of(files)), tuple(files.values()))
 
     def _on_fault(self, peer: PeerId, reason: str) -> None:
         self._post(events.PeerFaulted(peer, reason))
@@ -316,35 +265,11 @@ class Shell:
         batch, self._inbox = self._inbox, []
         now = time.monotonic() - self._start
         try:
-            size = self._store.journal_bytes
             for command in self._stepper.turn(now, batch):
                 self._execute(command)
             self._set_timer(now)
-            size = self._store.journal_bytes - size
-            if self._snapshots.is_due(events=len(batch), journal_bytes=size, now=now):
-                self._take_snapshot(now)
+            self._snapshots.after_turn(self._stepper, events=len(batch), now=now)
         except Exception as error:  # a bug of ours, or the disk: the run cannot go on
-            self._fail(error)
-
-    def _take_snapshot(self, now: float) -> None:
-        number = self._stepper.last
-        if CAN_BEGIN:
-            self._snapshots.begin(self.core, number=number, now=now, on_image=self._finish_snapshot)
-            return
-        with self._store.transaction():
-            self._stepper.write_rest()
-            self._snapshots.take(self.core, number=number, now=now)
-            self._stepper.passed(number)
-
-    def _finish_snapshot(self, image: bytes) -> None:
-        if self._over.is_set():
-            return
-        try:
-            with self._store.transaction():
-                self._stepper.write_rest()
-                self._snapshots.finish(image)
-                self._stepper.passed(self._snapshots.checked)
-        except Exception as error:  # the disk
             self._fail(error)
 
     def _set_timer(self, now: float) -> None:
@@ -360,25 +285,8 @@ class Shell:
         """Say what is waited for: in status.json, and in the log if it takes too long."""
         if self._over.is_set():
             return
-        now, seen = time.monotonic() - self._start, self.core.snapshot()
-        waits, complaints = self._watchdog.look(seen, now)
-        for complaint in complaints:
-            log.warning(complaint)
-            self._on_warning(complaint)
-        written, before = self._shown
-        news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints))
-        if news != before or now >= written + WRITE_S:
-            self._shown = now, news
-            self._write_status(status_of(seen, waits, tokens_per_s=self._tokens_per_s))
+        self._status.look(self.core.snapshot(), time.monotonic() - self._start)
         asyncio.get_running_loop().call_later(LOOK_S, self._look)
-
-    def _write_status(self, status: dict[str, Any]) -> None:
-        run, trainer = self._config.run, self._config.trainer
-        status |= {"steps_wanted": run.steps, "batch_groups": trainer.batch_groups}
-        try:
-            self.directory.write_status(status)
-        except OSError as error:  # it only informs
-            log.warning("status.json was not written: %s", error)
 
     # -- commands ------------------------------------------------------------------------------------------
 
@@ -393,7 +301,7 @@ class Shell:
             case commands.Spawn(name, role, delay_s):
                 self._supervisor.spawn(name, role, delay_s)
             case commands.ReadPrompts():
-                self._wanted_prompts.put_nowait(command)
+                self._prompts.ask_for(command)
             case commands.ReadHeldOut(first_group):
                 rows, sources, digest = self._held_out
                 self._post(events.HeldOutRead(first_group, sources, digest), rows)
@@ -406,7 +314,7 @@ class Shell:
             case commands.ReportStep(metrics):
                 self.directory.append_metrics(metrics)
                 self._snapshots.add_line(metrics)
-                self._tokens_per_s = cast("float", metrics["throughput/tokens_per_s"])
+                self._status.note_step(metrics)
                 self._on_step(metrics)
             case commands.ReportEvaluation(metrics):
                 self.directory.append_evaluation(metrics)
@@ -423,45 +331,22 @@ class Shell:
 
     async def _begin(self, supervisor: Supervisor) -> None:
         """Make the initial model if it is not there, then let the run begin."""
-        model = self._config.model
         try:
-            if model.factory is not None and not self.directory.has_model(
-                origin_of(model.factory, self._config.run.seed)
-            ):
-                await supervisor.prepare_model(
-                    factory=model.factory,
-                    directory=self.directory.model,
-                    seed=self._config.run.seed,
-                    on_progress=lambda fraction, text: self._on_progress(fraction, f"model: {text}"),
-                )
-            self._server.vocabulary = vocabulary_of(
-                self.directory.model if model.factory is not None else Path(model.path)
-            )
+            await self._model.make(supervisor)
             held, self._inbox, self._is_held = self._inbox, [], False
             self.has_begun = True
             for event in self._first_events:
                 self._post(event)
             self._inbox += held
-            waiting, self._model_wanted = self._model_wanted or [], None
-            for peer in waiting:
-                self._send_model_files(peer)
+            self._model.send_to_waiting()
         except Exception as error:  # the factory failed, or the disk
             self._fail(error)
 
     async def _read_prompts(self) -> None:
-        """Read what the core asked for, in a daemon thread: a source that blocks must not delay the exit."""
-        while True:
-            wanted = await self._wanted_prompts.get()
-            try:
-                rows, sources = await in_daemon_thread(
-                    lambda wanted=wanted: self._prompts.read(wanted.count, wanted.sources)
-                )
-            except Exception as error:
-                self._fail(error)
-                return
-            first, self._next_group = self._next_group, self._next_group + len(rows)
-            self._stepper.note("cursors", self._prompts.cursors)
-            self._post(events.PromptsRead(first, len(rows), self._prompts.is_end, sources), tuple(rows))
+        try:
+            await self._prompts.run(self._post, note=partial(self._stepper.note, "cursors"))
+        except Exception as error:  # the source failed
+            self._fail(error)
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -495,7 +380,7 @@ class Shell:
             reason = self._reason or "The run was cancelled."
             self.summary = {**self.core.summary(), "is_success": self._is_success, "reason": reason}
             self.summary |= {} if self._is_success else {"ending": "failed"}
-            self._write_status(status_of(self.core.snapshot(), [], tokens_per_s=self._tokens_per_s))
+            self._status.write(self.core.snapshot(), [])
             try:
                 self.directory.write_summary(self.summary)
             except OSError as error:
@@ -513,29 +398,3 @@ class Shell:
         settings = worker_settings(self._config, str(self.directory.path), self._import_paths)
         key = self._weights_key.model_dump_json() if self._weights_key is not None else message.weights_key
         return replace(message, settings=settings.model_dump_json(), weights_key=key)
-
-    def _facts(self) -> dict[str, str]:
-        """What the core is built from, and by what: all that a replay needs beside the events."""
-        return {
-            "config": self._written.model_dump_json(),
-            "run_dir": str(self.directory.path),
-            "import_paths": json.dumps(self._import_paths),
-            "release": json.dumps(release()),
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-
-    def _log_to_file(self, stack: ExitStack) -> None:
-        handler = _OwnersLog(self.directory.logs / "controller.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        root = logging.getLogger("staleflow")
-        root.setLevel(self._config.logging.level.upper())
-        root.addHandler(handler)
-        stack.callback(handler.close)
-        stack.callback(root.removeHandler, handler)
-        if (forget := dump_on_signal(handler.stream)) is not None:
-            stack.callback(forget)
-
-
-class _OwnersLog(logging.FileHandler):
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, "a", encoding="utf-8", opener=for_owner_only)

@@ -28,7 +28,7 @@ from protocol.private_files import for_owner_only
 from protocol.settings import WorkerSettings
 from protocol.wire.descriptors import RETRY_S, are_spent
 
-ROOT = Path(__file__).resolve().parent.parent  # where the package `workers` lies
+ROOT = Path(__file__).resolve().parents[2]  # where the package `workers` lies
 LAST_WORDS_LINES = 15
 LAST_WORDS_BYTES = 8192
 CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it

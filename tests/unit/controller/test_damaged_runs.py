@@ -11,9 +11,8 @@ from test_snapshots import Photographed, image, past
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.store import Store
-from controller.host.resume import read_past
+from controller.host.resume import find_past, read_past
 from controller.host.run_directory import RunDirectory
-from controller.host.shell import Shell
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Delta, Generated, Piece
 
@@ -248,10 +247,9 @@ async def test_a_folder_without_run_db_is_set_aside_and_that_is_said(tmp_path, r
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n')
     told = []
-    shell = Shell(settings, on_step=told, on_evaluation=told, on_progress=told, on_warning=told.append)
-    shell.directory = RunDirectory(settings)
-    assert await shell._read_past() is None
-    shell.directory.close()
+    directory = RunDirectory(settings)
+    assert await find_past(directory, settings, on_warning=told.append) is None
+    directory.close()
     assert len(told) == (resume == "auto")  # never: that is what was asked for
     assert all(
         f"a run without run.db, so nothing could go on with it: it is set aside at {tmp_path}/run.1" in t

@@ -10,8 +10,8 @@ import pytest
 
 from controller.config.models import Config
 from controller.durability.store import Store
+from controller.host.log_file import OwnersLog
 from controller.host.run_directory import RunDirectory
-from controller.host.shell import _OwnersLog
 from protocol.wire.security import channel_key, make_keys
 from workers.rollout.handover import LastWords
 
@@ -35,7 +35,7 @@ def run_directory(tmp_path, **run):
 
 def leave_everything(directory):
     """What a controller and its workers write there."""
-    handler = _OwnersLog(directory.logs / "controller.log")
+    handler = OwnersLog(directory.logs / "controller.log")
     store = Store(directory.path / "run.db")
     with store.transaction():
         store.put_row(0, b"{}")
@@ -89,7 +89,7 @@ def test_what_an_earlier_release_left_open_is_closed_when_it_is_written_to(tmp_p
     for name in ("run.db", "controller.log"):
         (tmp_path / name).touch(mode=0o644)
     Store(tmp_path / "run.db").close()
-    _OwnersLog(tmp_path / "controller.log").close()
+    OwnersLog(tmp_path / "controller.log").close()
     assert [mode(tmp_path / name) for name in ("run.db", "controller.log")] == [0o600, 0o600]
 
 

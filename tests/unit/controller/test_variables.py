@@ -8,6 +8,7 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.config.variables import NotExpanded, expand
 from controller.core.core import Core, worker_settings
+from controller.durability.release import facts_of
 from controller.host.resume import _refuse_changes
 from controller.host.run_directory import RunDirectory
 from controller.host.shell import Shell
@@ -126,7 +127,7 @@ def test_the_core_and_the_journal_know_no_secret_and_workers_do(load, tmp_path):
     try:
         shell._weights_key = None
         core = Core(shell._written, load_strategies(shell._written), run_dir=str(shell.directory.path))
-        assert SECRET not in repr(shell._facts())
+        assert SECRET not in repr(facts_of(shell._written, run_dir="", import_paths=()))
         assert SECRET not in core.settings.model_dump_json()
         assert SECRET not in core.state.config.model_dump_json()
         welcome = shell._with_secrets(Welcome(1.0, 10.0, core.settings.model_dump_json(), name="rollout-0"))

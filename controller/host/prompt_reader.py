@@ -1,0 +1,77 @@
+"""Reads prompts as the core asks for them, in a daemon thread: a source that blocks must not delay the exit.
+
+Invariant: one thread at a time, and groups get their numbers in the order of the data.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
+
+from controller.config.models import Config
+from controller.core.commands import ReadPrompts
+from controller.core.core import Core
+from controller.core.events import Event, PromptsRead
+from controller.data.sources import Sources
+from controller.host.daemon_thread import in_daemon_thread
+from controller.host.resume import known_rows
+
+
+class PromptReader:
+    """The prompts of one run, in order."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._next_group = sources, 0
+        self._wanted: asyncio.Queue[ReadPrompts] = asyncio.Queue()  # at most one waits
+
+    @classmethod
+    async def open(
+        cls,
+        config: Config,
+        prompts: Iterable[Mapping[str, Any]] | None,
+        *,
+        known: str | None,
+        on_refused: Callable[[str], None],
+    ) -> Self:
+        """Find the sources: `prompts`, or else what `data` names. `known`: their fingerprints when the run
+        began. `on_refused(text)` hears of rows that were passed over, in the running loop.
+
+        Raises: ConfigError."""
+        loop = asyncio.get_running_loop()
+
+        def refused(text: str) -> None:
+            loop.call_soon_threadsafe(on_refused, text)
+
+        return cls(await asyncio.to_thread(Sources, config, prompts, known=known, on_refused=refused))
+
+    @property
+    def fingerprints(self) -> str:
+        """What the sources were when the run began."""
+        return self._sources.fingerprints
+
+    async def go_on(self, core: Core, rows: Mapping[int, bytes], *, cursors: str | None) -> None:
+        """Pass over what a run has read. `rows` are those that it still holds, by group; `cursors`: where
+        the sources stood.
+
+        Raises: ConfigError if the data has changed."""
+        self._next_group = core.scoring.read_until
+        known, read = known_rows(core, rows), core.state.mixture.read
+        await asyncio.to_thread(self._sources.take_up, read, known, cursors)
+
+    def ask_for(self, wanted: ReadPrompts) -> None:
+        """The core wants more."""
+        self._wanted.put_nowait(wanted)
+
+    async def run(
+        self, post: Callable[[Event, tuple[bytes, ...]], None], *, note: Callable[[str], None]
+    ) -> None:
+        """Answer what is asked, for ever; `note(cursors)` hears before each answer where the sources stand.
+
+        Raises: whatever a source raises."""
+        while True:
+            wanted = await self._wanted.get()
+            rows, sources = await in_daemon_thread(
+                lambda wanted=wanted: self._sources.read(wanted.count, wanted.sources)
+            )
+            first, self._next_group = self._next_group, self._next_group + len(rows)
+            note(self._sources.cursors)
+            post(PromptsRead(first, len(rows), self._sources.is_end, sources), tuple(rows))

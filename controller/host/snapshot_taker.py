@@ -1,0 +1,69 @@
+"""Takes the snapshots of a live run, between its turns.
+
+Invariants: what the last turn came to is written in the transaction of the snapshot; where the system
+can, the image is made beside the loop, and written when it is ready; a disk that refuses one ends the run.
+"""
+
+from collections.abc import Callable
+
+from controller.config.models import RunSettings
+from controller.durability.snapshots import CAN_BEGIN, Snapshots
+from controller.durability.store import Store
+from controller.host.stepper import Stepper
+
+
+class SnapshotTaker:
+    """When each turn is over, looks whether a snapshot is due."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: RunSettings,
+        *,
+        unsaved_events: int,
+        is_over: Callable[[], bool],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """`unsaved_events`: in the journal after the newest snapshot. One that was begun is not written once
+        `is_over()`; `on_failure(error)` hears why one could not be."""
+        is_compact = run.journal == "compact" or run.durability == "off"  # memory is dear
+        self._store = store
+        self._snapshots = Snapshots(store, is_compact=is_compact, unsaved_events=unsaved_events)
+        self._is_over, self._on_failure = is_over, on_failure
+        self._seen_bytes = store.journal_bytes
+
+    def add_line(self, line: dict[str, object]) -> None:
+        """A line of metrics.jsonl that no snapshot has yet."""
+        self._snapshots.add_line(line)
+
+    def close(self) -> None:
+        """Give up what was begun."""
+        self._snapshots.close()
+
+    def after_turn(self, stepper: Stepper, *, events: int, now: float) -> None:
+        """Take or begin one if it is due, after so many more events. Raises: RunError if the core breaks an
+        invariant, or the disk refuses."""
+        added, self._seen_bytes = self._store.journal_bytes - self._seen_bytes, self._store.journal_bytes
+        if not self._snapshots.is_due(events=events, journal_bytes=added, now=now):
+            return
+        number = stepper.last
+        if CAN_BEGIN:
+            self._snapshots.begin(
+                stepper.core, number=number, now=now, on_image=lambda image: self._finish(stepper, image)
+            )
+            return
+        with self._store.transaction():
+            stepper.write_rest()
+            self._snapshots.take(stepper.core, number=number, now=now)
+            stepper.passed(number)
+
+    def _finish(self, stepper: Stepper, image: bytes) -> None:
+        if self._is_over():
+            return
+        try:
+            with self._store.transaction():
+                stepper.write_rest()
+                self._snapshots.finish(image)
+                stepper.passed(self._snapshots.checked)
+        except Exception as error:  # the disk, or a core that breaks an invariant
+            self._on_failure(error)
