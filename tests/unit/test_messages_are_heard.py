@@ -16,7 +16,7 @@ ELSEWHERE = {
     "core": ("controller/core/core.py", "_received"),
     "shell": ("controller/host/shell.py", "_on_message"),
     "link": ("workers/link/link.py", "_take", "attach"),
-    "host": ("workers/host/serve.py", "find_model"),
+    "host": ("workers/host/find_model.py", "find_model"),
 }  # who hears strangers, and what is for every role: by `isinstance`
 
 

@@ -15,29 +15,28 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Protocol, runtime_checkable
 
-from pydantic import ValidationError
-
-from protocol.errors import ConfigError, NoAnswer, RemoteError, RunError, StaleFlowError
+from protocol.errors import ConfigError, NoAnswer, RunError, StaleFlowError
 from protocol.importing import cannot_import
-from protocol.messages import Attach, Detach, FetchModel, ModelFiles, Role, WorkerFailed
-from protocol.model_files import keep_model_files
+from protocol.messages import Attach, Detach, Role, WorkerFailed
 from protocol.private_files import OTHERS
 from protocol.segments import this_host
 from protocol.settings import WorkerSettings
 from protocol.stacks import dump_on_signal
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import load_worker_key
+from workers.host.find_model import find_model, model_directory
+from workers.host.overrides import Overrides
+from workers.host.stop import Stop
 from workers.link.link import Link, LinkClosed
 from workers.link.parent import die_with_parent, outlive_parent
 from workers.rollout.handover import LastWords, hand_over
-from workers.weights.address import require_own
+from workers.rollout.unacknowledged import Hands
 
 logger = logging.getLogger("workers")
 
@@ -57,6 +56,19 @@ class HostedWorker(Protocol):
 
     def drain(self) -> None:
         """Hand back what is in hand and return from `run`."""
+        ...
+
+
+@runtime_checkable
+class OutlivesLinks(Protocol):
+    """A worker that keeps what it has in hand when its controller is gone: a rollout worker."""
+
+    async def go_on(self, found: "asyncio.Task[Link]") -> None:
+        """Work on, though nobody listens, until a controller is found."""
+        ...
+
+    def last_words(self) -> tuple[Hands, int] | None:
+        """What a cut link leaves in hand, and the policy version that it is of; None: nothing."""
         ...
 
 
@@ -93,7 +105,7 @@ def _default_name() -> str:
 
 async def serve(options: argparse.Namespace) -> int:
     """Attach, work, leave; the exit code."""
-    stop = _Stop()
+    stop = Stop()
     try:
         adapt = Overrides(options.role, options.overrides)
         name = options.name or (load_worker_key(options.key).name if options.key else None)
@@ -136,9 +148,7 @@ def _differ(one: WorkerSettings, other: WorkerSettings | None) -> bool:
 class _Host:
     """One worker over the lives of its controller."""
 
-    def __init__(
-        self, options: argparse.Namespace, attach: Attach, stop: "_Stop", adapt: "Overrides"
-    ) -> None:
+    def __init__(self, options: argparse.Namespace, attach: Attach, stop: Stop, adapt: Overrides) -> None:
         self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
         self._worker: HostedWorker | None = None
         self._settings: WorkerSettings | None = None
@@ -195,8 +205,8 @@ class _Host:
         outlive_parent(self._options.parent, cut, limit_s=LAST_WORDS_S)
 
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
-        if closed.may_reattach and self._last_words is not None and self._worker is not None:
-            left = self._worker.last_words()  # pyright: ignore[reportAttributeAccessIssue]  # rollout
+        if closed.may_reattach and self._last_words and isinstance(self._worker, OutlivesLinks):
+            left = self._worker.last_words()
             try:
                 if left is not None:
                     self._last_words.write(*left)
@@ -219,8 +229,8 @@ class _Host:
             gc.collect()  # a model is full of cycles, and the next one needs the room
         looking = asyncio.create_task(self._look(limit_s), name="look for a controller")
         try:
-            if self._attach.role == "rollout" and self._worker is not None:
-                await self._worker.go_on(looking)  # pyright: ignore[reportAttributeAccessIssue]  # rollout
+            if isinstance(self._worker, OutlivesLinks):
+                await self._worker.go_on(looking)
             return await looking
         finally:
             looking.cancel()
@@ -252,46 +262,6 @@ def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
         f"The {role} worker failed with {type(error).__name__}: {error}. This was not expected; its log has "
         "the traceback."
     )
-
-
-class Overrides:
-    """What one machine does differently: `key=value` for the keys that do not touch what is computed."""
-
-    ALLOWED: ClassVar[dict[Role, tuple[str, ...]]] = {
-        "rollout": (
-            "rollout.engine", "rollout.device", "rollout.threads", "rollout.max_running", "model.dtype",
-            "model.path", "weights.host",
-        ),
-        "reward": ("reward.processes", "reward.concurrency", "reward.device", "model.path"),
-        "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
-    }  # fmt: skip
-
-    def __init__(self, role: Role, words: list[str]) -> None:
-        """Raises: ConfigError if a word is no override of a key that this role may set."""
-        self._pairs: list[tuple[str, str, str]] = []
-        for word in words:
-            key, separator, value = word.partition("=")
-            if not separator or key not in self.ALLOWED[role]:
-                raise ConfigError(
-                    f"{word!r} is not something that a {role} worker can have of its own; expected KEY=VALUE "
-                    f"with one of {', '.join(self.ALLOWED[role])}. The rest is the same for all: set it "
-                    "where the controller starts."
-                )
-            if key == "weights.host":
-                require_own(value, source=key)
-            section, _, name = key.partition(".")
-            self._pairs.append((section, name, value))
-
-    def __call__(self, settings: WorkerSettings) -> WorkerSettings:
-        """The settings of this worker. Raises: ConfigError if a value does not fit."""
-        for section, field, value in self._pairs:
-            old = getattr(settings, section)
-            try:
-                new = type(old).model_validate(old.model_dump() | {field: value}, strict=False)
-            except ValidationError as error:
-                raise ConfigError(f"{section}.{field}={value}: {error.errors()[0]['msg']}.") from None
-            settings = settings.model_copy(update={section: new})
-        return settings
 
 
 def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> HostedWorker:
@@ -346,63 +316,6 @@ def _dismiss_ranks() -> None:
         dismiss()
     except (ConfigError, RuntimeError) as error:
         logger.info("The other ranks were gone before they could be told to end: %s", error)
-
-
-def model_directory(settings: WorkerSettings) -> str:
-    """Where the model lies: `model.path`, in the run directory if a factory makes it there."""
-    base = Path(settings.run_dir) if settings.model.factory is not None else Path.cwd()
-    return str(base / settings.model.path)
-
-
-async def find_model(settings: WorkerSettings, link: Link) -> str:
-    """Where the model lies here; on a machine without one, its small files, which the controller sends.
-
-    Raises: LinkClosed, RemoteError. Where the controller has none either, an engine may not need one.
-    """
-    directory = model_directory(settings)
-    if (Path(directory) / "config.json").is_file():
-        return directory
-    link.send(FetchModel())
-    message, frames = await link.receive()
-    if not isinstance(message, ModelFiles):
-        raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
-    if not message.names or (Path(directory) / "config.json").is_file():  # it was made just now
-        return directory
-    kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
-    logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)
-    return str(kept)
-
-
-class _Stop:
-    """What signals do: the first drains (or cancels what comes before the work), the second ends the
-    process."""
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._leave: Callable[[], Any] = task.cancel
-        self.is_leaving = False
-        self.by = "a signal"
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
-
-    def use(self, drain: Callable[[], object]) -> None:
-        self._leave = drain
-
-    def on_request(self) -> None:
-        """The controller asks, on behalf of an operator."""
-        if not self.is_leaving:
-            self.is_leaving, self.by = True, "the operator"
-            logger.info("The controller asks this worker to hand back what is in hand, and to leave.")
-            self._leave()
-
-    def _on_signal(self, number: int) -> None:
-        if self.is_leaving:
-            logger.warning("A second signal: ending at once.")
-            os._exit(128 + number)
-        self.is_leaving = True
-        logger.info("%s: handing back what is in hand, then leaving.", signal.Signals(number).name)
-        self._leave()
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, assert_never, cast
 
@@ -60,6 +60,7 @@ class RewardWorker:
         except ValidationError as error:  # of a name that needs options
             raise ConfigError(f"The reward lacks options: {error}") from None
         self._is_draining = False
+        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
         self._vocabulary = vocabulary_of(Path(model_directory))
 
     def _mix(
@@ -71,13 +72,12 @@ class RewardWorker:
     def drain(self) -> None:
         """Return from `run` at once: a score in hand is asked of another worker."""
         self._is_draining = True
-        if hasattr(self, "_link"):
-            self._link.wake()
+        self._wake()
 
     async def run(self, link: Link) -> None:
         """Serve until drained. Raises: LinkClosed, ConfigError if the tokenizer or the function is no
         good."""
-        self._link = link
+        self._link, self._wake = link, link.wake
         is_supervised = self._settings.trainer.is_supervised
         entries = self._settings.reward.entries
         if not entries and not is_supervised:

@@ -13,7 +13,7 @@ Invariants:
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never, cast
 
@@ -77,24 +77,25 @@ class RolloutWorker:
         self._reported_at = self._status_at = 0.0
         self._is_known_idle = True
         self._is_draining = False
-        self._has_pulled = False
+        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+        self._has_engine = self._has_pulled = False
         self._hands = Hands()
         self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
 
     def drain(self) -> None:
         """Hand back everything and return from `run`, after the engine step in hand."""
         self._is_draining = True
-        if hasattr(self, "_link"):
-            self._link.wake()
+        self._wake()
 
     async def run(self, link: Link) -> None:
         """Serve until drained; over another link, with the same engine and what is in hand.
 
         Raises: LinkClosed, ConfigError if the engine cannot be made.
         """
-        self._link = link
-        if not hasattr(self, "_engine"):
+        self._link, self._wake = link, link.wake
+        if not self._has_engine:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
+            self._has_engine = True
         engine = self._engine
         if self._hands.are_full:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}

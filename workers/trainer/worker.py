@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar, assert_never, cast
 
@@ -81,58 +81,63 @@ class TrainerWorker:
         self._checkpoints: asyncio.Queue[tuple[int, Callable[[], Path]] | None] = asyncio.Queue(maxsize=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._is_draining = False
+        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
 
     def drain(self) -> None:
         """Return from `run` after the order in hand and what is being published."""
         self._is_draining = True
-        if hasattr(self, "_link"):
-            self._link.wake()
+        self._wake()
 
     async def run(self, link: Link) -> None:
         """Serve until drained, once; the process group stays.
 
         Raises: LinkClosed; RunError or ConfigError if training cannot go on.
         """
-        self._link = link
+        self._link, self._wake = link, link.wake
         closed: LinkClosed | None = None
         try:
-            await self._in_thread(share_settings, self._settings)
-            self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
-            self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
-            self._neighbour = make_neighbour(
-                self._publisher.directory,
-                link,
-                self._settings,
-                is_writers=True,
-                on_restart=lambda endpoint: link.send(Serving(endpoint)),
-            )
-            self._announce_survivors()
-            link.send(Ready(self._trainer.policy_version, 0, 0))
-            log.info("Ready at version %d.", self._trainer.policy_version)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._publish(), name="publisher")
-                tasks.create_task(self._save(), name="checkpoints")
-                if not self._settings.trainer.is_supervised:  # then nobody pulls
-                    await self._snapshot()
-                try:
-                    await self._serve()
-                except LinkClosed as error:
-                    closed = error
-                    if error.may_reattach:
-                        log.info("The link is closed. What is being written is finished first.")
-                await self._snapshots.put(None)
-                await self._checkpoints.put(None)
+            async with AsyncExitStack() as stack:
+                await self._get_ready(link, stack)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._publish(), name="publisher")
+                    tasks.create_task(self._save(), name="checkpoints")
+                    if not self._settings.trainer.is_supervised:  # then nobody pulls
+                        await self._snapshot()
+                    try:
+                        await self._serve()
+                    except LinkClosed as error:
+                        closed = error
+                        if error.may_reattach:
+                            log.info("The link is closed. What is being written is finished first.")
+                    await self._snapshots.put(None)
+                    await self._checkpoints.put(None)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from group.exceptions[0].__cause__
-        finally:
-            if hasattr(self, "_neighbour"):
-                await self._neighbour.close()
-            if hasattr(self, "_publisher"):
-                self._publisher.close()
-                del self._trainer, self._publisher  # a traceback may keep `self`, not a model on a GPU
-            self._thread.shutdown(wait=False)
         if closed is not None:
             raise closed
+
+    async def _get_ready(self, link: Link, stack: AsyncExitStack) -> None:
+        stack.callback(self._thread.shutdown, wait=False)
+        await self._in_thread(share_settings, self._settings)
+        self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
+        self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
+        stack.callback(self._let_go)
+        self._neighbour = make_neighbour(
+            self._publisher.directory,
+            link,
+            self._settings,
+            is_writers=True,
+            on_restart=lambda endpoint: link.send(Serving(endpoint)),
+        )
+        stack.push_async_callback(self._neighbour.close)
+        self._announce_survivors()
+        link.send(Ready(self._trainer.policy_version, 0, 0))
+        log.info("Ready at version %d.", self._trainer.policy_version)
+
+    def _let_go(self) -> None:
+        """Of what the trainer holds: a traceback may keep `self`, not a model on a GPU."""
+        self._publisher.close()
+        del self._trainer, self._publisher
 
     async def _serve(self) -> None:
         while not self._is_draining:

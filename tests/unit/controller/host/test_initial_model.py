@@ -14,6 +14,11 @@ from protocol.wire.descriptors import RETRY_S
 CONFIG = '{"vocab_size": 7}'
 
 
+def write_model(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "config.json").write_text(CONFIG)
+
+
 class Server:
     """Keeps what is sent."""
 
@@ -33,8 +38,7 @@ class Supervisor:
 
     async def prepare_model(self, *, factory, directory: Path, seed, on_progress):
         on_progress(0.5, "half")
-        directory.mkdir()
-        (directory / "config.json").write_text(CONFIG)
+        write_model(directory)
         self.made.append(factory)
 
 

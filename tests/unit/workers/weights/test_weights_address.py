@@ -11,7 +11,7 @@ import pytest
 from controller.config.models import Config
 from controller.core.core import worker_settings
 from protocol.errors import ConfigError
-from workers.host.serve import Overrides
+from workers.host.overrides import Overrides
 from workers.weights.address import VARIABLE, Announced, address_to_announce
 from workers.weights.agent_process import _say
 

@@ -1,0 +1,38 @@
+"""Where a worker finds the model: on this machine, or else its small files at the controller."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from protocol.errors import RemoteError
+from protocol.messages import FetchModel, ModelFiles
+from protocol.model_files import keep_model_files
+from protocol.settings import WorkerSettings
+from workers.link.link import Link
+
+logger = logging.getLogger("workers")
+
+
+def model_directory(settings: WorkerSettings) -> str:
+    """Where the model lies: `model.path`, in the run directory if a factory makes it there."""
+    base = Path(settings.run_dir) if settings.model.factory is not None else Path.cwd()
+    return str(base / settings.model.path)
+
+
+async def find_model(settings: WorkerSettings, link: Link) -> str:
+    """Where the model lies here; on a machine without one, its small files, which the controller sends.
+
+    Raises: LinkClosed, RemoteError. Where the controller has none either, an engine may not need one.
+    """
+    directory = model_directory(settings)
+    if (Path(directory) / "config.json").is_file():
+        return directory
+    link.send(FetchModel())
+    message, frames = await link.receive()
+    if not isinstance(message, ModelFiles):
+        raise RemoteError(f"The controller answered FetchModel with {type(message).__name__}.")
+    if not message.names or (Path(directory) / "config.json").is_file():  # it was made just now
+        return directory
+    kept = await asyncio.to_thread(keep_model_files, message.names, frames, message.digest)
+    logger.info("There is no model at %s; its configuration and tokenizer are now in %s.", directory, kept)
+    return str(kept)
