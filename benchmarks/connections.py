@@ -34,7 +34,7 @@ from protocol.messages import Attach, Beat, Message
 from protocol.wire.codec import Packet, encode
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import Keyring, load_worker_key, make_keys, secure_client
-from protocol.wire.transport import Server
+from protocol.wire.server import Server
 
 WARM_UP_STEPS = 10
 SOCKETS = 500  # of one ZeroMQ context; it allows 1,023

@@ -19,8 +19,10 @@ import uvloop
 import zmq
 
 from protocol.messages import Attach, Beat, Close, Encode, Message, PromptsEncoded
+from protocol.wire.connection import Connection
 from protocol.wire.security import Keyring, load_worker_key, make_keys
-from protocol.wire.transport import Connection, Frames, Server
+from protocol.wire.server import Server
+from protocol.wire.sockets import Frames
 
 WINDOW = 32
 SIZES = {"200 B": 200, "64 KB": 65_536}

@@ -14,10 +14,11 @@ import yaml
 
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Close, DrainWorker, Message, Role
+from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ROLES, load_worker_key, make_keys
 from protocol.wire.security import revoke as revoke_key
-from protocol.wire.transport import Connection, Frames
+from protocol.wire.sockets import Frames
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_S = 10.0

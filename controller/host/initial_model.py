@@ -16,7 +16,7 @@ from protocol.ids import PeerId
 from protocol.messages import ModelFiles
 from protocol.model_files import digest_of, read_model_files, vocabulary_of
 from protocol.wire.descriptors import RETRY_S, are_spent
-from protocol.wire.transport import Server
+from protocol.wire.server import Server
 
 log = logging.getLogger("staleflow.controller")
 

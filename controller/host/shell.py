@@ -49,7 +49,7 @@ from protocol.ids import PeerId
 from protocol.messages import Attach, CheckpointSaved, Close, FetchModel, Message, Welcome
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.security import Keyring, channel_key
-from protocol.wire.transport import Server
+from protocol.wire.server import Server
 
 CLOSE_GRACE_S = 10.0  # for workers to leave by themselves when the run is over
 FAILED_GRACE_S = 2.0  # the same when it failed or was left early: somebody waits for the prompt

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.config.models import Config
 from protocol.messages import Beat, Close, Message, Reattach, Welcome
-from protocol.wire.transport import Connection
+from protocol.wire.connection import Connection
 from tests.support.scripted import VOCABULARY, Scripted
 from tests.support.scripted_run import config_of
 

@@ -13,8 +13,8 @@ from controller.config.models import Config
 from controller.host.shell import Shell
 from protocol.errors import PluginError
 from protocol.messages import Attach, Message, PolicyPublished, Pull, Ready, Welcome
+from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
-from protocol.wire.transport import Connection
 
 LIMIT_S = 20
 RAISES = "def choose(instances, settings):\n    return [instances[1].index]\n"

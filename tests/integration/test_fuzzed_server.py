@@ -5,8 +5,9 @@ from pathlib import Path
 
 from benchmarks.fuzz import fuzz_codec, fuzz_door, fuzz_socket
 from protocol.messages import Attach, Message, Ready, Retire
+from protocol.wire.connection import Connection
 from protocol.wire.security import Keyring, load_worker_key, make_keys
-from protocol.wire.transport import Connection, Server
+from protocol.wire.server import Server
 
 LIMIT_S = 120
 

@@ -25,7 +25,7 @@ from controller.config.models import Config, ControllerSettings
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.messages import Close
-from protocol.wire.transport import Server
+from protocol.wire.server import Server
 from workers.trainer.checkpoints import read_state
 
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,7 @@ from protocol.errors import ConfigError, NoAnswer
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Close, Message, Ready, Welcome
 from protocol.wire.codec import Packet, encode
+from protocol.wire.connection import Connection
 from protocol.wire.security import (
     DOMAIN,
     CurveAuthenticator,
@@ -23,7 +24,7 @@ from protocol.wire.security import (
     make_keys,
     revoke,
 )
-from protocol.wire.transport import Connection, Server
+from protocol.wire.server import Server
 from workers.link.link import Link, LinkClosed
 
 LIMIT_S = 60

@@ -25,7 +25,8 @@ from protocol.messages import (
     Welcome,
 )
 from protocol.wire.codec import Packet, decode, encode
-from protocol.wire.transport import Connection, Server
+from protocol.wire.connection import Connection
+from protocol.wire.server import Server
 from workers.link.link import Link, LinkClosed
 
 ATTACH = Attach("rollout", "test", 1, "here")

@@ -20,7 +20,7 @@ from protocol.messages import (
     WorkerFailed,
 )
 from protocol.settings import WorkerSettings
-from protocol.wire.transport import Server
+from protocol.wire.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60  # nothing here takes ten seconds; a test that hangs fails

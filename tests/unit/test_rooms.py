@@ -15,7 +15,6 @@ MOST_LINES = 400
 MOST_FUNCTION_LINES = 50
 LONG_FILES = {
     "workers/trainer/trainer.py": 410,
-    "protocol/wire/transport.py": 405,
 }  # they may shrink, and never grow
 LONG_FUNCTIONS = {
     ("workers/trainer/token_batch.py", "make_flat"),

@@ -16,10 +16,10 @@ from protocol.errors import ConfigError, NoAnswer, StaleFlowError
 from protocol.ids import PeerId
 from protocol.messages import MAY_HEAR, Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
 from protocol.settings import WorkerSettings, load_settings
+from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
-from protocol.wire.sockets import GARBLED, REFUSED
-from protocol.wire.transport import Connection, Frames
+from protocol.wire.sockets import GARBLED, REFUSED, Frames
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
 BROKEN_HANDSHAKES = 3  # in a row: the other end is no controller that knows us, rather than one that starts

@@ -1,0 +1,18 @@
+"""How large a frame may be, by who sends it."""
+
+from protocol.errors import LocalError
+from protocol.messages import Message
+from protocol.wire.sockets import Frames
+
+MAX_FRAME_FROM_WORKER = 64 << 20  # a report of 256 responses of 32k tokens is 32 MiB
+MAX_FRAME_TO_WORKER = 2 << 30  # the tokens of a whole batch travel to the trainer as one frame
+
+
+def check_sizes(message: Message, frames: Frames, limit: int) -> None:
+    """Raises: LocalError if the other side would not accept one of these frames."""
+    for frame in frames:
+        if len(frame) > limit:
+            raise LocalError(
+                f"A frame of {type(message).__name__} has {len(frame)} bytes; the other side accepts "
+                f"{limit}. Send less at a time."
+            )
