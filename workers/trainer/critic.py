@@ -4,18 +4,24 @@ Invariants: it is sharded, packed and checkpointed like the policy; its first va
 head begins at 0; a value is of the state before a response token, so it never sees that token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
+from protocol.errors import RunError
 from protocol.settings import TrainerSettings
 from workers.trainer import losses
 from workers.trainer.packed_forward import PackedRow, forward_row
 from workers.trainer.ranks import Ranks
 from workers.trainer.sharding import accumulated, make_optimizer, shard, whole
+from workers.trainer.state import gather_state, missing_weights, restore_state
 from workers.trainer.token_batch import Flat
+
+CRITIC = "critic/"  # prefix of its tensors in a checkpoint
+CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # over optimizer steps
 
 
 class ValueStep(NamedTuple):
@@ -24,6 +30,11 @@ class ValueStep(NamedTuple):
     loss: float
     clipped: float  # tokens
     grad_norm: float
+
+    def metrics(self, tokens: float) -> dict[str, float]:
+        """As lines of metrics.jsonl have it. `tokens`: response tokens of the step."""
+        clip_ratio = self.clipped / max(1.0, tokens)
+        return dict(zip(CRITIC_MEANS, (self.loss, self.grad_norm, clip_ratio), strict=True))
 
 
 class Critic:
@@ -42,6 +53,21 @@ class Critic:
         model.set_output_embeddings(head)
         shard(model, ranks, options, dtype=forward_dtype)
         self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Its part of a checkpoint, on rank 0; elsewhere nothing."""
+        state = gather_state(self.model, self.optimizer, self._ranks)
+        return {CRITIC + name: t for name, t in state.items() if not name.startswith("rng.")}
+
+    def restore(self, state: Mapping[str, torch.Tensor], path: str | Path) -> None:
+        """Go on from its part of the checkpoint at `path`. Raises: RunError if that has none."""
+        mine = {name.removeprefix(CRITIC): t for name, t in state.items() if name.startswith(CRITIC)}
+        if missing_weights(self.model, mine):
+            raise RunError(
+                f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
+                "algorithm that wrote it, or begin a new run from its weights."
+            )
+        restore_state(self.model, self.optimizer, self._ranks, mine)
 
     def values(self, row: PackedRow) -> torch.Tensor:
         """Values of the row's response tokens, [N], float32."""

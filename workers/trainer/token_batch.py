@@ -80,7 +80,44 @@ def make_flat(
     rollout_N = torch.from_numpy(batch.rollout_logprobs).to(device)
     lengths_B = torch.tensor(batch.response_lengths)
     groups_B = torch.unique(torch.tensor(batch.groups), return_inverse=True)[1]
-    responses_B = torch.arange(len(lengths_B))
+    proximal_N = rollout_N if evaluated.logprobs is None else evaluated.logprobs
+    targets = _targets(batch, lengths_B, proximal_N, evaluated=evaluated, options=options)
+    zeros_N = torch.zeros_like(rollout_N)
+    sequences_N = torch.arange(len(lengths_B)).repeat_interleave(lengths_B).to(device)
+    versions_N = torch.from_numpy(batch.policy_versions).to(device)
+    flat = Flat(
+        rollout_logprobs=rollout_N,
+        proximal_logprobs=proximal_N.clone(),
+        reference_logprobs=evaluated.reference_logprobs,
+        values=evaluated.values,
+        advantages=targets[0],
+        returns=targets[1],
+        token_weights=_token_weights(batch, minibatches, groups_B, settings=settings).to(device),
+        sequences=sequences_N,
+        groups=groups_B.repeat_interleave(lengths_B).to(device),
+        policy_versions=versions_N,
+        oldest_versions=-losses.over(sequences_N, -versions_N, "max"),
+        seen_logprobs=zeros_N.clone(),
+        seen_entropy=zeros_N.clone() if evaluated.entropy is None else evaluated.entropy,
+        importance_weights=zeros_N.clone(),
+        loss_factors=zeros_N.clone(),
+        bounded=zeros_N.clone(),
+        rejected=zeros_N.clone(),
+    )
+    if evaluated.logprobs is not None:
+        correct(flat, torch.arange(len(rollout_N), device=device), evaluated.logprobs, options=options)
+    return flat
+
+
+def _token_weights(
+    batch: TrainBatch,
+    minibatches: Sequence[Sequence[int]],
+    groups_B: torch.Tensor,
+    *,
+    settings: WorkerSettings,
+) -> torch.Tensor:
+    """[N] of every mini-batch by itself, 0 for what is left out."""
+    options, lengths_B = settings.trainer, torch.tensor(batch.response_lengths)
     weights = []
     for some in minibatches:
         chosen = list(some)
@@ -97,33 +134,7 @@ def make_flat(
         weights_N[~torch.isfinite(torch.from_numpy(batch.rollout_logprobs))] = 0.0
     if options.mask_truncated:
         weights_N[torch.tensor(batch.is_truncated).repeat_interleave(lengths_B)] = 0.0
-    proximal_N = rollout_N if evaluated.logprobs is None else evaluated.logprobs
-    targets = _targets(batch, lengths_B, proximal_N, evaluated=evaluated, options=options)
-    zeros_N = torch.zeros_like(rollout_N)
-    sequences_N = responses_B.repeat_interleave(lengths_B).to(device)
-    versions_N = torch.from_numpy(batch.policy_versions).to(device)
-    flat = Flat(
-        rollout_logprobs=rollout_N,
-        proximal_logprobs=proximal_N.clone(),
-        reference_logprobs=evaluated.reference_logprobs,
-        values=evaluated.values,
-        advantages=targets[0],
-        returns=targets[1],
-        token_weights=weights_N.to(device),
-        sequences=sequences_N,
-        groups=groups_B.repeat_interleave(lengths_B).to(device),
-        policy_versions=versions_N,
-        oldest_versions=-losses.over(sequences_N, -versions_N, "max"),
-        seen_logprobs=zeros_N.clone(),
-        seen_entropy=zeros_N.clone() if evaluated.entropy is None else evaluated.entropy,
-        importance_weights=zeros_N.clone(),
-        loss_factors=zeros_N.clone(),
-        bounded=zeros_N.clone(),
-        rejected=zeros_N.clone(),
-    )
-    if evaluated.logprobs is not None:
-        correct(flat, torch.arange(len(rollout_N), device=device), evaluated.logprobs, options=options)
-    return flat
+    return weights_N
 
 
 def _targets(

@@ -28,7 +28,7 @@ from workers.models.model import pick_device
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state, write_checkpoint
-from workers.trainer.critic import Critic, ValueStep
+from workers.trainer.critic import CRITIC_MEANS, Critic, ValueStep
 from workers.trainer.losses.own import load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
@@ -57,8 +57,6 @@ from workers.trainer.token_batch import (
 )
 
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
-CRITIC = "critic/"  # prefix of the critic's tensors in a checkpoint
-CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")
 Steps = tuple[TrainBatch, Flat, Iterator[dict[str, Any]]]
 """A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
 
@@ -189,8 +187,7 @@ class Trainer:
         published.pop(DIGEST, None)  # of versions only
         state = gather_state(self.model, self._optimizer, self.ranks)
         if self._critic:
-            critic = gather_state(self._critic.model, self._critic.optimizer, self.ranks)
-            state |= {CRITIC + name: t for name, t in critic.items() if not name.startswith("rng.")}
+            state |= self._critic.state()
         if self.ranks.rank != 0:
             return lambda: path
         return partial(
@@ -218,13 +215,7 @@ class Trainer:
             )
         restore_state(self.model, self._optimizer, self.ranks, state)
         if self._critic:
-            critic = {n.removeprefix(CRITIC): t for n, t in state.items() if n.startswith(CRITIC)}
-            if missing_weights(self._critic.model, critic):
-                raise RunError(
-                    f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
-                    "algorithm that wrote it, or begin a new run from its weights."
-                )
-            restore_state(self._critic.model, self._critic.optimizer, self.ranks, critic)
+            self._critic.restore(state, path)
         self.policy_version = policy_version
 
     def _check_version(self, message: Train | TrainAhead) -> None:
@@ -375,11 +366,7 @@ class Trainer:
             "kl_reference": kl / max(1.0, tokens_count),
         }
         if value_step:
-            step |= {
-                "critic/loss": value_step.loss,
-                "critic/grad_norm": value_step.grad_norm,
-                "critic/clip_ratio": value_step.clipped / max(1.0, tokens_count),
-            }
+            step |= value_step.metrics(tokens_count)
         bad = [
             name for name in step if name.endswith(("loss", "grad_norm")) and not math.isfinite(step[name])
         ]
