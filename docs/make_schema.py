@@ -6,6 +6,7 @@ fields. An environment variable may stand for any value.
 
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def _open(model: type[BaseModel], node: Node, definitions: Node, prefix: str) ->
             node["properties"][name] = _opened(entry, BUILT_IN.get(f"{prefix}{name}", ()))
 
 
-def _opened(entry: Node, names: tuple[str, ...]) -> Node:
+def _opened(entry: Node, names: Collection[str]) -> Node:
     said = {key: entry.pop(key) for key in ("description", "default", "title") if key in entry}
     branches = entry.pop("anyOf", [entry] if entry else [])
     kinds = {branch.get("type") for branch in branches}

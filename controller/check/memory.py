@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from controller.check.lora import Shapes, adapter_parameters
 from controller.config.models import Config
+from protocol.engines import ENGINES
 from protocol.model_shape import text_shape
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -46,7 +47,8 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
     if trainer.lora.rank:
         trained = adapter_parameters(config, weights)
         rank["frozen weights"] = parameters * _forward_width(config) // ranks
-        if rollout.engine == "torch":
+        engine = ENGINES.get(rollout.engine)
+        if engine is not None and engine.merges_adapters:
             instance = {"weights merged with the adapter": parameters * width} | instance
     elif trainer.kl_coefficient > 0:
         rank["reference model"] = parameters * MASTER // ranks

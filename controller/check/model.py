@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Literal
 
 from controller.config.models import Config
+from protocol.engines import ENGINES
 from protocol.model_shape import Shape, expert_count, mixture_problem, too_long
 
 ModelFinding = tuple[Literal["error", "note"], str, str]
@@ -24,8 +25,8 @@ def model_findings(config: Config, shape: Shape, names: Collection[str]) -> Iter
 
     `shape` is its config.json and `names` are those of its weights, both empty if it is not made yet.
     """
-    is_ours = config.trainer.engine == "fsdp"
-    if (is_ours or config.rollout.engine == "torch") and (problem := _too_long(config, shape)):
+    is_ours, engine = config.trainer.engine == "fsdp", ENGINES.get(config.rollout.engine)
+    if (is_ours or (engine is not None and engine.has_context)) and (problem := _too_long(config, shape)):
         yield "error", "rollout.max_response_tokens", problem
     if is_ours:
         yield from _mixture_findings(config, shape, names)
@@ -44,7 +45,9 @@ def _mixture_findings(config: Config, shape: Shape, names: Collection[str]) -> I
             f"the {count} experts of this model get no adapter: they are no linear layers. Attention and the "
             "other layers get theirs.",
         )  # fmt: skip
-    if (not is_adapter or config.rollout.engine == "vllm") and (problem := mixture_problem(shape, names)):
+    engine = ENGINES.get(config.rollout.engine)
+    is_refused = not is_adapter or (engine is not None and engine.loads_single_experts)
+    if is_refused and (problem := mixture_problem(shape, names)):
         yield "error", "model.path", problem
 
 

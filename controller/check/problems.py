@@ -20,12 +20,14 @@ from controller.check.model import model_findings
 from controller.check.plugins import plugin_remarks
 from controller.check.prompts import prompt_remarks
 from controller.check.reward import reward_remarks
-from controller.check.vllm import build_problem, vllm_problems
+from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME
+from protocol.engines import ENGINES
 from protocol.errors import ConfigError
+from protocol.importing import load_object
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
@@ -88,14 +90,15 @@ def _model_directory(config: Config) -> Path:
 def _check_engine(config: Config) -> Findings:
     if (config.rollout.instances or config.trainer.local) and (problem := build_problem()):
         yield Finding("error", "rollout.engine", problem)
-    if config.rollout.engine != "vllm":
+    engine = ENGINES.get(config.rollout.engine)
+    if engine is None or not engine.check:
         return
     file = _model_directory(config) / "config.json"
     try:
         shape = json.loads(file.read_text()) if file.is_file() else {}
     except (OSError, ValueError):
         return  # _check_model says it
-    for field, text in vllm_problems(config.rollout, shape):
+    for field, text in load_object(engine.check)(config.rollout, shape):
         yield Finding("error", field, text)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import install
-from controller.cli.install import UNWANTED, VLLM_ENVIRONMENT, vllm_extras
+from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, vllm_extras
 from protocol.settings import RolloutSettings
 
 REGISTRY = Path("model_executor", "models", "registry.py")

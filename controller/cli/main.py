@@ -29,13 +29,13 @@ from controller.config.models import Config
 from controller.controller import Controller
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
+from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
 from protocol.plain_text import plain
 from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPPED_AT_ONCE = 130
-BUILT_IN_ENGINES = ("torch", "vllm", "simulated")  # those that the conformance kit knows by name
 GC_THRESHOLDS = 700, 10, 1_000
 """As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
@@ -165,8 +165,9 @@ def conformance(
     """Check that a rollout engine keeps the interface's promises; further arguments go to pytest."""
     import pytest
 
-    if engine not in BUILT_IN_ENGINES and (problem := find_import_path(engine)):
-        raise ConfigError(f"{problem} Or name one of {', '.join(BUILT_IN_ENGINES)}.")
+    known = (*ENGINES, "simulated")
+    if engine not in known and (problem := find_import_path(engine)):
+        raise ConfigError(f"{problem} Or name one of {', '.join(known)}.")
     file, colon, name = engine.rpartition(":")
     spec = f"{Path(file).absolute()}:{name}" if colon and file.endswith(".py") else engine
     os.chdir(ROOT)

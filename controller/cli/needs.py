@@ -7,11 +7,14 @@ are named together; nothing is installed here: launch.py does that, where it may
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import install
 from controller.check.data import package_for
-from controller.cli.install import VLLM_ENVIRONMENT, unwanted, vllm_extras, why_not_here
+from controller.cli.install import why_not_here
 from controller.config.models import Config
+from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
+from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.rewards.kinds import KINDS, entry_of
 
@@ -37,9 +40,9 @@ NEEDS = (
         for name, kind in KINDS.items()
         if kind.extra
     ),
-    Need(VLLM, "rollout.engine", lambda config: _instances(config, config.rollout.engine == "vllm")),
 )
-"""One line per extra; its modules are in install.EXTRAS, its packages in pyproject.toml."""
+"""One line per extra; its modules are in install.EXTRAS, its packages in pyproject.toml. Those of engines
+are in protocol.engines."""
 
 
 def require(config: Config) -> None:
@@ -69,7 +72,9 @@ def installed_by_the_run(config: Config) -> dict[str, str]:
 
 def _named(config: Config) -> tuple[dict[str, str], list[str]]:
     """Why, by key, and the extras that the configuration names."""
-    named = [(need, values) for need in NEEDS if (values := need.values(config))]
+    extras = dict.fromkeys(engine.extra for engine in ENGINES.values() if engine.extra)
+    engines = [Need(extra, "rollout.engine", partial(_instances, extra=extra)) for extra in extras]
+    named = [(need, values) for need in (*NEEDS, *engines) if (values := need.values(config))]
     reasons = {need.key: f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named}
     return reasons, [need.extra for need, _ in named]
 
@@ -102,9 +107,11 @@ def _local(config: Config, values: Sequence[int]) -> list[int]:
     return [value for value in values if value and config.trainer.local]
 
 
-def _instances(config: Config, is_vllm: bool) -> list[str]:
+def _instances(config: Config, *, extra: str) -> list[str]:
+    """The engine of local instances, if it needs this extra."""
     starts_any = config.rollout.instances > 0 and not config.trainer.is_supervised
-    return [config.rollout.engine] if is_vllm and starts_any else []
+    engine = ENGINES.get(config.rollout.engine)
+    return [config.rollout.engine] if starts_any and engine is not None and engine.extra == extra else []
 
 
 def _scores(config: Config, kind: str) -> list[str]:

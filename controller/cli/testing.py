@@ -16,8 +16,9 @@ from typing import Annotated
 import typer
 
 import install
-from controller.cli.install import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS, why_not_here
+from controller.cli.install import why_not_here
 from controller.cli.needs import require_extras
+from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_TESTS = [

@@ -4,15 +4,18 @@ Invariant: what reads a configuration (paths beside the file), checks it (what s
 is built in goes by this list, so that a key of a new kind is added here alone.
 """
 
+from collections.abc import Collection
+
 from protocol.algorithms import LOSSES
+from protocol.engines import ENGINES
 from protocol.rewards.kinds import names_without_options
 from strategies.kinds import STRATEGIES, key_of
 
-BUILT_IN: dict[str, tuple[str, ...]] = {
+BUILT_IN: dict[str, Collection[str]] = {
     "model.factory": (),
     "reward.function": names_without_options(),
     "evaluation.reward_function": names_without_options(),
-    "rollout.engine": ("torch", "vllm"),
+    "rollout.engine": ENGINES,
     "trainer.engine": ("fsdp",),
     "trainer.loss": LOSSES,
     **{key_of(field): tuple(table) for field, table in STRATEGIES.items()},

@@ -13,6 +13,7 @@ import torch
 from simulated_subject import make_simulated
 from transformers import PreTrainedModel
 
+from protocol.engines import ENGINES
 from protocol.settings import (
     ModelSettings,
     RewardSettings,
@@ -35,7 +36,7 @@ MOST_STEPS = 2000  # that anything here takes
 Tokens = dict[Key, list[Sampled]]
 
 
-OURS = ("torch", "vllm", "simulated")
+OURS = (*ENGINES, "simulated")
 
 
 class Subject:

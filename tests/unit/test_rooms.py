@@ -21,7 +21,7 @@ CONTROLLER = {
     "config": set(),
     "core": {"config"},
     "data": {"config"},
-    "check": {"config", "data", "cli"},
+    "check": {"config", "data"},
     "durability": {"config", "core"},
     "history": {"config", "core", "durability"},
     "simulation": {"config", "core", "durability", "history"},

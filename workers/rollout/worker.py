@@ -19,6 +19,7 @@ from typing import Any, assert_never, cast
 
 import numpy as np
 
+from protocol.engines import ENGINES
 from protocol.errors import WeightsError
 from protocol.importing import load_object
 from protocol.messages import (
@@ -344,12 +345,8 @@ class RolloutWorker:
 
 def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     """The engine that `rollout.engine` names. Raises: ConfigError."""
-    if settings.rollout.engine == "torch":
-        from workers.engines.torch import make_engine as make
-    elif settings.rollout.engine == "vllm":
-        from workers.engines.vllm.start import make_engine as make
-    else:
-        make = load_object(settings.rollout.engine)
+    name = settings.rollout.engine
+    make = load_object(ENGINES[name].factory if name in ENGINES else name)
     engine = make(settings, model_directory)
-    check_new(engine, settings.rollout.engine)
+    check_new(engine, name)
     return engine

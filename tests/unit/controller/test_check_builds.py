@@ -6,7 +6,7 @@ import pytest
 
 from controller.check import vllm
 from controller.check.vllm import build_problem, vllm_problems
-from controller.cli import install
+from install.vllm_environment import VLLM_ENVIRONMENT
 from protocol.settings import RolloutSettings
 
 
@@ -51,5 +51,5 @@ def test_a_vllm_in_its_own_environment_is_pointed_at(monkeypatch):
     assert "install --vllm" in dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
     monkeypatch.setattr(vllm.install, "is_complete", lambda place, extras: True)
     words = dict(vllm_problems(RolloutSettings(), {}))["rollout.engine"]
-    assert f"{install.VLLM_ENVIRONMENT} has it; start the run from there" in words
+    assert f"{VLLM_ENVIRONMENT} has it; start the run from there" in words
     assert ".venv-vllm/bin/python launch.py" in words

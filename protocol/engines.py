@@ -1,0 +1,45 @@
+"""`rollout.engine`: the engines that are built in, one entry each.
+
+Invariant: what makes, checks, installs or documents engines goes by this table, so a built-in engine is an
+entry here and a folder in workers/engines.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInEngine:
+    """What the rest of the system has to know of an engine."""
+
+    factory: str
+    """Import path of `make(settings, model_directory)`."""
+    about: str
+    """A few words for a person."""
+    extra: str = ""
+    """Of pyproject.toml and install.EXTRAS, beside `workers`; "" if it needs no more."""
+    check: str = ""
+    """Import path of `problems(rollout, shape)`, which yields (field, what is wrong) of a run on it before
+    one starts; `shape` is the model's config.json, {} if it is not made yet."""
+    has_context: bool = False
+    """Whether it runs the model as transformers has it, whose context no response may pass."""
+    merges_adapters: bool = False
+    """Whether it holds a second copy of the weights, to merge adapters into."""
+    loads_single_experts: bool = False
+    """Whether it takes the experts of a mixture one by one only, so that even an adapter fails on them."""
+
+
+ENGINES: dict[str, BuiltInEngine] = {
+    "torch": BuiltInEngine(
+        "workers.engines.torch.engine:make_engine",
+        "any Hugging Face causal model, starts in a second, no further packages",
+        has_context=True,
+        merges_adapters=True,
+    ),
+    "vllm": BuiltInEngine(
+        "workers.engines.vllm.start:make_engine",
+        "as many responses at a time as its KV cache holds, in an environment of its own",
+        extra="vllm",
+        check="controller.check.vllm:vllm_problems",
+        loads_single_experts=True,
+    ),
+}
