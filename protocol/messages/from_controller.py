@@ -133,8 +133,8 @@ class TrainItem(NamedTuple):
     group: Count
     member: Count
     prompt_tokens: Count
-    reward: Real
-    advantage: Real
+    reward: Real  # for people: it is in the story of the group, and no loss reads it
+    outcome: Real  # its advantage in its group; its reward, with penalties, where the trainer makes advantages
     ending: Ending
     segments: Segments  # their policy versions are the per-token versions, as runs
 

@@ -23,7 +23,7 @@ class TrainBatch:
     is_truncated: list[bool]  # the response was cut off at the token limit
     policy_versions: np.ndarray  # int64, flat: the version that sampled each response token
     rollout_logprobs: np.ndarray  # float32, flat
-    outcomes: np.ndarray  # float32, one per trajectory: its advantage, or its reward where no group decides
+    outcomes: np.ndarray  # float32, one per trajectory: TrainItem.outcome
     advantages: np.ndarray  # float32, flat: the same at each of its response tokens
 
     @property
@@ -51,7 +51,7 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
         )
     prompts = np.split(np.frombuffer(frames[0], dtype="<i4"), np.cumsum(prompt_lengths)[:-1])
     responses = np.split(np.frombuffer(frames[1], dtype="<i4"), np.cumsum(response_lengths)[:-1])
-    advantages = np.array([item.advantage for item in items], dtype=np.float32)
+    outcomes = np.array([item.outcome for item in items], dtype=np.float32)
     segments = [(s.policy_version, s.count) for item in items for s in item.segments]
     return TrainBatch(
         tokens=[np.concatenate(pair).astype(np.int64) for pair in zip(prompts, responses, strict=True)],
@@ -61,6 +61,6 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
         is_truncated=[item.ending == "length" for item in items],
         policy_versions=np.repeat(*np.array(segments, dtype=np.int64).reshape(-1, 2).T),
         rollout_logprobs=np.frombuffer(frames[2], dtype="<f4").astype(np.float32),
-        outcomes=advantages,
-        advantages=np.repeat(advantages, response_lengths),
+        outcomes=outcomes,
+        advantages=np.repeat(outcomes, response_lengths),
     )

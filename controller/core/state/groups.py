@@ -222,9 +222,9 @@ class Group:
             self.contribution = Contribution(
                 items=tuple(
                     TrainItem(
-                        self.id, m.id.member, m.prompt_tokens, reward, advantage, m.ending, tuple(m.segments)
+                        self.id, m.id.member, m.prompt_tokens, reward, outcome, m.ending, tuple(m.segments)
                     )
-                    for m, reward, advantage in zip(kept, self.rewards, self.advantages, strict=True)
+                    for m, reward, outcome in zip(kept, self.rewards, self.advantages, strict=True)
                 ),
                 lengths=tuple(m.response_tokens for m in kept),
                 first_versions=dict(Counter(m.segments[0].policy_version for m in kept if m.segments)),

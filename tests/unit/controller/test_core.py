@@ -99,7 +99,7 @@ def test_a_batch_goes_from_routes_to_the_trainer_and_makes_a_version():
     (train,) = run.sent(messages.Train)
     assert train.train_version == 0
     assert [item.group for item in train.items] == [0, 0, 1, 1]
-    assert train.items[0].advantage < 0 < train.items[1].advantage
+    assert train.items[0].outcome < 0 < train.items[1].outcome
     run.say("trainer", messages.TrainStepFinished(1, 0.5, (("loss", 0.25),)))
     line = next(c.metrics for c in run.commands if type(c).__name__ == "ReportStep")
     assert line["reward/mean"] == 0.5

@@ -75,7 +75,7 @@ def test_batches_follow_the_order_of_the_data_with_its_responses_and_advantage_o
     run = Run()
     run.read(LENGTHS)
     train = run.batch()
-    assert [(i.group, i.prompt_tokens, i.response_tokens, i.advantage) for i in train.items] == [
+    assert [(i.group, i.prompt_tokens, i.response_tokens, i.outcome) for i in train.items] == [
         (0, 3, 4, 1.0),
         (1, 2, 5, 1.0),
     ]

@@ -108,7 +108,7 @@ def test_a_part_that_is_not_finite_skips_the_step_and_the_third_writes_out_the_w
     trainer = make(streaming=True)
     for version in range(3):
         train, frames = make_batch(train_version=version, groups=GROUPS, size=3)
-        bad = tuple(i._replace(advantage=math.inf) if i.group == 4 else i for i in train.items)
+        bad = tuple(i._replace(outcome=math.inf) if i.group == 4 else i for i in train.items)
         if version < 2:
             before = trainer.state_for_publish()
             metrics = train_in_parts(trainer, replace(train, items=bad), frames, PARTS[0])
