@@ -134,7 +134,7 @@ class TrainItem(NamedTuple):
     member: Count
     prompt_tokens: Count
     reward: Real  # for people: it is in the story of the group, and no loss reads it
-    outcome: Real  # its advantage in its group; its reward, with penalties, where the trainer makes advantages
+    outcome: Real  # its advantage in its group, or its reward where the trainer makes the advantages
     ending: Ending
     segments: Segments  # their policy versions are the per-token versions, as runs
 

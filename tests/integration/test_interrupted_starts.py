@@ -1,5 +1,6 @@
 """Ctrl-C before a run has begun: in words, with exit code 130, and nothing is left behind."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +36,23 @@ def make(directory, *, seed, progress):
 
 def reward(completion):
     return 1.0
+"""
+
+SLOW = """
+import json, os, signal
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def make(directory, *, seed, progress):
+    Path(directory, "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 12}))
+
+def reward(completion):
+    return 1.0
+
+if "workers.reward" in Path("/proc/self/cmdline").read_text():
+    (HERE / "started").write_text(str(os.getpid()))  # waits for its reader
+    signal.pause()
 """
 
 PIP = """#!/bin/sh
@@ -95,6 +114,38 @@ def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_pa
         assert not any("Traceback" in line for line in lines)
         run = tmp_path / "runs" / "run"
         assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".run.lock", "run"]
+
+
+def test_while_workers_start_as_later_and_the_same_command_goes_on(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n')
+    os.mkfifo(tmp_path / "started")
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "run: {name: run, dir: runs, steps: 9}\nmodel: {factory: 'slow.py:make'}\ndata: {path: data.jsonl}\n"
+        "reward: {function: 'slow.py:reward', workers: 1, processes: 1}\n"
+        "rollout: {instances: 0}\ntrainer: {local: false}\n"
+    )
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "launch.py", str(config)],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        read = ["cat", str(tmp_path / "started")]
+        starting = int(subprocess.run(read, capture_output=True, text=True, timeout=LIMIT_S).stdout)
+        workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert starting in workers
+        process.send_signal(signal.SIGINT)
+        told, warned = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, warned
+        said = "Stopping: the step in hand is finished and a checkpoint saved. Again to stop at once.\n"
+        assert warned.endswith(said)
+        assert "Traceback" not in warned
+        assert "Stopped after 0 of 9 train steps at your request. The same command goes on.\n" in told
+        assert not [pid for pid in workers if _lives(pid)]
+        run = tmp_path / "runs" / "run"
+        assert json.loads((run / "summary.json").read_text())["ending"] == "stopped"
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".run.lock", "run"]
 
 
