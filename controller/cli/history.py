@@ -4,12 +4,12 @@ Invariants: the run is only read, so that all of them may be used while it goes 
 refused before anything is read; whatever takes long says so every few seconds, on stderr.
 """
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
+from controller.cli.say import say
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay as replay_run
@@ -55,14 +55,14 @@ def replay(
         verdict = replay_run(
             recording, core, on_turn=lambda turn: measured.take(turn.recorded, turn.commands)
         )
-        print(verdict_in_words(verdict, recording))
+        say(verdict_in_words(verdict, recording))
         if other is not None and shadow is not None:
-            print("Asked at each decision, where this run stood then, the other strategy would have decided:")
-            print(agreement_in_words(shadow.agreements), flush=True)
+            say("Asked at each decision, where this run stood then, the other strategy would have decided:")
+            say(agreement_in_words(shadow.agreements))
             if verdict.is_equal:
                 _go_on(recording, other, at, measured, progress)
             else:
-                print(
+                say(
                     "Compared up to the first difference, and not simulated on: this core does not decide as "
                     "the one that made the run, so it does not stand where the run stood."
                 )
@@ -84,7 +84,7 @@ class ReadingProgress:
         now_s = time.monotonic()
         if now_s >= self._told_s + TELL_S:
             self._told_s = now_s
-            print(f"[{now_s - self._began_s:4.0f} s] {text}", file=sys.stderr, flush=True)
+            say(f"[{now_s - self._began_s:4.0f} s] {text}", is_error=True)
 
 
 def _other(
@@ -119,14 +119,14 @@ def _go_on(
     except (ConfigError, RunError) as error:
         if at_s is not None:  # it was asked for
             raise
-        print(f"Not simulated on. {error}")
+        say(f"Not simulated on. {error}")
     else:
-        print(in_words(found))
+        say(in_words(found))
 
 
 def _tell(recording: Recording, group: int) -> None:
     for line in tell(recording, group):
-        print(line)
+        say(line)
 
 
 def trace(
@@ -141,4 +141,4 @@ def trace(
             count = write_trace(recording, output)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
-    print(f"{count} entries are in {output}; open it in ui.perfetto.dev or chrome://tracing.")
+    say(f"{count} entries are in {output}; open it in ui.perfetto.dev or chrome://tracing.")

@@ -24,6 +24,7 @@ from controller.cli import history, needs, remote, render, simulate, stacks, sta
 from controller.cli import install as install_command
 from controller.cli.command_line import as_command
 from controller.cli.console import Console, make_console
+from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
 from controller.controller import Controller
@@ -31,7 +32,6 @@ from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
-from protocol.plain_text import plain
 from strategies.cost_model import dump_coefficients
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     except SystemExit as end:  # typer's way to say how it went
         return int(end.code or 0)
     except StaleFlowError as error:
-        print(plain(str(error)), file=sys.stderr)
+        say(str(error), is_error=True)
         return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return STOPPED_AT_ONCE
@@ -133,9 +133,9 @@ def check(
             text = f"{installed[finding.field]}, which is installed when the run starts."
             findings[place] = Finding("note", finding.field, text)
     for finding in findings:
-        print(f"{finding.level}: {finding.field}: {finding.text}")
+        say(f"{finding.level}: {finding.field}: {finding.text}")
     errors = sum(finding.level == "error" for finding in findings)
-    print(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
+    say(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
     raise typer.Exit(2 if errors else 0)
 
 
@@ -185,7 +185,7 @@ def profile(
 ) -> None:
     """Fit the cost model to a run's history, for later runs on the same machines."""
     found = profile_run(run)
-    print(in_words(found))
+    say(in_words(found))
     if output is not None:
         try:
             output.write_text(dump_coefficients(found.together.coefficients))

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from controller.cli.say import say
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Close, DrainWorker, Message, Role
 from protocol.wire.connection import Connection
@@ -71,7 +72,7 @@ def drain(
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
 ) -> None:
     """Have a rollout or reward worker hand back what it has, and leave."""
-    print(asyncio.run(_ask(run, DrainWorker(worker))))
+    say(asyncio.run(_ask(run, DrainWorker(worker))))
 
 
 async def _ask(run: str, message: Message) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from controller.cli.say import say
 from controller.cli.status import Run, controller_of
 from protocol.errors import RunError
 from protocol.stacks import SIGNAL
@@ -42,14 +43,14 @@ def stacks(run: Run) -> None:
         *processes_of(controller),
     ]:
         if not listens(pid):
-            print(f"{name} (pid {pid}) was not asked: it is only starting, or ending, or not Python's.")
+            say(f"{name} (pid {pid}) was not asked: it is only starting, or ending, or not Python's.")
             continue
         try:
             os.kill(pid, SIGNAL)
         except OSError as error:
-            print(f"{name} (pid {pid}) cannot be asked: {error.strerror}.")
+            say(f"{name} (pid {pid}) cannot be asked: {error.strerror}.")
             continue
-        print(f"{name} (pid {pid}): its stacks are at the end of {log}")
+        say(f"{name} (pid {pid}): its stacks are at the end of {log}")
 
 
 def processes_of(controller: int) -> Iterator[Found]:

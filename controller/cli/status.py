@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from controller.cli.console import verdict_lines
+from controller.cli.say import say
 from protocol.errors import RunError
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
@@ -24,7 +25,7 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
 def status(run: Run) -> None:
     """Tell where a run stands and what it waits for; it may go on, hang, or have died."""
     for line in in_words(Path(run), now=time.time()):
-        print(line)
+        say(line)
 
 
 def stop(run: Run) -> None:
@@ -33,7 +34,7 @@ def stop(run: Run) -> None:
     if pid is None:
         raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
     os.kill(pid, signal.SIGINT)
-    print(f"The controller (pid {pid}) was asked to finish its step, save a checkpoint and end.")
+    say(f"The controller (pid {pid}) was asked to finish its step, save a checkpoint and end.")
 
 
 def in_words(run: Path, *, now: float) -> list[str]:
