@@ -29,6 +29,7 @@ PURE = (
     "controller/host/watchdog.py",
     "protocol/ids.py", "protocol/messages", "protocol/errors.py", "protocol/settings.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
+    "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
     "protocol/blame.py", "protocol/plain_text.py", "protocol/wire/codec.py", "protocol/wire/fields.py",
     "protocol/wire/session.py",
 )  # fmt: skip

@@ -173,8 +173,6 @@ class Limits:
                 for groups in list(duty.line("encoding").asks):
                     if worker.encoding.isdisjoint(groups):
                         self._answer(duty, "encoding", groups)
-            case messages.Pulled(version) | messages.PullFailed(version):
-                self._answer(duty, ORDERS, ("pull", version))
             case messages.TrainStepFinished(version):
                 self._answer(duty, ORDERS, ("train", version - 1))
                 self._await_version(worker, version)
@@ -187,6 +185,8 @@ class Limits:
                 self._answer(duty, ORDERS, ("ready",))
             case messages.Serving():
                 self._answer(duty, ORDERS, ("serve",))
+            case messages.Pulled(version) | messages.PullFailed(version):
+                self._answer(duty, ORDERS, ("pull", version))
             case messages.TrainedAhead(version):
                 self._answer(duty, ORDERS, ("ahead", version))
             case messages.PolicyPublished(version):
