@@ -13,8 +13,7 @@ PACKAGES = ("controller", "workers", "protocol", "strategies")
 MOST_FILES = 16  # of a folder, __init__.py not counted
 MOST_LINES = 400
 MOST_FUNCTION_LINES = 50
-LONG_FILES = {
-}  # they may shrink, and never grow
+LONG_FILES: dict[str, int] = {}  # they may shrink, and never grow
 LONG_FUNCTIONS = {
 }
 CONTROLLER = {
