@@ -14,7 +14,7 @@ MOST_FILES = 16  # of a folder, __init__.py not counted
 MOST_LINES = 400
 MOST_FUNCTION_LINES = 50
 LONG_FILES: dict[str, int] = {}  # they may shrink, and never grow
-LONG_FUNCTIONS = {}
+LONG_FUNCTIONS: set[tuple[str, str]] = set()
 CONTROLLER = {
     "config": set(),
     "core": {"config"},
