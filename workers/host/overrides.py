@@ -35,7 +35,8 @@ class Overrides:
                 )
             if key == "weights.host":
                 require_own(value, source=key)
-            self._pairs.append((*key.split("."), value))  # type: ignore[arg-type]
+            section, _, name = key.partition(".")
+            self._pairs.append((section, name, value))
 
     def __call__(self, settings: WorkerSettings) -> WorkerSettings:
         """The settings of this worker. Raises: ConfigError if a value does not fit."""

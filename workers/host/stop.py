@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 logger = logging.getLogger("workers")
 
@@ -19,13 +18,13 @@ class Stop:
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._leave: Callable[[], Any] = task.cancel
+        self._leave: Callable[[], object] = task.cancel
         self.is_leaving = False
         self.by = "a signal"  # or "the operator"
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
-    def use(self, drain: Callable[[], Any]) -> None:
+    def use(self, drain: Callable[[], object]) -> None:
         """From now on a request to leave calls this."""
         self._leave = drain
 
