@@ -97,7 +97,10 @@ def test_every_yaml_block_is_part_of_a_configuration(block, tmp_path, monkeypatc
     monkeypatch.chdir(ROOT)
     file = tmp_path / "run.yaml"
     more = yaml.safe_load(block.text)
-    base = {**QUICKSTART, "reward": {}} if "rewards" in more.get("reward", {}) else QUICKSTART
+    base = dict(QUICKSTART)
+    for section, several in (("reward", "rewards"), ("data", "sources")):  # in place of the one of the base
+        if several in more.get(section, {}):
+            base[section] = {}
     file.write_text(yaml.safe_dump(merged(base, more)))
     load_config(file)
 
