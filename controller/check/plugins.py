@@ -5,7 +5,7 @@ process of their own, because the controller imports and calls them anyway; a lo
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from controller.check.data import Remark
 from controller.check.source import Definition, call_problem, look_up
@@ -49,7 +49,7 @@ def _value(config: Config, key: str) -> str | None:
     return None if key == "reward.function" and is_elsewhere else value
 
 
-def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
+def _problem(key: str, value: str, known: Collection[str]) -> str | None:
     if not value:
         names = ", ".join(known)
         return f"is empty; expected the import path of a function that scores responses, or one of {names}."
@@ -63,7 +63,7 @@ def _problem(key: str, value: str, known: tuple[str, ...]) -> str | None:
     return import_problem(key, value, known)
 
 
-def import_problem(key: str, value: str, known: tuple[str, ...] = ()) -> str | None:
+def import_problem(key: str, value: str, known: Collection[str] = ()) -> str | None:
     """Why the function with this import path cannot be what the key wants; None if it can."""
     found = look_up(value)
     if isinstance(found, str):
