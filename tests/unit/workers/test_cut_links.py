@@ -82,7 +82,7 @@ def make_worker(monkeypatch: pytest.MonkeyPatch, *, can_pull: bool) -> RolloutWo
          "rollout": {"progress_s": 0.001, "status_s": 0.001}}
     )  # fmt: skip
     worker = RolloutWorker(settings, "")
-    worker._engine = EndlessEngine()
+    monkeypatch.setattr("workers.rollout.worker.make_engine", lambda *_: EndlessEngine())
     monkeypatch.setattr(worker, "_fetch", fetch)
     return worker
 
