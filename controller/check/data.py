@@ -72,10 +72,10 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
     sample = Sample(section, data.path, data.columns)
     is_supervised = config.trainer.is_supervised and sample.is_trained
     kind, files = format_of(data.path) if data.path else ("nothing", [])
-    if problem := _missing_package(data.path):
-        sample.remarks.append(("error", "data.path", problem))  # the key that needs.py knows
-    elif problem := _path_problem(data.path, kind, files, split=data.split):
+    if problem := _path_problem(data.path, kind, files, split=data.split):
         sample.remarks.append(("error", f"{section}.path", problem))
+    elif problem := _missing_package(data.path):
+        sample.remarks.append(("error", "data.path", problem))  # the key that needs.py knows
     elif kind == "hub" and not is_thorough:
         sample.remarks.append(("note", f"{section}.path", _at_the_hub(data)))
     if sample.remarks or kind == "function" or (not files and not is_thorough):
