@@ -221,10 +221,10 @@ async def test_what_tests_expect_is_nowhere_that_a_program_can_read(box):
         "    for name in os.listdir(folder):\n"
         "      try: found.append(repr(open(f'{folder}/{name}', 'rb').read(1 << 20)))\n"
         "      except OSError: pass\n"
-        "  sys.stderr.write('looked' + ' FOUND' * any('sec' + 'ret' in text for text in found))\n"
+        "  sys.stderr.write('looked' + ' FOUND' * any(''.join(['hem', 'lock']) in text for text in found))\n"
         "  sys.stderr.flush()\n"
     )
-    orders = {"kind": "asserts", "tests": ["assert f(1) == 'secret'"], "setup": "", "entry": ""}
+    orders = {"kind": "asserts", "tests": ["assert f(1) == 'hemlock'"], "setup": "", "entry": ""}
     limits = ProgramLimits(cpu_s=20, wall_s=60)
     told, outcome = await box.run_pair(
         Job("ask", orders, limits=limits), Job("serve", {"source": source}, limits=limits)

@@ -75,7 +75,7 @@ async def test_a_shell_goes_on_with_both_sources_at_the_next_row_of_each(tmp_pat
         facts = shell._store.facts()
         assert [given for given, *_ in json.loads(facts["cursors"])] == [first, second]
         wanted = (0, 1, 1, 1)
-        rows, _ = shell._prompts.read(4, wanted)
+        rows, _ = shell._prompts._sources.read(4, wanted)
         straight = Sources(settings)
         straight.read(ROWS, (0,) * first + (1,) * second)
         assert rows == straight.read(4, wanted)[0]

@@ -84,7 +84,7 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     os.mkfifo(gate)
     os.mkfifo(f"{gate}.never")
     child, log = start(
-        "reward-0", "workers.reward.keeper", f"{file}:score",
+        "reward-0", "workers.reward.keeper", f"{file}:score", "0",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdin is not None
