@@ -1,9 +1,11 @@
 """`launch.py stacks RUN` on real processes: a worker that waits, a reward function that never returns."""
 
 import os
+import select
 import socket
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 
 import psutil
@@ -11,7 +13,9 @@ import pytest
 
 from controller.cli.main import main
 from controller.cli.stacks import listens
-from workers.reward.pipe import SCORE, SECRET_BYTES, packet
+from protocol.rewards.kinds import FunctionReward
+from workers.reward.kinds.interface import Place
+from workers.reward.pipe import SCORE, SECRET_BYTES, SETUP, packet
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING = """
@@ -78,21 +82,35 @@ def test_a_worker_that_waits_shows_where(run, start, capsys):
     assert child.poll() is None
 
 
+def first_of(child, gate):
+    """What is first: the gate is gone through, or the child ends."""
+    waits = select.poll()
+    reached, ended = os.open(gate, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(child.pid)
+    try:
+        waits.register(reached, select.POLLIN)
+        waits.register(ended, select.POLLIN)
+        return "gate" if reached in dict(waits.poll()) else "end"
+    finally:
+        os.close(reached)
+        os.close(ended)
+
+
 def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_path, capsys):
     file, gate = tmp_path / "rewards.py", tmp_path / "gate"
     file.write_text(HANGING)
     os.mkfifo(gate)
     os.mkfifo(f"{gate}.never")
     child, log = start(
-        "reward-0", "workers.reward.keeper", f"{file}:score", "0",
+        "reward-0", "workers.reward.keeper", f"{file}:score", "4096",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdin is not None
     row = f'{{"gate": "{gate}"}}'.encode()
-    child.stdin.write(bytes(SECRET_BYTES) + packet(SCORE, 1, 0, row, "p", [1], ["c"], [[2]], ["stop"]))
+    setup = packet(SETUP, FunctionReward(function=f"{file}:score").model_dump_json(), *astuple(Place("")))
+    score = packet(SCORE, 1, 0, row, "p", [1], ["c"], [[2]], ["stop"])
+    child.stdin.write(bytes(SECRET_BYTES) + setup + score)
     child.stdin.flush()
-    with gate.open("rb") as reached:
-        reached.read()
+    assert first_of(child, gate) == "gate"
     (fork,) = psutil.Process(child.pid).children()
     assert listens(fork.pid)
     assert main(["stacks", str(run)]) == 0
