@@ -9,6 +9,7 @@ from protocol.rewards.kinds import CodeReward
 from workers.reward.kinds.code import make, verdicts
 from workers.reward.kinds.code_rows import Asserts, Calls, Pairs
 from workers.reward.kinds.interface import Place, Unscorable
+from workers.sandbox.box import Box
 from workers.sandbox.choice import open_box
 from workers.sandbox.job import Job, ProgramLimits
 
@@ -243,6 +244,10 @@ async def test_a_reward_is_the_share_or_all_and_a_broken_sandbox_is_none(box, mo
     row = {"tests": [{"input": "2", "output": "4"}, {"input": "3", "output": "5"}]}
     answer = "Look:\n```python\nprint(int(input()) ** 2)\n```"
     place = Place("", sandbox="bubblewrap")
+    made: list[Box] = []
+    monkeypatch.setattr(
+        "workers.reward.kinds.code.Box", lambda *a, **k: made.append(Box(*a, **k)) or made[-1]
+    )
     share, whole = make(CodeReward(credit="fraction"), place), make(CodeReward(), place)
     assert await share(answer, **row) == 0.5
     assert await whole(answer, **row) == 0.0
@@ -253,6 +258,8 @@ async def test_a_reward_is_the_share_or_all_and_a_broken_sandbox_is_none(box, mo
         await share(answer, **row)
     with pytest.raises(ConfigError, match="limits"):
         make(CodeReward(), Place(""))
+    for one in made:  # a reward process keeps its box until it ends
+        await one.close()
 
 
 async def test_a_program_that_uses_up_its_time_twice_is_not_run_again(box, monkeypatch):
