@@ -48,7 +48,7 @@ EXTRAS = {
 REWARDS = ("math", "reasoning-gym", "judge")
 NEEDED = {
     **dict.fromkeys(
-        ["render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
+        ["doctor", "render", "keygen", "revoke", "status", "stop", "stacks", "story", "trace", "profile"], ()
     ),
     "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "test"),
     "conformance": ("workers", "test"),

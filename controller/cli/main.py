@@ -20,7 +20,7 @@ import install
 from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
-from controller.cli import history, needs, remote, render, simulate, stacks, status, testing
+from controller.cli import doctor, history, needs, remote, render, simulate, stacks, status, testing
 from controller.cli import install as install_command
 from controller.cli.command_line import as_command
 from controller.cli.console import Console, make_console
@@ -146,6 +146,7 @@ for command in (status.status, history.story, history.trace, history.replay, sta
 for command in (simulate.simulate, render.render):
     app.command(rich_help_panel=PLANNING)(command)
 app.command("install", rich_help_panel=SETTING_UP)(install_command.install_packages)
+app.command(rich_help_panel=SETTING_UP)(doctor.doctor)
 for command in (remote.keygen, remote.revoke):
     app.command(rich_help_panel=SETTING_UP)(command)
 
