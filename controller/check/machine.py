@@ -1,6 +1,6 @@
 """What can be known of a machine before a run is configured: each reading with what to do about it.
 
-Invariants: nothing is installed, and nothing stays behind; what may crash or hang (drivers, sandboxes) is tried
+Invariants: nothing is installed, and nothing stays behind; what may crash or hang (drivers, sandboxes) runs
 in a process of its own under a limit; a reading that cannot be made says so.
 """
 

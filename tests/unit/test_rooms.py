@@ -37,7 +37,7 @@ WORKERS = {
     "reward": {"link", "sandbox"},
     "trainer": {"link", "models", "weights"},
     "simulated": set(),
-    "host": {"link", "reward", "rollout", "trainer", "weights"},
+    "host": {"link", "reward", "rollout", "sandbox", "trainer", "weights"},
 }
 DECISIONS = """
 training.training > training.logprob_drift, training.trainer_batches

@@ -25,7 +25,7 @@ class Device(TypedDict):
     problem: str  # what it answered to a small product; "" if that was right
 
 
-class Machine(TypedDict):
+class Equipment(TypedDict):
     """What was found."""
 
     torch: str  # its version and what it was built for
@@ -34,9 +34,9 @@ class Machine(TypedDict):
     sandbox_problem: str
 
 
-def look() -> Machine:
+def look() -> Equipment:
     """Try the devices of this process and the sandbox `bubblewrap`."""
-    found = Machine(torch="", devices=[], torch_problem="", sandbox_problem="")
+    found = Equipment(torch="", devices=[], torch_problem="", sandbox_problem="")
     try:
         found |= _torch()
     except Exception as error:  # whatever a broken build or driver raises is the answer

@@ -17,7 +17,7 @@ def test_it_prints_what_torch_and_the_sandbox_answer():
     found = json.loads(done.stdout)
     assert found["torch_problem"] == ""
     assert "built for" in found["torch"]
-    assert set(found) == set(machine.Machine.__annotations__)
+    assert set(found) == set(machine.Equipment.__annotations__)
 
 
 @pytest.mark.parametrize(
