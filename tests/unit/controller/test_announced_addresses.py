@@ -1,7 +1,6 @@
 """Where workers hand versions on: seen in the status, and warned of where others cannot reach it."""
 
 import pytest
-from test_resume import half
 
 from controller.config.load import change_config
 from controller.config.models import Config
@@ -11,6 +10,7 @@ from controller.core.core import Core
 from controller.core.events import Received, Started
 from controller.host.resume import read_past
 from protocol.messages import Attach, PolicyPublished, Ready, Serve, Serving
+from tests.unit.controller.host.test_resume import half
 
 
 def announced(endpoint, *, keys="keys", host="node1"):

@@ -4,7 +4,6 @@ import io
 
 import pytest
 from rich.console import Console as Terminal
-from test_core import Run
 
 from controller.cli.console import PlainConsole, RichConsole
 from controller.cli.main import main
@@ -13,6 +12,7 @@ from controller.host.supervisor import _Log
 from protocol import messages
 from protocol.messages import Message
 from protocol.wire.codec import from_fields, to_fields
+from tests.support.core_run import Run
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
 AS_SHOWN = r"\x1b]0;pwned\x07\x1b[2J"

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_trainer import on_policy
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from protocol.errors import ConfigError
@@ -22,6 +21,7 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
+from tests.unit.workers.trainer.test_trainer import on_policy
 from workers.engines.interface import Generation
 from workers.engines.torch.engine import make_engine
 from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names

@@ -6,7 +6,7 @@ import pytest
 
 from controller.cli import history
 from controller.cli.main import main
-from tests.unit.controller.answered_run import AnsweredRun
+from tests.support.answered_run import AnsweredRun
 
 ESCAPES = "\x1b]0;pwned\x07\x1b[2J"
 AS_SHOWN = r"\x1b]0;pwned\x07\x1b[2J"

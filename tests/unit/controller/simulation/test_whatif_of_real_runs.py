@@ -11,7 +11,7 @@ from controller.history.compare_strategies import other_config
 from controller.simulation import whatif
 from controller.simulation.whatif import go_on
 from protocol.errors import ConfigError, RunError
-from tests.unit.controller.recorded_run import record
+from tests.support.recorded_run import record
 
 SIMULATED = 14
 FAR = {"rollout-1": "far", "rollout-2": "far"}

@@ -1,0 +1,81 @@
+"""The command line's exit codes, and what Ctrl-C does."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from controller.cli.main import STOPPED_AT_ONCE, main, run_until_interrupted
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def test_a_sound_configuration_checks_with_0(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", str(ROOT / "examples" / "quickstart.yaml")]) == 0
+    assert "0 errors" in capsys.readouterr().out
+
+
+def test_a_wrong_configuration_or_command_line_ends_with_2_and_its_reason(capsys, tmp_path):
+    assert main(["nowhere.yaml"]) == 2
+    assert "There is no file nowhere.yaml" in capsys.readouterr().err
+    file = tmp_path / "empty.yaml"
+    file.write_text("")
+    assert main(["check", str(file)]) == 2
+    assert "error: data.path: is empty" in capsys.readouterr().out
+    assert main([str(file)]) == 2
+    assert "The run cannot start:" in capsys.readouterr().err
+    assert main(["check", str(file), "run.stesp=1"]) == 2
+    assert "Did you mean `run.steps`?" in capsys.readouterr().err
+    assert main(["--no-such-option"]) == 2
+
+
+def test_the_first_ctrl_c_asks_for_a_good_end(capsys):
+    reasons: list[str] = []
+
+    async def work(stopping) -> int:
+        stopped = asyncio.Event()
+
+        def stop(reason: str) -> None:
+            reasons.append(reason)
+            stopped.set()
+
+        stopping.use(stop)
+        os.kill(os.getpid(), signal.SIGINT)
+        await stopped.wait()
+        return 0
+
+    assert run_until_interrupted(work) == 0
+    assert reasons == ["interrupted by the operator"]
+    assert "Again to stop at once" in capsys.readouterr().err
+
+
+def test_the_second_ctrl_c_ends_everything_at_once():
+    async def work(stopping) -> int:
+        stopping.use(lambda reason: os.kill(os.getpid(), signal.SIGINT))
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return 0
+
+    assert run_until_interrupted(work) == STOPPED_AT_ONCE
+
+
+def test_ctrl_c_before_the_run_has_begun_ends_the_program():
+    async def work(stopping) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return 0
+
+    assert run_until_interrupted(work) == STOPPED_AT_ONCE
+
+
+def test_without_dependencies_and_installing_the_missing_modules_are_named():
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", str(ROOT / "launch.py"), "check", "x.yaml"],
+        env=os.environ | {"STALEFLOW_NO_INSTALL": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "lacks zmq, msgpack" in done.stderr
+    assert "unset STALEFLOW_NO_INSTALL" in done.stderr

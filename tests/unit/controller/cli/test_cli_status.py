@@ -1,0 +1,129 @@
+"""What `status` says of a run that goes on, waits, is stopped, has failed, or is over, and when waits are
+worth telling."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from controller.cli.console import verdict_lines
+from controller.cli.status import in_words
+from controller.core.events import StopRequested
+from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
+from protocol.messages import CheckpointSaved, TrainStepFinished
+from tests.support.core_run import Run
+from tests.unit.controller.host.test_watchdog import some_core, watchdog, written
+
+
+def shown(run_dir, *, waits, now_offset=0.0):
+    """The lines of `status` where the controller lives and these waits are in status.json."""
+    path = run_dir / "status.json"
+    status = json.loads(path.read_text())
+    path.write_text(json.dumps(status | {"waits": waits}))
+    return in_words(run_dir, now=path.stat().st_mtime + now_offset)
+
+
+def wait(for_s, *, is_overdue=False):
+    return {"owner": "rollout-0", "what": "generating 1.0", "for_s": for_s, "expected_s": 30.0,
+            "then": "kill it", "is_overdue": is_overdue}  # fmt: skip
+
+
+def test_a_wait_is_told_from_five_seconds_on_and_a_remedy_only_when_it_is_overdue(tmp_path):
+    run = written(tmp_path)
+    assert not [line for line in shown(run, waits=[wait(4.9)]) if "generating 1.0" in line]
+    assert shown(run, waits=[wait(6.0)])[-1] == "waits: rollout-0, 6 s, for generating 1.0"
+    overdue = shown(run, waits=[wait(6.0), wait(31.0, is_overdue=True)])[-1]
+    assert overdue == "STUCK: rollout-0, 31 s, for generating 1.0; kill it"
+
+
+def test_a_run_whose_controller_is_gone_waits_for_nothing(tmp_path):
+    run = written(tmp_path)
+    (tmp_path / ".run.lock").write_text(str(2**22 + 1))
+    lines = shown(run, waits=[wait(99.0, is_overdue=True)])
+    assert "its controller is gone" in lines[0]
+    assert not [line for line in lines if line.startswith(("STUCK", "waits"))]
+
+
+def test_tokens_per_second_are_those_of_the_last_step(tmp_path):
+    core = some_core(150)
+    assert status_of(core.snapshot(), [], tokens_per_s=None)["tokens_per_s"] is None
+    run = written(tmp_path)
+    assert "; 12 tokens/s in the last one" in shown(run, waits=[])[1]
+    status = json.loads((run / "status.json").read_text()) | {"tokens_per_s": None}
+    (run / "status.json").write_text(json.dumps(status))
+    assert "tokens/s" not in in_words(run, now=0.0)[1]
+
+
+def ended(run: Run, steps: int) -> dict[str, object]:
+    """The summary of a run that was stopped after so many steps."""
+    for version in range(1, steps + 1):
+        for route in run.start_groups() if version == 1 else []:
+            run.generate(route, 2)
+        run.say("trainer", TrainStepFinished(version, 0.1, ()))
+    run.do(StopRequested("interrupted by the operator"))
+    run.say("trainer", CheckpointSaved(run.core.state.steps, "checkpoint"))
+    return run.core.summary()
+
+
+def test_a_stopped_run_is_no_done_run():
+    summary = ended(Run(), 0)
+    assert (summary["is_success"], summary["ending"]) == (True, "stopped")
+    (first, *_) = verdict_lines(summary, "runs/x")
+    assert first == "Stopped after 0 of 2 train steps at your request. The same command goes on."
+
+
+@pytest.mark.parametrize(
+    ("summary", "headline"),
+    [
+        ({"is_success": True, "ending": "done", "reason": "All 2 train steps are made."},
+         "is done: All 2 train steps are made."),
+        ({"is_success": True, "ending": "stopped", "reason": "interrupted by the operator"},
+         "was stopped: interrupted by the operator"),
+        ({"is_success": False, "ending": "failed", "reason": "No trainer is left."},
+         "has failed: No trainer is left."),
+        ({"is_success": False, "reason": "of an older release"}, "has failed: of an older release"),
+    ],
+)  # fmt: skip
+def test_a_run_that_is_over_is_told_by_its_end_alone(tmp_path, summary, headline):
+    run = written(tmp_path)
+    figures = {"steps": 2, "steps_wanted": 60, "time_s": 9.0, "verdict": "Bound by rollout: ..."}
+    (run / "summary.json").write_text(json.dumps(summary | figures))
+    lines = in_words(run, now=0.0)
+    assert lines[0] == f"{run} {headline}"
+    assert ("The same command goes on." in lines[1]) == (summary.get("ending") == "stopped")
+    assert "Bound by rollout: ..." in lines
+    assert not [line for line in lines if line.startswith(("waits", "STUCK", "groups", "worker", "due"))]
+
+
+def test_starting_up_is_no_wait_of_the_first_step():
+    core, dog = some_core(150), Watchdog(lease_s=10.0, attach_timeout_s=600.0)
+    seen = core.snapshot()
+    loading = replace(
+        seen, workers=tuple(replace(w, ready=False, working_on="getting ready") for w in seen.workers)
+    )
+    told = [dog.look(loading if second < 200 else seen, float(second))[1] for second in range(400)]
+    steps = [second for second, lines in enumerate(told) if any(w.startswith("the next step") for w in lines)]
+    assert steps == [200 + FIRST_S + 1]
+
+
+def test_a_wait_whose_like_was_seen_is_measured_by_that():
+    core, dog = some_core(150), watchdog()
+    seen = core.snapshot()
+    for second in range(10):  # a step each second
+        dog.look(replace(seen, steps=second), float(second))
+    told = [dog.look(replace(seen, steps=9), 10.0 + second)[1] for second in range(60)]
+    complaint = next(line for lines in told for line in lines if line.startswith("the next step"))
+    assert f"has waited {LEAST_S + 1:.0f} s for" in complaint
+    assert "(usually at most 30 s)" in complaint
+
+
+def test_what_is_waited_for_is_never_an_empty_list():
+    run = Run()
+    for route in run.start_groups():
+        run.generate(route, 2)
+    run.core.state.end("enough", is_success=True)
+    assert run.core.snapshot().waiting_for == "what is left to be saved and evaluated"
+    run.core.state.ending = None
+    run.core.state.ledger.blockers = lambda: []
+    run.core.state.ledger._occupied = {0: 0, 1: 0}
+    assert run.core.snapshot().waiting_for == "the trainer to be given the batch that is complete"

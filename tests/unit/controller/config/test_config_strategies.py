@@ -1,0 +1,115 @@
+"""Strategies are loaded in one place, from a configuration, and handed in to the core."""
+
+import re
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from controller.check.strategies import try_strategy
+from controller.config.models import Config, StalenessSettings
+from controller.config.pluggable import BUILT_IN
+from controller.config.strategies import load_strategies
+from controller.core.core import Core
+from protocol.errors import ConfigError
+from strategies.admission import adaptive, by_cap, whole_window
+from strategies.kinds import STRATEGIES, Strategies, key_of
+from strategies.routing import ROUTINGS, Routing, by_marginal_gain
+from strategies.views import KNOBS, Settings
+from tests.support.answered_run import AnsweredRun
+
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "strategies.md"
+
+
+def loaded(**staleness):
+    return load_strategies(Config.model_validate({"staleness": staleness}))
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A file of the user's with what the page says, and the import paths of what is in it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (tmp_path / "my_rules.py").write_text("\n".join(blocks))
+    return lambda name: f"{tmp_path / 'my_rules.py'}:{name}"
+
+
+@pytest.mark.parametrize("field", STRATEGIES)
+def test_every_kind_is_loaded_by_its_key(field):
+    section = key_of(field).partition(".")[0]
+    assert key_of(field) in BUILT_IN
+    assert len(STRATEGIES) == len(fields(Strategies))
+    with pytest.raises(ConfigError, match=r"no_such_file\.py"):
+        load_strategies(Config.model_validate({section: {field: "no_such_file.py:decide"}}))
+    for name in STRATEGIES[field]:
+        assert load_strategies(Config.model_validate({section: {field: name}}))
+
+
+@pytest.mark.parametrize(("batches", "rule"), [("auto", adaptive), ("all", whole_window), (2.0, by_cap)])
+def test_the_admission_window_is_the_rule_of_its_batches(batches, rule):
+    assert loaded(in_flight_batches=batches).admit is rule
+
+
+def test_a_core_decides_by_what_it_is_handed_and_not_by_what_its_configuration_names(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    asked = []
+
+    def watched(work, instances, settings):
+        asked.append(work.group)
+        return by_marginal_gain(work, instances, settings)
+
+    own = load_strategies(run.config)
+    run.core = Core(run.config, replace(own, route=Routing(watched, own.route.order)), run_dir="somewhere")
+    run.to_the_end()
+    run.store.close()
+    assert run.core.state.steps == 2
+    assert asked
+
+
+def test_what_the_page_on_strategies_shows_is_taken(mine):
+    route, routing = (loaded(routing=mine(name)).route for name in ("route", "by_free_kv"))
+    assert route.order is None
+    assert routing.order is not None
+    assert [*try_strategy("routing", mine("route"))] == []
+    assert [*try_strategy("routing", mine("by_free_kv"))] == []
+
+
+def test_a_built_in_routing_by_its_path_keeps_what_it_brings():
+    assert loaded(routing="group_affine").route is ROUTINGS["group_affine"]
+    assert loaded(routing="strategies.routing:round_robin").route.order is None
+
+
+def test_the_order_of_a_routing_is_tried_as_well(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    code = "from strategies.routing import Routing, by_least_requests\n"
+    code += "rule = Routing(by_least_requests, lambda instance, settings: instance.speed)\n"
+    (tmp_path / "ordered.py").write_text(code)
+    said = [*try_strategy("routing", f"{tmp_path / 'ordered.py'}:rule")]
+    assert [level for level, _ in said] == ["error"]
+    assert re.search(r"\(its `order`\): .*ordered\.py, line 2\) raised AttributeError", said[0][1])
+
+
+def test_each_setting_of_strategies_is_a_key_of_the_configuration_or_measured():
+    measured = {"newest_version", "fresh", "typical_tokens", "horizon_s", "is_batch_ready", "is_tail_bound"}
+    assert set(Settings._fields) == set(KNOBS) | measured
+    assert set(KNOBS.values()) <= set(StalenessSettings.model_fields)
+    config = Config.model_validate({"staleness": {"keep_kv": True, "length_prediction": False, "mu": 0.5}})
+    settings = Core(config, load_strategies(config)).state.strategy_settings
+    assert (settings.keeps_kv, settings.uses_prediction, settings.mu) == (True, False, 0.5)
+
+
+def test_a_pacing_of_the_users_sets_the_cap_and_mu_after_each_measured_step(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=3)
+    seen = []
+
+    def watched(step):
+        seen.append(len(step.pace.periods))
+        return 7.0, 0.25
+
+    run.core.state.strategies = replace(run.core.state.strategies, adapt=watched)
+    run.to_the_end()
+    run.store.close()
+    assert seen, "no step was measured"
+    assert run.core.state.pace.cap == 7.0
+    assert run.core.state.strategy_settings.mu == 0.25

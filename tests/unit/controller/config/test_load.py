@@ -1,0 +1,201 @@
+"""The YAML loader: what it accepts, and what it says about everything that it refuses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.config.load import load_config
+from controller.config.models import Config
+from controller.config.strategies import load_strategies
+from controller.core.state.run_state import RunState
+from protocol.errors import ConfigError
+from strategies.cost_model import PUBLISHED, dump_coefficients
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Config:
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    return load_config(str(file), overrides)
+
+
+def problems(tmp_path: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, text, *overrides)
+    return str(raised.value)
+
+
+def test_an_empty_file_is_all_defaults(tmp_path):
+    assert load(tmp_path, "") == Config()
+    assert load(tmp_path, "run:\ntrainer:\n") == Config()
+
+
+def test_numbers_and_lists_are_what_people_mean(tmp_path):
+    config = load(tmp_path, "trainer: {lr: 1e-4, betas: [0, 0.9], clip_high: 1}\nrun: {name: 2026-01-01}")
+    assert config.trainer.lr == 1e-4
+    assert config.trainer.betas == (0.0, 0.9)
+    assert config.trainer.clip_high == 1.0
+    assert config.run.name == "2026-01-01"
+
+
+def test_an_integer_is_not_made_of_a_fraction_or_a_string(tmp_path):
+    text = problems(tmp_path, "run: {steps: 1.5}\ntrainer: {ranks: '2'}")
+    assert "run.steps (line 1): 1.5 is refused; expected a valid integer" in text
+    assert "trainer.ranks (line 2): '2' is refused" in text
+
+
+def test_overrides_come_last_and_are_yaml(tmp_path):
+    config = load(
+        tmp_path,
+        "run: {steps: 5}",
+        "run.steps=7",
+        "rollout.sampling.top_p=0.5",
+        "data.columns={prompt: question}",
+        "staleness.in_flight_batches=1.5",
+    )
+    assert config.run.steps == 7
+    assert config.rollout.sampling.top_p == 0.5
+    assert config.data.columns == {"prompt": "question"}
+    assert config.staleness.in_flight_batches == 1.5
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("run.stesp", "run.steps"),
+        ("trainer.group_size", "rollout.group_size"),
+        ("rolout", "rollout"),
+        ("rollout.sampling.temprature", "rollout.sampling.temperature"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path, key, nearest):
+    assert f"{key} (command line): there is no such key. Did you mean `{nearest}`?" in problems(
+        tmp_path, "", f"{key}=1"
+    )
+
+
+def test_all_problems_are_told_at_once_with_their_lines(tmp_path):
+    text = problems(
+        tmp_path,
+        "run:\n  stesp: 3\ntrainer:\n  lr: fast\n  batch_groups: 10\n  minibatches: 3\n",
+        "no_equals_sign",
+    )
+    assert "has 4 problems" in text
+    assert "run.stesp (line 2)" in text
+    assert "trainer.lr (line 4): 'fast' is refused; expected a valid number" in text
+    assert "trainer.minibatches (line 6): 10 groups (trainer.batch_groups) do not divide into 3" in text
+    assert "'no_equals_sign' on the command line: expected key.path=value" in text
+
+
+def test_a_key_given_twice_is_refused(tmp_path):
+    assert "trainer.lr (line 3): is given twice, first (line 2)" in problems(
+        tmp_path, "trainer:\n  lr: 1.0\n  lr: 2.0\n"
+    )
+
+
+def test_the_branches_of_a_union_become_one_sentence(tmp_path):
+    text = problems(tmp_path, "staleness: {in_flight_batches: many}")
+    assert (
+        "in_flight_batches (line 1): 'many' is refused; expected a valid number or 'auto' or 'all'." in text
+    )
+
+
+@pytest.mark.parametrize("text", ["- a\n- list", "just words", "a: [1", "\tx: 1"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path, text):
+    assert "run.yaml" in problems(tmp_path, text)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(ConfigError, match=r"There is no file nowhere\.yaml"):
+        load_config("nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field", "advice"),
+    [
+        (["controller.lease_s=2", "controller.beat_s=1"], "controller.lease_s", "at least 3"),
+        (["rollout.group_size=1"], "rollout.group_size", "at least 2"),
+        (["trainer.batch_groups=32", "trainer.minibatches=5"], "trainer.minibatches", "divisor is 4"),
+        (["staleness.in_flight_batches=0.5"], "staleness.in_flight_batches", "Give 1 to 3"),
+        (["staleness.in_flight_batches=4"], "staleness.in_flight_batches", "Give 1 to 3"),
+        (["controller.bind=localhost"], "controller.bind", "ipc://PATH"),
+        (["controller.bind=tcp://127.0.0.1:99999"], "controller.bind", "65535"),
+        (["controller.bind=tcp://0.0.0.0:5555"], "controller.bind", "127.0.0.1"),
+        (["trainer.batch_groups=2", "rollout.group_size=2", "trainer.ranks=8"], "trainer.ranks", "most 4"),
+    ],
+)
+def test_rules_between_fields_hold(tmp_path, overrides, field, advice):
+    text = problems(tmp_path, "", *overrides)
+    assert f"{field} (command line): " in text
+    assert advice in text
+
+
+@pytest.mark.parametrize("bind", ["auto", "ipc:///tmp/x", "tcp://127.0.0.1:5555", "tcp://[::1]:*"])
+def test_addresses_of_this_machine_are_accepted(tmp_path, bind):
+    assert load(tmp_path, "", f"controller.bind={bind}").controller.bind == bind
+
+
+def test_relative_paths_are_looked_up_in_the_working_directory_then_beside_the_file(tmp_path, monkeypatch):
+    beside, working = tmp_path / "beside", tmp_path / "working"
+    beside.mkdir()
+    working.mkdir()
+    (beside / "task.py").write_text("")
+    (beside / "both.py").write_text("")
+    (working / "both.py").write_text("")
+    (beside / "rows.jsonl").write_text("")
+    monkeypatch.chdir(working)
+    config = load(
+        beside,
+        "model: {factory: 'task.py:make', path: mine}\nreward: {function: 'both.py:f'}\ndata: {path: "
+        "rows.jsonl}\nstaleness: {filter: 'package.module:keep', routing: 'nowhere.py:r'}",
+    )
+    assert config.model.factory == f"{beside}/task.py:make"
+    assert config.model.path == "mine"
+    assert config.reward.function == f"{working}/both.py:f"
+    assert config.data.path == f"{beside}/rows.jsonl"
+    assert config.staleness.filter == "package.module:keep"
+    assert config.staleness.routing == "nowhere.py:r"
+
+
+def test_the_manual_of_the_configuration_is_up_to_date():
+    words = "import make_configuration as m; print(m.render() == open('configuration.md').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=ROOT / "docs", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True", "run: python docs/make_configuration.py"
+
+
+def test_a_rule_says_nothing_about_a_field_that_was_refused_itself(tmp_path):
+    text = problems(tmp_path, "trainer: {batch_groups: ten, minibatches: 3}")
+    assert "has 1 problem:" in text
+
+
+def test_the_coefficients_of_a_profile_take_the_place_of_its_file(tmp_path):
+    (tmp_path / "fast.json").write_text(dump_coefficients(PUBLISHED["14b-tp1"]))
+    (tmp_path / "run.yaml").write_text("staleness: {cost_model: fast.json}")
+    config = load_config(str(tmp_path / "run.yaml"))
+    (tmp_path / "fast.json").unlink()
+    assert RunState(config, load_strategies(config)).coefficients == PUBLISHED["14b-tp1"]
+
+
+def test_a_cost_model_that_is_neither_a_name_nor_a_file_is_refused(tmp_path):
+    assert "nowhere.json cannot be read" in problems(tmp_path, "staleness: {cost_model: nowhere.json}")
+
+
+def test_a_checkpoint_of_another_run_becomes_the_model_of_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "runs" / "old" / "checkpoints" / "step_20"
+    (checkpoint / "trainer").mkdir(parents=True)
+    (checkpoint / "config.json").write_text("{}")
+    file = tmp_path / "new.yaml"
+    file.write_text("run: {name: new}\nmodel: {factory: 'task.py:make'}\n")
+    for place in ("runs/old/checkpoints/step_20", str(checkpoint)):
+        config = load_config(str(file), [f"run.resume={place}"])
+        assert (config.model.path, config.model.factory) == (str(checkpoint), None)
+        assert config.run.resume == "auto"  # so that the same command goes on with the new run
+    with pytest.raises(ConfigError, match=r"belongs to the run 'old' itself.*run\.resume=auto"):
+        load_config(str(file), [f"run.resume={checkpoint}", "run.name=old"])
+    assert load_config(str(file), ["run.resume=runs/old"]).run.resume == "runs/old"

@@ -1,0 +1,101 @@
+"""A run's file is read whole, by whoever may read it, and refused in words if it is something else."""
+
+import json
+import sqlite3
+
+import pytest
+
+from controller.core.events import Started
+from controller.durability.fingerprint import NOTHING
+from controller.durability.recording import Recording
+from controller.durability.release import release
+from controller.durability.store import SCHEMA_VERSION, Store
+from protocol.errors import RunError
+from tests.support.answered_run import AnsweredRun
+
+
+def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    for path in (tmp_path, tmp_path / "run.db"):
+        with Recording(path) as recording:
+            history = list(recording.events())
+            assert recording.config().run.steps == 1
+        assert [recorded.number for recorded in history] == list(range(1, len(history) + 1))
+        assert history[0].event == Started()
+        assert history[0].fingerprint not in (None, NOTHING)
+        assert None not in [recorded.fingerprint for recorded in history]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.db"]
+
+
+def test_a_fingerprint_belongs_to_its_own_event_when_others_are_missing(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    with Recording(tmp_path) as recording:
+        whole = [recorded.fingerprint for recorded in recording.events()]
+    db = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    db.execute("DELETE FROM fingerprints WHERE first_seq IN (1, 4, 5)")
+    db.close()
+    with Recording(tmp_path) as recording:
+        found = [recorded.fingerprint for recorded in recording.events()]
+    assert found == [None if number in (1, 4, 5) else digest for number, digest in enumerate(whole, 1)]
+
+
+def test_a_run_that_goes_on_is_read_as_it_stood_at_the_opening(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=1)
+    run.store.close = lambda: None  # the run goes on
+    run.to_the_end(max_events=7, flush=False)
+    with Recording(tmp_path) as recording:
+        events = recording.events()
+        first = next(events)
+        run.to_the_end(max_events=9, flush=False)
+        assert [recorded.fingerprint is None for recorded in [first, *events]] == [False] * 6 + [True]
+    with Recording(tmp_path) as recording:
+        assert len(list(recording.events())) == 9
+    Store.close(run.store)
+
+
+def test_the_code_that_made_a_run_is_compared_with_the_code_here(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=1)
+    with Recording(tmp_path) as recording:
+        assert "sources None there and " in recording.other_release()
+    with run.store.transaction():
+        run.store.put_fact("release", json.dumps(release()))
+    with Recording(tmp_path) as recording:
+        assert recording.other_release() == ""
+    run.store.close()
+
+
+@pytest.mark.parametrize("schema", [0, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+def test_a_file_of_another_schema_is_refused_by_reader_and_writer_and_not_touched(tmp_path, schema):
+    db = sqlite3.connect(tmp_path / "run.db")
+    db.execute("CREATE TABLE theirs (a)")
+    db.execute(f"PRAGMA user_version = {schema}")
+    db.close()
+    before = (tmp_path / "run.db").read_bytes()
+    for opened in (Recording, Store):
+        with pytest.raises(RunError, match=f"has schema {schema}; expected {SCHEMA_VERSION}"):
+            opened(tmp_path / "run.db")
+    assert (tmp_path / "run.db").read_bytes() == before
+
+
+def test_what_is_no_run_is_refused_in_words(tmp_path):
+    with pytest.raises(RunError, match=r"There is no run at .*nowhere"):
+        Recording(tmp_path / "nowhere")
+    Store(tmp_path / "run.db").close()
+    with pytest.raises(RunError, match="does not say config, run_dir, import_paths, release"):
+        Recording(tmp_path)
+    (tmp_path / "run.db").write_bytes(b"x" * 4096)
+    with pytest.raises(RunError, match="not a database"):
+        Recording(tmp_path)
+
+
+def test_a_hole_in_the_history_and_a_foreign_configuration_are_named(tmp_path):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    db = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    db.execute("DELETE FROM events WHERE seq = 5")
+    db.execute("""UPDATE facts SET value = '{"run": {"stesp": 1}}' WHERE name = 'config'""")
+    db.close()
+    with Recording(tmp_path) as recording:
+        with pytest.raises(RunError, match=r"Event 5 of .* is missing \(the next is 6\)"):
+            list(recording.events())
+        with pytest.raises(RunError, match=r"does not fit this release: run\.stesp"):
+            recording.config()

@@ -1,0 +1,118 @@
+"""A story told from the nearest snapshot to the last word about its group is the same to the letter."""
+
+import sqlite3
+
+import pytest
+
+from controller.config.models import Config
+from controller.core.events import Received
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.history import story as telling
+from controller.history.story import story
+from protocol.errors import RunError
+from protocol.messages import Attach
+from tests.support.answered_run import AnsweredRun
+from tests.support.recorded_run import record
+
+CONFIG = {
+    "run": {"steps": 12},
+    "rollout": {"instances": 3, "group_size": 3, "max_response_tokens": 200, "max_running": 8},
+    "trainer": {"batch_groups": 4, "checkpoint_steps": 3, "keep_checkpoints": 1},
+    "staleness": {"max_staleness": 2},
+    "controller": {"lease_s": 6.0, "respawns": 1000},
+    "simulation": {
+        "workload": {"prompt_tokens": 20}, "pull_s": 0.2, "train_token_s": 5e-4,
+        "faults": {"rollout_kills": 0.3, "reward_kills": 0.1, "late_share": 0.02},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("faulty")
+    record(path, Config.model_validate(CONFIG), snapshot_every=200)
+    return path
+
+
+def in_full(recording: Recording) -> dict[int, list[str]]:
+    """The stories of every eighth group, by the whole history in one pass."""
+    core, names, before = recording.make_core(), {}, {}
+    told: dict[int, list[str]] = {}
+    for turn in turns(recording, core):
+        event = turn.recorded.event
+        if isinstance(event, Received) and isinstance(event.message, Attach):
+            names[event.peer] = event.message.name
+        for group in range(0, core.scoring.read_until, 8):
+            lines = [*telling._of_event(event, group, names)]
+            for command in turn.commands:
+                lines += telling._of_command(command, group, names)
+            now = telling._standing(core, group)
+            if now != before.get(group, ""):
+                lines.append(f"   = {now or 'gone from the system'}")
+            before[group] = now
+            head = f"{turn.recorded.now:12.6f} s  #{turn.recorded.number:<7} "
+            told.setdefault(group, []).extend(head + line for line in lines)
+    return told
+
+
+def test_every_groups_story_is_the_one_of_the_whole_history(run_dir):
+    with Recording(run_dir) as recording:
+        stories = in_full(recording)
+        assert len(stories) > 8
+        for group, lines in stories.items():
+            if lines:
+                assert list(story(recording, group)) == lines, f"group {group}"
+
+
+def test_only_what_may_concern_the_group_is_stepped_through(run_dir):
+    with Recording(run_dir) as recording:
+        seen: list[int] = []
+        oldest = list(recording.snapshots())[-1]
+        first_after = oldest.core.scoring.read_until
+        list(story(recording, first_after, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        assert seen[0] == oldest.number + 1
+        seen.clear()
+        list(story(recording, 0, on_turn=lambda turn: seen.append(turn.recorded.number)))
+        assert seen[0] == 1
+        assert len(seen) < recording.last / 2
+
+
+def test_a_held_out_prompt_is_told_of_to_the_end(tmp_path):
+    data = {"held": {"path": "x.jsonl", "max_prompts": 2}}
+    config = Config.model_validate(
+        CONFIG
+        | {"evaluation": {"every_steps": 3, "data": data}, "simulation": {"workload": {"prompt_tokens": 9}}}
+    )
+    record(tmp_path, config, snapshot_every=200)
+    with Recording(tmp_path) as recording:
+        lines = list(story(recording, FIRST_EVALUATION_GROUP))
+    assert sum(": evaluates version" in line for line in lines) >= 2
+
+
+def test_a_run_that_ends_while_it_is_read_leaves_nothing_beside_its_file(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    close, run.store.close = run.store.close, lambda: None
+    run.to_the_end(max_events=20)
+    with Recording(tmp_path) as recording:
+        lines = story(recording, 0)
+        next(lines)  # in the middle of the story
+        run.to_the_end()
+        close()
+        assert [file.name for file in tmp_path.iterdir()] == ["run.db"]
+        assert any("Train 0.0" in line for line in lines) or recording.last == 20
+
+
+def test_events_that_a_compact_run_deletes_while_they_are_read_are_missed_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.durability.recording.AT_ONCE", 5)
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    run.to_the_end()
+    with Recording(tmp_path) as recording:
+        events = recording.events()
+        next(events)
+        db = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+        db.execute("DELETE FROM events WHERE seq <= 20")
+        db.close()
+        with pytest.raises(RunError, match=r"was shortened while it was read.* up to 20\. Ask again"):
+            list(events)

@@ -1,0 +1,53 @@
+"""A run as a trace: every slice begins and ends, on the track of the worker that did it."""
+
+import json
+from collections import Counter
+
+from controller.cli.main import main
+from tests.support.answered_run import AnsweredRun
+
+
+def traced(tmp_path, capsys):
+    file = tmp_path / "trace.json"
+    assert main(["trace", str(tmp_path), "-o", str(file)]) == 0
+    entries = json.loads(file.read_text())["traceEvents"]
+    assert f"{len(entries)} entries" in capsys.readouterr().out
+    return entries
+
+
+def slices(entries, category):
+    """(begin, end) of each slice of a category."""
+    begun = {e["id"]: e for e in entries if e["ph"] == "b" and e["cat"] == category}
+    ended = {e["id"]: e for e in entries if e["ph"] == "e" and e["cat"] == category}
+    assert begun.keys() == ended.keys()
+    return [(begun[id], ended[id]) for id in begun]
+
+
+def test_every_slice_begins_and_ends_on_the_track_of_its_worker(tmp_path, capsys):
+    AnsweredRun(tmp_path / "run.db", steps=4).to_the_end()
+    entries = traced(tmp_path, capsys)
+    names = {e["args"]["name"]: e["pid"] for e in entries if e["name"] == "process_name"}
+    assert set(names) == {"run", "rollout-0", "rollout-1", "reward-0", "trainer"}
+    assert {begin["name"] for begin, _ in slices(entries, "train")} == {f"train {n}" for n in range(1, 5)}
+    for category, workers in (("train", {"trainer"}), ("score", {"reward-0"}), ("checkpoint", {"trainer"})):
+        found = slices(entries, category)
+        assert {begin["pid"] for begin, _ in found} == {names[worker] for worker in workers}
+        assert all(begin["ts"] < end["ts"] for begin, end in found)
+    assert {begin["pid"] for begin, _ in slices(entries, "route")} == {names["rollout-0"], names["rollout-1"]}
+    assert slices(entries, "pull")
+    assert Counter(e["name"] for e in entries if e["ph"] == "X")["publish 2"] == 1
+    assert any(e["ph"] == "C" and e["args"]["occupied"] for e in entries)
+
+
+def test_what_a_killed_run_left_open_ends_with_the_history(tmp_path, capsys):
+    AnsweredRun(tmp_path / "run.db", steps=4).to_the_end(max_events=25)
+    entries = traced(tmp_path, capsys)
+    phases = Counter(entry["ph"] for entry in entries)
+    assert phases["b"] == phases["e"]
+    assert any(e["args"].get("ended") == "the history ends" for e in entries if e["ph"] == "e")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    assert main(["trace", str(tmp_path), "-o", str(tmp_path / "no" / "trace.json")]) == 2
+    assert "trace.json cannot be written" in capsys.readouterr().err

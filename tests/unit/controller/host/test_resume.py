@@ -1,0 +1,125 @@
+"""What a run directory says to the controller that goes on with it, and when it may not."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from controller.config.load import change_config
+from controller.config.models import Config
+from controller.data.prompts import PromptSource
+from controller.data.sources import advance
+from controller.durability.store import Store
+from controller.host.resume import finished_steps, read_past
+from controller.host.run_directory import RunDirectory
+from protocol.errors import ConfigError, RunError
+from tests.support.answered_run import AnsweredRun
+
+
+def half(tmp_path: Path) -> Config:
+    """A run that was cut off after its first step."""
+    run = AnsweredRun(tmp_path / "run.db", steps=4)
+    run.to_the_end(max_events=30, flush=False)
+    assert 1 <= run.core.state.steps < 4
+    return run.config
+
+
+def test_the_past_has_the_core_the_time_and_the_lines(tmp_path):
+    config = half(tmp_path)
+    past = read_past(tmp_path, config)
+    assert past is not None
+    assert not past.is_over
+    assert past.now == pytest.approx(0.30)
+    assert [line["step"] for line in past.lines] == list(range(1, past.core.state.steps + 1))
+
+
+def test_a_run_is_over_with_its_steps_and_not_when_more_are_asked_for(tmp_path):
+    run = AnsweredRun(tmp_path / "run.db", steps=2)
+    run.to_the_end()
+    past = read_past(tmp_path, run.config)
+    assert past is not None
+    assert past.is_over
+    more = read_past(tmp_path, change_config(run.config, ["run.steps=3"]))
+    assert more is not None
+    assert not more.is_over
+
+
+def test_a_finished_run_is_known_by_its_summary_whatever_made_it(tmp_path):
+    config = Config.model_validate({"run": {"steps": 3}})
+    assert finished_steps(tmp_path, config) is None
+    for is_success, steps, found in ((True, 3, 3), (True, 2, None), (False, 3, None)):
+        (tmp_path / "summary.json").write_text(json.dumps({"is_success": is_success, "steps": steps}))
+        assert finished_steps(tmp_path, config) == found
+    (tmp_path / "summary.json").write_text("[]")
+    assert finished_steps(tmp_path, config) is None
+
+
+def test_a_file_without_events_is_no_run(tmp_path):
+    Store(tmp_path / "run.db").close()
+    assert read_past(tmp_path, Config()) is None
+    (tmp_path / "run.db").unlink()
+    (tmp_path / "run.db").touch()
+    assert read_past(tmp_path, Config()) is None
+
+
+def test_harmless_changes_are_taken_over_and_others_refused_by_name(tmp_path):
+    config = half(tmp_path)
+    harmless = ["run.steps=9", "rollout.instances=5", "controller.lease_s=30.0", "trainer.ranks=2"]
+    assert read_past(tmp_path, change_config(config, harmless)) is not None
+    with pytest.raises(ConfigError) as caught:
+        read_past(tmp_path, change_config(config, ["staleness.max_staleness=3", "trainer.batch_groups=4"]))
+    assert "staleness.max_staleness: 1 there, 3 now" in str(caught.value)
+    assert "trainer.batch_groups: 2 there, 4 now" in str(caught.value)
+
+
+def test_a_core_that_decides_otherwise_than_the_run_did_does_not_take_it_up(tmp_path):
+    config = half(tmp_path)
+    with sqlite3.connect(tmp_path / "run.db") as db:
+        db.execute("UPDATE fingerprints SET digests = zeroblob(length(digests)) WHERE first_seq = 7")
+    db.close()
+    with pytest.raises(RunError, match="at event 7 "):
+        read_past(tmp_path, config)
+
+
+def rows(count: int, word: str = "a") -> list[dict[str, str]]:
+    return [{"prompt": f"{word}{i}"} for i in range(count)]
+
+
+def test_prompts_are_read_on_from_where_the_run_was():
+    known = dict(enumerate(PromptSource(Config(), rows(3000)).read(2000)))
+    prompts = PromptSource(Config(), rows(3000))
+    advance(prompts, 2000, known)
+    assert prompts.read(1) == [b'{"prompt":"a2000"}']
+
+
+def test_other_or_fewer_prompts_than_before_are_refused():
+    known = dict(enumerate(PromptSource(Config(), rows(10)).read(10)))
+    with pytest.raises(ConfigError, match=r"Prompt 0 was .*a0.* and is now .*b0"):
+        advance(PromptSource(Config(), rows(10, "b")), 10, known)
+    config = Config.model_validate({"data": {"epochs": 1}})
+    with pytest.raises(ConfigError, match="has read 10 prompts, and its source ends after 4"):
+        advance(PromptSource(config, rows(4)), 10, {})
+
+
+def test_a_directory_with_a_run_waits_to_be_told_and_another_one_can_be_named(tmp_path):
+    settings = Config.model_validate({"run": {"dir": str(tmp_path), "name": "run"}})
+    (tmp_path / "run").mkdir()
+    Store(tmp_path / "run" / "run.db").close()
+    directory = RunDirectory(settings)
+    assert directory.has_run
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1}\n{"st')
+    directory.go_on([{"step": 1}, {"step": 2}], [])
+    directory.append_metrics({"step": 3})
+    directory.close()
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert lines == ['{"step": 1}', '{"step": 2}', '{"step": 3}']
+    aside = RunDirectory(change_config(settings, ["run.resume=never"]))
+    assert aside.previous == tmp_path / "run.1"
+    assert not aside.has_run
+    aside.close()
+    named = RunDirectory(change_config(settings, [f"run.resume={tmp_path / 'run.1'}"]))
+    assert (named.path, named.has_run) == (tmp_path / "run.1", True)
+    named.close()
+    with pytest.raises(ConfigError, match=r"no run\.db in it"):
+        RunDirectory(change_config(settings, ["run.resume=nowhere"]))

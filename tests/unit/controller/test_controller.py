@@ -1,0 +1,76 @@
+"""A reward given as an object reaches the workers, or is refused with a reason that is true; and the document
+on embedding names what there is."""
+
+import functools
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller import Controller
+from controller.config.models import Config
+from controller.controller import import_path
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+
+ROOT = Path(__file__).parents[3]
+
+
+class Judge:
+    def __init__(self, right: str) -> None:
+        self.right = right
+
+    def __call__(self, completion: str) -> float:
+        return float(completion == self.right)
+
+
+judge = Judge("yes")
+partly = functools.partial(Judge("no").__call__)
+by_lambda = lambda completion: 1.0  # noqa: E731
+
+
+@pytest.mark.parametrize("reward", [judge, partly, by_lambda])
+def test_what_has_a_name_at_the_top_level_is_found_by_it(reward):
+    path, folder = import_path(reward)
+    assert load_object(path) is reward
+    assert folder in [str(ROOT), str(Path(__file__).parent)]
+
+
+def test_an_object_made_in_another_module_than_its_class_is_found_there(tmp_path, monkeypatch):
+    (tmp_path / "made_here.py").write_text(
+        "from tests.unit.controller.test_controller import Judge\nmine = Judge('x')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mine = load_object("made_here:mine")
+    assert import_path(mine) == ("made_here:mine", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "made_here")
+    with pytest.raises(ConfigError, match="an object of Judge, which workers"):
+        import_path(mine)
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (Judge, "is the class Judge; expected an object of it"),
+        (Judge("inside"), "an object of Judge, which workers, being other processes, cannot import"),
+        (judge.__call__, "Judge.__call__, which workers"),
+        (lambda completion: 0.0, "<lambda>, which workers"),
+        (print, "print, which workers"),
+    ],
+)
+def test_what_no_worker_could_import_is_refused_with_what_it_is(tmp_path, reward, words):
+    config = Config.model_validate({"run": {"dir": str(tmp_path)}})
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Controller(config, reward=reward)
+
+
+def test_the_document_prints_the_example_that_is_run_and_names_all_that_there_is():
+    text = (ROOT / "docs" / "embedding.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert code in (ROOT / "examples" / "embedded.py").read_text()
+    arguments = list(inspect.signature(Controller).parameters)
+    public = [name for name, value in vars(Controller).items() if not name.startswith("_")]
+    for name in (*arguments, *public, "evaluations", "config"):
+        assert re.search(rf"`{name}[`(]", text), f"{name} is not in docs/embedding.md"
