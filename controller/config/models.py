@@ -12,6 +12,7 @@ from controller.config.cluster import ClusterSettings
 from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.limits import LimitSettings
+from controller.config.samples import SampleSettings
 from controller.config.simulation import SimulationSettings
 from controller.config.variables import put
 from protocol.algorithms import SAMPLING
@@ -206,6 +207,7 @@ class Config(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     controller: ControllerSettings = ControllerSettings()
     limits: LimitSettings = LimitSettings()
+    samples: SampleSettings = SampleSettings()
     logging: LoggingSettings = LoggingSettings()
     simulation: SimulationSettings = SimulationSettings()
     cluster: ClusterSettings = ClusterSettings()

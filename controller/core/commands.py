@@ -6,6 +6,7 @@ Invariant: the tag of a command stands for it in fingerprints, and is never used
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from controller.core.state.kept_samples import KeptGroup
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
 
@@ -80,6 +81,15 @@ class ReportEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepSamples:
+    """Keep what these groups of a finished step said, for people to read; their payload is still there."""
+
+    tag: ClassVar[int] = 12
+    step: int
+    groups: tuple[KeptGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Tell the person who watches, in words, once."""
 
@@ -114,6 +124,7 @@ Command = (
     | Forget
     | ReportStep
     | ReportEvaluation
+    | KeepSamples
     | Warn
     | Progress
     | Finish

@@ -23,6 +23,7 @@ from controller.durability.core_image import thaw
 from controller.durability.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
+from controller.durability.samples import KeptSample, read_sample, sample_keys
 from controller.durability.store import Store, check_schema, decode_record
 from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies
@@ -231,6 +232,16 @@ class Recording:
                 text = f"The line of step {step} in {self.path} is damaged; metrics.jsonl is without it."
                 self.notes.append(text)
         return found
+
+    def sample_keys(self) -> list[tuple[int, int]]:
+        """(step, group) of the samples that are kept now, oldest first. Raises: RunError."""
+        with self._open() as db:
+            return sample_keys(db)
+
+    def sample(self, step: int, group: int) -> KeptSample | None:
+        """One of them; None if it was deleted meanwhile. Raises: RunError if it is damaged."""
+        with self._open() as db:
+            return read_sample(db, self.path, step, group)
 
     def told(self, fact: str, kind: type[Fact], default: Fact) -> Fact:
         """What the run says of itself under this name, in JSON; or the default. Raises: RunError."""

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from controller.core.commands import KeepSamples
 from controller.core.events import Event
 from controller.durability.damage import (
     broken,
@@ -31,11 +32,13 @@ from controller.durability.damage import (
 from controller.durability.event_codec import decode_event, encode_event
 from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
 from controller.durability.payload import Known, Payload
+from controller.durability.samples import SCHEMA as SAMPLES_SCHEMA
+from controller.durability.samples import keep_samples
 from protocol.errors import OtherRelease, RemoteError, RunError
 from protocol.messages import Message
 from protocol.private_files import for_owner_only
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (
@@ -48,7 +51,7 @@ CREATE TABLE IF NOT EXISTS snapshots (
 CREATE TABLE IF NOT EXISTS lines (
     step INTEGER PRIMARY KEY, line TEXT NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-{PAYLOAD_SCHEMA}"""
+{PAYLOAD_SCHEMA}{SAMPLES_SCHEMA}"""
 
 Durability = Literal["off", "process", "power"]
 
@@ -215,6 +218,14 @@ class Store:
     def drop(self, groups: Iterable[int]) -> None:
         """Delete all payload of these groups, inside a transaction; what still comes for them is not kept."""
         self._payload.drop(groups)
+
+    def keep_samples(self, kept: KeepSamples, most_bytes: int) -> None:
+        """Copy what these groups said, inside a transaction; the oldest samples go where there is no room.
+
+        Raises: RunError or LocalError, with nothing written, if their payload is not here whole.
+        """
+        piece = self._payload.piece
+        keep_samples(self._db, kept.step, kept.groups, piece=piece, most_bytes=most_bytes)
 
     def settle(self) -> None:
         """Write some of what was scored in one piece each, inside a transaction."""

@@ -6,7 +6,8 @@ is deleted only when the core has passed a check since it was dropped. A word
 of a worker that makes the core raise counts as never heard: the journal says so, the core is derived again
 from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a run
 the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
-author, and a mistake in a strategy of the user's, end the run at once.
+author, and a mistake in a strategy of the user's, end the run at once. Samples are copied here, with the next
+turn, before their payload may be deleted; a controller that is killed in between leaves those of one turn out.
 """
 
 import logging
@@ -14,14 +15,14 @@ import time
 from collections.abc import Callable, Iterable
 from math import inf
 
-from controller.core.commands import Command
+from controller.core.commands import Command, KeepSamples
 from controller.core.core import Core
 from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead, Received
 from controller.durability.fingerprint import NOTHING, fingerprint
 from controller.durability.recording import Recording
 from controller.durability.store import Store
 from controller.host.past import MAX_SKIPPED, derive, fault_of, may_skip
-from protocol.errors import RunError
+from protocol.errors import LocalError, RunError
 
 Frames = tuple[bytes, ...]
 log = logging.getLogger("staleflow.controller")
@@ -40,6 +41,7 @@ class Stepper:
         self._skipped = store.faults_skipped()
         self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
         self._notes: dict[str, str] = {}  # facts that are not written yet
+        self._samples: list[KeepSamples] = []  # that are not written yet
         self._doomed: list[tuple[int, tuple[int, ...]]] = []  # groups, with the event that dropped them
         self._passed = inf if store.path == ":memory:" else 0  # up to here nothing is ever undone
 
@@ -59,6 +61,7 @@ class Stepper:
                 commands = self.core.step(now, event)
                 self._digests.append(fingerprint(commands))
                 wanted += commands
+                self._samples += [command for command in commands if isinstance(command, KeepSamples)]
             except Exception as error:
                 if not isinstance(event, Received) or not may_skip(error):
                     raise
@@ -89,12 +92,24 @@ class Stepper:
         if self._digests:
             self._store.put_fingerprints(self._first, b"".join(self._digests))
             self._first, self._digests = self._first + len(self._digests), []
+        self._write_samples()
         while self._doomed and self._doomed[0][0] <= self._passed:
             self._store.drop(self._doomed.pop(0)[1])
         for name, value in self._notes.items():
             self._store.put_fact(name, value)
         self._notes = {}
         self._store.settle()
+
+    def _write_samples(self) -> None:
+        """Copy them before their payload goes. A run goes on without: it trains on the payload itself."""
+        samples, self._samples = self._samples, []
+        if self._store.path == ":memory:":  # nobody could read them
+            return
+        for one in samples:
+            try:
+                self._store.keep_samples(one, self.core.state.config.samples.mb << 20)
+            except (RunError, LocalError) as error:
+                log.warning("The samples of step %d were not kept: %s", one.step, error)
 
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
         numbered: dict[int, Event] = {}

@@ -9,11 +9,12 @@ from collections import Counter
 from itertools import chain
 from statistics import fmean
 
-from controller.core.commands import ReportStep, Warn
+from controller.core.commands import KeepSamples, ReportStep, Warn
 from controller.core.decisions.training.logprob_drift import Drift
 from controller.core.decisions.training.trainer_batches import Feed
 from controller.core.state.accounts import batch_metrics, without_rollout
 from controller.core.state.groups import Batch, Contribution, Group
+from controller.core.state.kept_samples import kept_groups
 from controller.core.state.ledger import Ledger
 from controller.core.state.registry import Worker
 from controller.core.state.run_state import RunState
@@ -198,12 +199,13 @@ class Training:
             self.state.end(f"All {self.state.steps} train steps are made.", is_success=True)
 
     def _account(self, message: TrainStepFinished) -> None:
-        for id in self.batch:
-            group = self.state.groups.pop(id)
+        groups = [self.state.groups.pop(id) for id in self.batch]
+        for group in groups:
             move_group(group, "trained")
             self.state.accounts.close(group, "trained")
         self.batch = ()
         self.state.steps += 1
+        self._keep_samples(groups)
         self.state.accounts.spend("train", message.train_s)
         metrics = dict(message.metrics)
         errors = [i.fit.error for i in self.state.registry.instances() if i.fit and i.fit.error is not None]
@@ -224,6 +226,16 @@ class Training:
         self.state.emit(ReportStep(without_rollout(line) if is_supervised else line))
         if warning := self.drift.observe(self.state.steps, metrics):
             self.state.emit(Warn(warning))
+
+    def _keep_samples(self, groups: list[Group]) -> None:
+        """Let people read some of what this step was made of."""
+        config = self.state.config
+        if config.trainer.is_supervised:  # nothing was sampled
+            return
+        batch, step = self.state.batches[self.state.steps - 1], self.state.steps
+        kept = kept_groups(groups, batch.items, count=config.samples.groups, step=step, seed=config.run.seed)
+        if kept:
+            self.state.emit(KeepSamples(step, kept))
 
     @property
     def is_unsaved(self) -> bool:

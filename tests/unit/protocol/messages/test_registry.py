@@ -40,6 +40,7 @@ Drain Keep TrainAhead
 EVENTS = "Started Received PeerFaulted WorkerExited PromptsRead StopRequested Tick Restarted HeldOutRead"
 COMMANDS = """
 Send Spawn ReadPrompts DropPayload Forget ReportStep Warn Progress Finish ReadHeldOut ReportEvaluation
+KeepSamples
 """
 
 

@@ -1,0 +1,58 @@
+"""Which groups of a batch are kept for people to read, and what is told of them.
+
+Invariants: a pure function of the batch, the step and the run's seed, so that a replay names the same groups;
+of each four, two are those with the widest spread of rewards, one is drawn by a seed, and one is the oldest.
+"""
+
+import random
+from collections.abc import Sequence
+from statistics import pvariance
+from typing import NamedTuple
+
+from controller.core.state.groups import Group
+from protocol.messages import TrainItem
+
+TURN = ("spread", "spread", "random", "oldest")
+
+
+class KeptGroup(NamedTuple):
+    """A group that was trained, as far as the core knows it; its tokens are in the payload store."""
+
+    group: int
+    why: str  # spread, random or oldest: what it was chosen for
+    items: tuple[TrainItem, ...]
+    parts: tuple[tuple[str, tuple[float, ...]], ...]  # of the rewards, by name, in the order of items
+
+
+def choose(groups: Sequence[Group], count: int, *, step: int, seed: int) -> list[tuple[Group, str]]:
+    """At most `count` of these scored groups, each once, with what it was chosen for."""
+    dice = random.Random(f"{seed}/samples/{step}")
+    left = sorted(groups, key=lambda group: group.id)
+    chosen: list[tuple[Group, str]] = []
+    while left and len(chosen) < count:
+        why = TURN[len(chosen) % len(TURN)]
+        if why == "spread":
+            found = max(left, key=lambda group: pvariance(group.rewards))
+        elif why == "oldest":
+            found = min(left, key=lambda group: group.oldest_token_version())
+        else:
+            found = dice.choice(left)
+        left.remove(found)
+        chosen.append((found, why))
+    return chosen
+
+
+def kept_groups(
+    groups: Sequence[Group], items: Sequence[TrainItem], *, count: int, step: int, seed: int
+) -> tuple[KeptGroup, ...]:
+    """What to keep of the batch that these groups and items are, for the step that it made."""
+    chosen = choose(groups, count, step=step, seed=seed) if count else []
+    if not chosen:
+        return ()
+    by_group: dict[int, list[TrainItem]] = {group.id: [] for group, _ in chosen}
+    for item in items:
+        if item.group in by_group:
+            by_group[item.group].append(item)
+    return tuple(
+        KeptGroup(group.id, why, tuple(by_group[group.id]), group.reward_parts) for group, why in chosen
+    )

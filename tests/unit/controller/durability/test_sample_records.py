@@ -1,0 +1,101 @@
+"""Samples in run.db: what was trained, and no more room than they were given."""
+
+import sqlite3
+
+import pytest
+
+from controller.core.commands import Send
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+from controller.host.stepper import Stepper
+from protocol.errors import RunError
+from protocol.messages import Train
+from tests.support.scripted import Disk
+from tests.support.scripted_run import ScriptedRun, config_of, honest
+
+
+def finished(tmp_path, *, steps=4, **samples):
+    """A run that is over; what its trainer was sent, by step."""
+    config = config_of(steps=steps, samples=samples) if samples else config_of(steps=steps)
+    run = ScriptedRun(tmp_path / "run.db", config, honest(config, Disk()))
+    trained, turn = {}, run.stepper.turn
+
+    def watched(now, batch):
+        wanted = turn(now, batch)
+        for command in wanted:
+            if isinstance(command, Send) and isinstance(command.message, Train):
+                frames = tuple(map(bytes, run.store.fetch(command.message)))
+                trained[command.message.train_version + 1] = command.message, frames
+        return wanted
+
+    run.stepper.turn = watched
+    for name, role in (("r0", "rollout"), ("r1", "rollout"), ("s", "reward"), ("t", "trainer")):
+        run.attach(name, role)
+    run.run()
+    run.close()
+    return trained
+
+
+def test_a_sample_is_what_was_trained(tmp_path):
+    trained = finished(tmp_path)
+    with Recording(tmp_path / "run.db") as recording:
+        keys = recording.sample_keys()
+        samples = [recording.sample(*key) for key in keys]
+    assert sorted({sample.step for sample in samples}) == [1, 2, 3, 4]
+    assert len(samples) == 8  # batches have two groups, and four may be kept
+    for sample in samples:
+        message, frames = trained[sample.step]
+        items = [item for item in message.items if item.group == sample.group]
+        assert [one["member"] for one in sample.facts["items"]] == [item.member for item in items]
+        assert [one["reward"] for one in sample.facts["items"]] == [item.reward for item in items]
+        assert sample.tokens in frames[1]
+        assert sample.logprobs in frames[2]
+        assert sample.prompt in frames[0]
+        assert len(sample.tokens) == len(sample.logprobs) > 0
+
+
+def test_none_are_kept_where_they_are_off(tmp_path):
+    finished(tmp_path, groups=0)
+    with Recording(tmp_path / "run.db") as recording:
+        assert recording.sample_keys() == []
+
+
+def test_a_run_with_samples_replays_bit_for_bit(tmp_path):
+    finished(tmp_path)
+    with Recording(tmp_path / "run.db") as recording:
+        verdict = replay(recording)
+    assert verdict.is_equal
+    assert verdict.commands["KeepSamples"] == 4
+
+
+def test_the_oldest_steps_go_when_there_is_no_room(tmp_path, monkeypatch):
+    room = 4_000  # bytes: those of some steps
+
+    def write(self):
+        for one in self._samples:
+            self._store.keep_samples(one, room)
+        self._samples = []
+
+    monkeypatch.setattr(Stepper, "_write_samples", write)
+    finished(tmp_path, steps=6)
+    db = sqlite3.connect(tmp_path / "run.db")
+    (size,) = db.execute("SELECT sum(size) FROM samples").fetchone()
+    steps = [step for (step,) in db.execute("SELECT DISTINCT step FROM samples ORDER BY step")]
+    db.close()
+    assert size <= room
+    assert steps
+    assert steps[-1] == 6
+    assert steps == list(range(steps[0], 7))
+    assert steps[0] > 1
+
+
+def test_a_changed_sample_is_refused(tmp_path):
+    finished(tmp_path)
+    db = sqlite3.connect(tmp_path / "run.db")
+    with db:
+        db.execute("UPDATE samples SET tokens = zeroblob(length(tokens)) WHERE step = 2")
+    db.close()
+    with Recording(tmp_path / "run.db") as recording:
+        group = next(group for step, group in recording.sample_keys() if step == 2)
+        with pytest.raises(RunError, match=f"sample of group {group}, step 2, has changed"):
+            recording.sample(2, group)
