@@ -9,18 +9,21 @@ from typing import Annotated
 
 import typer
 
+from controller.cli.samples import show
 from controller.cli.say import say
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay as replay_run
 from controller.durability.replay import verdict_in_words
 from controller.history.compare_strategies import Shadow, agreement_in_words, other_config
+from controller.history.samples import SampleReader
 from controller.history.story import story as tell
 from controller.history.trace import write_trace
 from controller.simulation.measured import Measured
 from protocol.errors import ConfigError, RunError
 
 TELL_S = 2.0  # between two lines of progress
+MOST_RESPONSES = 64  # of one group, whose text is shown
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
 Strategy = Annotated[
@@ -103,10 +106,16 @@ def _other(
     return other
 
 
-def story(run: Run, group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")]) -> None:
+def story(
+    run: Run,
+    group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")],
+    text: Annotated[bool, typer.Option("--text", help="Show what was said too, if it was kept.")] = False,
+) -> None:
     """Tell the life of one group: every event and command that names it."""
     with Recording(run, on_progress=ReadingProgress().at_event) as recording:
         _tell(recording, group)
+        if text:
+            _show_text(recording, group)
 
 
 def _go_on(
@@ -127,6 +136,14 @@ def _go_on(
 def _tell(recording: Recording, group: int) -> None:
     for line in tell(recording, group):
         say(line)
+
+
+def _show_text(recording: Recording, group: int) -> None:
+    reader = SampleReader(recording)
+    found = [sample for key in reader.kept() if key[1] == group and (sample := reader.read(*key))]
+    if not found:
+        say("Its text was not kept: `samples.groups` of each step are, and fewer where room is short.")
+    show(found, most=MOST_RESPONSES, by="version")
 
 
 def trace(

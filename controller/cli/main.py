@@ -20,7 +20,18 @@ import install
 from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
-from controller.cli import doctor, history, needs, remote, render, simulate, stacks, status, testing
+from controller.cli import (
+    doctor,
+    history,
+    needs,
+    remote,
+    render,
+    samples,
+    simulate,
+    stacks,
+    status,
+    testing,
+)
 from controller.cli import install as install_command
 from controller.cli.command_line import as_command
 from controller.cli.console import Console, make_console
@@ -141,7 +152,7 @@ def check(
 
 for command in (status.stop, remote.attach, remote.drain):
     app.command(rich_help_panel=RUNS)(command)
-for command in (status.status, history.story, history.trace, history.replay, stacks.stacks):
+for command in (status.status, samples.samples, history.story, history.trace, history.replay, stacks.stacks):
     app.command(rich_help_panel=LOOKING)(command)
 for command in (simulate.simulate, render.render):
     app.command(rich_help_panel=PLANNING)(command)

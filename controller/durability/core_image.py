@@ -59,7 +59,8 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree,
-    reports, run_state, sample_settings, scoring, supervised, told, trainer_batches, training, training_groups,
+    reports, run_state, sample_settings, scoring, supervised, told, trainer_batches, training,
+    training_groups,
     from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths,
     pacing, views,
 )  # fmt: skip

@@ -25,7 +25,7 @@ OVERHEAD_BYTES = 100  # of a record, beside its columns
 
 
 class KeptSample(NamedTuple):
-    """One group as it was trained. Tokens are int32 and logprobs float32, of all responses one after another."""
+    """One group as it was trained. Tokens (int32) and logprobs (float32) are of all responses, end to end."""
 
     step: int  # whose batch it was in: it made this policy version
     group: int
@@ -65,7 +65,9 @@ def sample_keys(db: sqlite3.Connection) -> list[tuple[int, int]]:
 
 def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> KeptSample | None:
     """One of them; None if it was deleted meanwhile. Raises: RunError if it has changed on the disk."""
-    query = "SELECT facts, row, prompt, tokens, logprobs, checksum FROM samples WHERE step = ? AND group_id = ?"
+    query = (
+        "SELECT facts, row, prompt, tokens, logprobs, checksum FROM samples WHERE step = ? AND group_id = ?"
+    )
     found = db.execute(query, (step, group)).fetchone()
     if found is None:
         return None

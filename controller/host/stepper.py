@@ -6,8 +6,9 @@ is deleted only when the core has passed a check since it was dropped. A word
 of a worker that makes the core raise counts as never heard: the journal says so, the core is derived again
 from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a run
 the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
-author, and a mistake in a strategy of the user's, end the run at once. Samples are copied here, with the next
-turn, before their payload may be deleted; a controller that is killed in between leaves those of one turn out.
+author, and a mistake in a strategy of the user's, end the run at once. Samples are copied here,
+with the next turn, before their payload may be deleted; a controller that is killed in between leaves those
+of one turn out.
 """
 
 import logging

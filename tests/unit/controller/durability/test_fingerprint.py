@@ -9,6 +9,7 @@ import pytest
 
 from controller.core import commands
 from controller.core.commands import Send
+from controller.core.state.kept_samples import KeptGroup
 from controller.durability.fingerprint import NOTHING, SIZE_BYTES, fingerprint
 from protocol.messages import Close, Retire, Route, SaveCheckpoint, Segment
 
@@ -24,6 +25,7 @@ ALL = [
     commands.ReportStep({"step": 1, "loss": 1 / 3, "hist": {0: 1}, "none": None}),
     commands.Warn("text"),
     commands.Progress(0.5, "text"),
+    commands.KeepSamples(3, (KeptGroup(7, "oldest", (), ()),)),
     commands.Finish(True, "reason"),
 ]
 

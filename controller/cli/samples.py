@@ -1,0 +1,122 @@
+"""`launch.py samples RUN`: what the model said, in the terminal or as JSONL.
+
+Invariants: the run is only read, also while it goes on; no word of a model drives the terminal.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from controller.cli.say import say
+from controller.durability.recording import Recording
+from controller.history.samples import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
+from protocol.errors import ConfigError
+from protocol.plain_text import plain
+
+Colour = Literal["version", "logprob"]
+VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again
+LOGPROB_STYLES = ((-0.1, "default"), (-0.7, "green"), (-2.3, "yellow"))  # from 90 %, 50 %, 10 % on
+UNLIKELY_STYLE = "red"
+
+
+def samples(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
+    step: Annotated[int | None, typer.Option(help="Of this train step; default: the newest.")] = None,
+    group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Of all steps.")] = False,
+    most: Annotated[
+        int, typer.Option("--responses", min=1, help="Show so many responses of a group: best and worst.")
+    ] = 4,
+    by: Annotated[Colour, typer.Option("--by", help="What the colour of a token says.")] = "version",
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object per response, with all.")] = False,
+) -> None:
+    """Show kept samples: prompts and responses as they were trained, tokens coloured by policy version."""
+    with Recording(run) as recording:
+        reader = SampleReader(recording)
+        found = [sample for key in _wanted(reader, step, group, every, run) if (sample := reader.read(*key))]
+        if jsonl:
+            for sample in found:
+                for line in lines_of(sample):
+                    print(json.dumps(line), flush=True)
+            return
+        if not reader.has_text:
+            say("The run's tokenizer is not here, so tokens are shown by their numbers.", is_error=True)
+        show(found, most=most, by=by)
+
+
+def _wanted(
+    reader: SampleReader, step: int | None, group: int | None, every: bool, run: str
+) -> list[tuple[int, int]]:
+    """Keys of what was asked for. Raises: ConfigError if there is nothing."""
+    keys = reader.kept()
+    if not keys:
+        raise ConfigError(
+            f"{run} holds no samples: none of its steps is finished yet, or samples.groups was 0. Expected "
+            "a run with samples.groups of 1 or more; the key may be changed when a run goes on."
+        )
+    steps = sorted({kept for kept, _ in keys})
+    if group is not None:
+        wanted = [key for key in keys if key[1] == group and step in (None, key[0])]
+    elif every:
+        wanted = keys
+    else:
+        wanted = [key for key in keys if key[0] == (steps[-1] if step is None else step)]
+    if not wanted:
+        groups = ", ".join(str(kept) for _, kept in keys[-8:])
+        raise ConfigError(
+            f"{run} holds no sample of that step or group. Steps {steps[0]} to {steps[-1]} have some; the "
+            f"newest groups are {groups}."
+        )
+    return wanted
+
+
+def show(found: list[SampleGroup], *, most: int, by: Colour, console: Console | None = None) -> None:
+    """Print these groups, of each the best and the worst responses."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    for sample in found:
+        rewards = [one.reward for one in sample.responses]
+        console.print(
+            Text(
+                f"step {sample.step}, group {sample.group} (kept for: {sample.why}), staleness "
+                f"{sample.staleness}, rewards {min(rewards):g} to {max(rewards):g}",
+                style="bold",
+            )
+        )
+        console.print(Text("prompt: ", style="dim") + Text(plain(sample.prompt)))
+        for one in _best_and_worst(sample.responses, most):
+            console.print(_headline(one))
+            console.print(Text.assemble(*_coloured(one.tokens, by)))
+        console.print()
+
+
+def _headline(one: SampleResponse) -> Text:
+    versions = ", ".join(map(str, one.policy_versions)) or "none"
+    parts = "".join(f", {name} {value:g}" for name, value in one.parts.items())
+    return Text(
+        f"  {one.member}: reward {one.reward:g}{parts}, advantage {one.advantage:+.3g}, "
+        f"{len(one.tokens)} tokens by version {versions}, ends by {one.ending or '?'}",
+        style="dim",
+    )
+
+
+def _best_and_worst(responses: tuple[SampleResponse, ...], most: int) -> list[SampleResponse]:
+    ranked = sorted(responses, key=lambda one: -one.reward)
+    if len(ranked) <= most:
+        return ranked
+    worst = most // 2
+    return ranked[: most - worst] + (ranked[-worst:] if worst else [])
+
+
+def _coloured(tokens: tuple[SampleToken, ...], by: Colour) -> Iterator[tuple[str, str]]:
+    for token in tokens:
+        yield plain(token.text), _style(token, by)
+
+
+def _style(token: SampleToken, by: Colour) -> str:
+    if by == "version":
+        return VERSION_STYLES[token.policy_version % len(VERSION_STYLES)]
+    return next((style for least, style in LOGPROB_STYLES if token.logprob >= least), UNLIKELY_STYLE)

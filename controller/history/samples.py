@@ -1,0 +1,160 @@
+"""What a run's model has said: kept samples as text, each token with its version and logprob.
+
+Invariants: only run.db and the tokenizer's file are read; without a tokenizer, tokens are shown as their
+numbers; joining the texts of a response's tokens gives what the tokenizer makes of all of them.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from controller.durability.recording import Recording
+from controller.durability.samples import KeptSample
+
+Decode = Callable[[Sequence[int]], str]
+UNFINISHED = "\ufffd"  # ends a text whose last character's other bytes are in the next token
+LONGEST_CHARACTER = 8  # tokens; then the text is not UTF-8 at all
+
+
+@dataclass(frozen=True, slots=True)
+class SampleToken:
+    """One token of a response."""
+
+    id: int
+    text: str
+    policy_version: int  # that sampled it
+    logprob: float  # under which it was sampled
+
+
+@dataclass(frozen=True, slots=True)
+class SampleResponse:
+    """One response of a group, as it was trained."""
+
+    member: int
+    reward: float
+    parts: dict[str, float]  # that the reward was made of
+    advantage: float
+    ending: str
+    tokens: tuple[SampleToken, ...]
+
+    @property
+    def text(self) -> str:
+        """Of all tokens."""
+        return "".join(token.text for token in self.tokens)
+
+    @property
+    def policy_versions(self) -> list[int]:
+        """That it was sampled from, oldest first."""
+        return sorted({token.policy_version for token in self.tokens})
+
+
+@dataclass(frozen=True, slots=True)
+class SampleGroup:
+    """A prompt and all its responses."""
+
+    step: int
+    group: int
+    why: str  # spread, random or oldest: what it was chosen for
+    row: Any  # JSON of the data source
+    prompt: str
+    responses: tuple[SampleResponse, ...]
+
+    @property
+    def staleness(self) -> int:
+        """Of its oldest token, in policy versions."""
+        versions = [token.policy_version for one in self.responses for token in one.tokens]
+        return self.step - 1 - min(versions, default=self.step - 1)
+
+
+class SampleReader:
+    """Reads the samples of one run."""
+
+    def __init__(self, recording: Recording, *, decode: Decode | None = None) -> None:
+        self._recording = recording
+        self._decode = decode or find_decoder(recording)
+        self.has_text = self._decode is not None
+        """Whether there is a tokenizer; else tokens are numbers."""
+
+    def kept(self) -> list[tuple[int, int]]:
+        """(step, group) of all that are kept, oldest first. Raises: RunError."""
+        return self._recording.sample_keys()
+
+    def read(self, step: int, group: int) -> SampleGroup | None:
+        """One of them; None if it is not kept (any more). Raises: RunError."""
+        found = self._recording.sample(step, group)
+        return None if found is None else as_text(found, self._decode or _numbers)
+
+
+def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
+    """A sample with its tokens as text."""
+    tokens = np.frombuffer(sample.tokens, dtype="<i4").tolist()
+    logprobs = np.frombuffer(sample.logprobs, dtype="<f4").tolist()
+    items: list[dict[str, Any]] = sample.facts["items"]
+    responses: list[SampleResponse] = []
+    begin = 0
+    for place, item in enumerate(items):
+        versions = [version for _, version, count in item["segments"] for _ in range(count)]
+        end = begin + len(versions)
+        ids = tokens[begin:end]
+        found = zip(ids, texts_of(ids, decode), versions, logprobs[begin:end], strict=True)
+        responses.append(
+            SampleResponse(
+                item["member"], item["reward"],
+                {name: values[place] for name, values in sample.facts["parts"].items()},
+                item["outcome"], item["ending"], tuple(SampleToken(*token) for token in found),
+            )
+        )  # fmt: skip
+        begin = end
+    prompt = decode(np.frombuffer(sample.prompt, dtype="<i4").tolist())
+    row = json.loads(sample.row)
+    return SampleGroup(sample.step, sample.group, sample.facts["why"], row, prompt, tuple(responses))
+
+
+def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
+    """What each token adds to the text; "" for one that only begins a character."""
+    texts: list[str] = []
+    start = read = 0  # what is decoded again for its context, and what has been told
+    for i in range(len(ids)):
+        text = decode(ids[start : i + 1])
+        if text.endswith(UNFINISHED) and i - read < LONGEST_CHARACTER and i + 1 < len(ids):
+            texts.append("")
+            continue
+        texts.append(text[len(decode(ids[start:read])) :])
+        start, read = read, i + 1
+    return texts
+
+
+def find_decoder(recording: Recording) -> Decode | None:
+    """The run's own tokenizer, out of its model's folder; None if that, or the package, is not here."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    path = Path(recording.config().model.path)
+    for folder in (Path(recording.path).parent / path, path):
+        if (folder / "tokenizer.json").is_file():
+            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
+    return None
+
+
+def _numbers(ids: Sequence[int]) -> str:
+    return "".join(f"{id} " for id in ids)
+
+
+def lines_of(sample: SampleGroup) -> Iterator[dict[str, Any]]:
+    """A JSON object for each response, complete by itself."""
+    for one in sample.responses:
+        yield {
+            "step": sample.step, "group": sample.group, "member": one.member, "kept_for": sample.why,
+            "prompt": sample.prompt, "response": one.text, "reward": one.reward, "reward_parts": one.parts,
+            "advantage": one.advantage, "ending": one.ending, "policy_versions": one.policy_versions,
+            "tokens": [token.id for token in one.tokens],
+            "logprobs": [round(token.logprob, 5) for token in one.tokens],
+            "token_versions": [token.policy_version for token in one.tokens],
+            "row": sample.row,
+        }  # fmt: skip

@@ -1,0 +1,75 @@
+"""`launch.py samples`: what is shown of what was kept."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from controller.cli.main import main
+from controller.cli.samples import show
+from controller.history.samples import SampleGroup, SampleResponse, SampleToken
+from tests.support.scripted import Disk
+from tests.support.scripted_run import ScriptedRun, config_of, honest
+
+
+def a_run(tmp_path, **samples):
+    run = ScriptedRun(tmp_path / "run.db", config_of(samples=samples), honest(config_of(), Disk()))
+    for name, role in (("r0", "rollout"), ("s", "reward"), ("t", "trainer")):
+        run.attach(name, role)
+    run.run()
+    run.close()
+    return str(tmp_path)
+
+
+def test_the_newest_step_is_shown_and_jsonl_has_every_response(tmp_path, capsys):
+    run = a_run(tmp_path, groups=4)
+    assert main(["samples", run]) == 0
+    shown = capsys.readouterr()
+    assert "step 3, group " in shown.out
+    assert "step 2, group " not in shown.out
+    assert "tokenizer is not here" in shown.err
+    assert main(["samples", run, "--all", "--jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["step"] for line in lines} == {1, 2, 3}
+    assert len(lines) == 3 * 2 * 2
+    assert all(len(line["tokens"]) == len(line["token_versions"]) for line in lines)
+
+
+def test_what_is_not_kept_is_said(tmp_path, capsys):
+    run = a_run(tmp_path, groups=0)
+    assert main(["samples", run]) == 2
+    assert "samples.groups was 0" in capsys.readouterr().err
+
+
+def test_another_group_is_answered_with_those_that_are_there(tmp_path, capsys):
+    run = a_run(tmp_path, groups=1)
+    assert main(["samples", run, "--group", "999"]) == 2
+    assert "no sample of that step or group. Steps 1 to 3 have some" in capsys.readouterr().err
+
+
+def test_a_story_ends_with_the_text(tmp_path, capsys):
+    run = a_run(tmp_path, groups=4)
+    assert main(["story", run, "0", "--text"]) == 0
+    assert "group 0 (kept for: " in capsys.readouterr().out
+
+
+def test_no_word_of_a_model_drives_the_terminal():
+    hostile = SampleToken(1, "\x1b[2J[red]x[/red]", 3, -0.1)
+    sample = SampleGroup(
+        4, 1, "oldest", {}, "\x1b]0;t\x07", (SampleResponse(0, 1.0, {}, 0.0, "stop", (hostile,)),)
+    )
+    out = io.StringIO()
+    show([sample], most=2, by="version", console=Console(file=out, width=200))
+    assert "\x1b" not in out.getvalue()
+    assert "\\x1b[2J[red]x[/red]" in out.getvalue()
+
+
+@pytest.mark.parametrize(("by", "style"), [("version", "green"), ("logprob", "yellow")])
+def test_a_token_is_coloured_by_what_was_asked(by, style):
+    token = SampleToken(1, "word", 3, -2.0)
+    sample = SampleGroup(4, 1, "oldest", {}, "", (SampleResponse(0, 1.0, {}, 0.0, "stop", (token,)),))
+    console = Console(file=io.StringIO(), width=200, record=True, force_terminal=True)
+    show([sample], most=2, by=by, console=console)
+    codes = {"green": "\x1b[32m", "yellow": "\x1b[33m"}
+    assert f"{codes[style]}word" in console.export_text(styles=True)

@@ -1,0 +1,58 @@
+"""Kept samples as text."""
+
+import json
+
+import numpy as np
+
+from controller.durability.samples import KeptSample
+from controller.history.samples import as_text, lines_of, texts_of
+
+LETTERS = {1: b"a", 2: b"bc", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b" "}
+
+
+def decode(ids):
+    return b"".join(LETTERS[id] for id in ids).decode(errors="replace")
+
+
+def sample(**facts):
+    items = [
+        {"group": 7, "member": 0, "reward": 1.0, "outcome": 0.5, "ending": "stop",
+         "segments": [[1, 4, 2], [2, 5, 1]]},
+        {"group": 7, "member": 2, "reward": 0.0, "outcome": -0.5, "ending": "length",
+         "segments": [[1, 4, 2]]},
+    ]  # fmt: skip
+    return KeptSample(
+        6, 7, {"why": "oldest", "items": items, "parts": {"format": [0.25, 0.75]}} | facts,
+        json.dumps({"q": 1}).encode(),
+        np.array([1, 5], "<i4").tobytes(),
+        np.array([1, 2, 5, 3, 4], "<i4").tobytes(),
+        np.array([-0.5, -1, -1.5, -2, -2.5], "<f4").tobytes(),
+    )  # fmt: skip
+
+
+def test_tokens_joined_are_the_text_and_a_split_character_is_told_once():
+    ids = [1, 3, 4, 2, 5, 1]
+    assert texts_of(ids, decode) == ["a", "", "é", "bc", " ", "a"]
+    assert "".join(texts_of([1, 3], decode)) == decode([1, 3])  # its end is missing
+
+
+def test_every_token_has_the_version_and_logprob_of_its_segment():
+    group = as_text(sample(), decode)
+    first, second = group.responses
+    assert [(t.text, t.policy_version, t.logprob) for t in first.tokens] == [
+        ("a", 4, -0.5), ("bc", 4, -1.0), (" ", 5, -1.5)
+    ]  # fmt: skip
+    assert [(t.text, t.policy_version) for t in second.tokens] == [("", 4), ("é", 4)]
+    assert first.policy_versions == [4, 5]
+    assert first.parts == {"format": 0.25}
+    assert second.parts == {"format": 0.75}
+    assert group.staleness == 1  # version 6 was made of version 5, and a token is of version 4
+    assert group.prompt == "a "
+
+
+def test_a_line_of_jsonl_stands_alone():
+    lines = list(lines_of(as_text(sample(), decode)))
+    assert [json.loads(json.dumps(line))["member"] for line in lines] == [0, 2]
+    assert lines[0]["response"] == "abc "
+    assert lines[0]["token_versions"] == [4, 4, 5]
+    assert lines[0]["row"] == {"q": 1}
