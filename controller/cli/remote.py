@@ -72,10 +72,10 @@ def drain(
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
 ) -> None:
     """Have a rollout or reward worker hand back what it has, and leave."""
-    say(asyncio.run(_ask(run, DrainWorker(worker))))
+    say(asyncio.run(ask(run, DrainWorker(worker))))
 
 
-async def _ask(run: str, message: Message) -> str:
+async def ask(run: str, message: Message) -> str:
     """The controller's answer. Raises: ConfigError if there is none, or it refuses."""
     endpoint, key = find_endpoint(run)
     answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()

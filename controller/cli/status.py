@@ -60,7 +60,9 @@ def in_words(run: Path, *, now: float) -> list[str]:
     lines.append(f"due by version (batches of {seen['batch_groups']}): {due}")
     if buffers := seen.get("buffers"):
         lines.append("buffers by version: " + "; ".join(map(_buffer, buffers)))
-    if idle := seen.get("idle_because"):
+    if paused := seen.get("paused"):
+        lines.append(f"PAUSED: {paused}")
+    elif idle := seen.get("idle_because"):
         lines.append(f"nothing runs: {idle}")
     lines += _table(seen["workers"])
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]

@@ -11,7 +11,8 @@ import ipaddress
 from typing import assert_never
 
 from controller.config.models import Config
-from controller.core.commands import Command
+from controller.core.commands import Command, Warn
+from controller.core.controls import obey
 from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
@@ -183,6 +184,7 @@ class Core:
             tokens=state.accounts.tokens(),
             workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
             idle_because=idle_because(self),
+            paused="" if state.paused is None else state.paused.in_words(state.now),
         )
 
     def summary(self) -> dict[str, object]:
@@ -255,6 +257,8 @@ class Core:
         state.is_stopped = False
         state.accounts.is_ending = False
         state.is_trainer_given_up = False
+        if state.paused is not None:
+            state.emit(Warn(state.paused.in_words(state.now)))
         for worker in list(state.registry.workers.values()):
             if self.returns.may_come(worker):
                 self.returns.expect(worker)
@@ -274,6 +278,9 @@ class Core:
             return
         if worker is None and isinstance(message, messages.DrainWorker):
             self.membership.drain(peer, message.name)
+            return
+        if worker is None and isinstance(message, messages.Control):
+            obey(self, peer, message)
             return
         if worker is None:
             self.membership.stranger(peer, message)

@@ -28,6 +28,7 @@ class ReasonKind(StrEnum):
     RUNS = "runs"  # somebody does the work that the core has handed out
     PULLS = "pulls"  # instances load weights, and nothing else goes on
     AWAITED = "awaited"  # a worker is to come, to get ready, to answer or to go
+    PAUSED = "paused"  # an operator has paused it
     DATA = "data"  # the source of prompts has not answered
     REFUSED = "refused"  # a strategy of the user's does not let work start that could
     STUCK = "stuck"  # nothing of all this: a bug of the core
@@ -51,7 +52,7 @@ def why_alive(core: "Core") -> Reason:
     """The first reason that holds: what runs goes before what is awaited."""
     if core.state.finished:
         return Reason(ReasonKind.OVER, "the run", None, core.state.ending or "")
-    for find in (_at_work, _pulling, _owing, _starting, _absent, _held, _reading):
+    for find in (_at_work, _pulling, _owing, _starting, _absent, _paused, _held, _reading):
         if (found := find(core)) is not None:
             return found
     return _still(core)
@@ -182,6 +183,13 @@ def _absent(core: "Core") -> Reason | None:
         text = f"a {role} worker is awaited, for {until - now:.0f} s more ({key})"
         return Reason(ReasonKind.AWAITED, f"a {role} worker", until, text)
     return None
+
+
+def _paused(core: "Core") -> Reason | None:
+    if core.state.paused is None:
+        return None
+    text = f"an operator has paused the run: {core.state.paused.in_words(core.state.now).removesuffix('.')}"
+    return Reason(ReasonKind.PAUSED, "an operator", None, text)
 
 
 def _held(core: "Core") -> Reason | None:

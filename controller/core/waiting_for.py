@@ -25,6 +25,8 @@ def awaited(core: "Core") -> Cause:
     state, training = core.state, core.training
     if training.is_working:
         return "training"
+    if state.paused is not None:
+        return "paused"
     is_supervised = state.config.trainer.is_supervised
     registry = state.registry
     is_there = registry.trainer() is not None and any(True for _ in registry.text_workers())
@@ -101,6 +103,8 @@ def next_step(core: "Core") -> str:
         return f"the trainer to make versions up to {state.steps} again"
     if core.training.batch:
         return f"the trainer to finish version {state.steps + 1}"
+    if state.paused is not None:
+        return "an operator to unpause it"
     has_instance = any(instance.is_routable for instance in state.registry.instances())
     if not has_instance and not state.config.trainer.is_supervised:
         return "a rollout worker that is ready and has weights"

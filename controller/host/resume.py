@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
     "logging", "controller", "limits", "samples", "simulation", "evaluation",
+    "staleness.in_flight_batches",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
     "reward.retries", "reward.max_consecutive_failures",

@@ -57,12 +57,13 @@ class Watchdog:
         mark = str(seen.steps) if self._has_begun else STARTING
         step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
         waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]
+        waits = [] if seen.paused else waits  # whoever paused it knows
         for worker in seen.workers:
             if worker.working_on:
                 waits.append(
                     self._wait(worker.name, worker.working_on, worker.working_on, now, self._of(worker))
                 )
-        if (group := seen.oldest_group) is not None:
+        if (group := seen.oldest_group) is not None and not seen.paused:
             mark = f"{group.state} {group.response_tokens}"
             then = "it is the oldest; " + self._of_step(seen)
             waits.append(self._wait(f"group {group.id}", group.waits_for, mark, now, then))

@@ -10,6 +10,7 @@ from protocol.messages.pieces import (
     ITEM_BYTES,
     MAX_METRICS,
     ROLES,
+    Action,
     Count,
     Ending,
     Endpoint,
@@ -311,6 +312,18 @@ class DrainWorker(WorkerMessage):
     tag: ClassVar[int] = 20
     said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
     name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Control(WorkerMessage):
+    """First and only word of an operator, answered by Close: do this to the run."""
+
+    tag: ClassVar[int] = 23
+    said_by: ClassVar[tuple[Party, ...]] = ("stranger",)
+    action: Action
+    argument: Text  # a group's number, or `key=` and JSON; else ""
+    who: Name
+    why: Text
 
 
 @dataclass(frozen=True, slots=True)

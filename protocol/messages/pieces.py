@@ -58,6 +58,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 Party = Role | Literal["stranger", "controller", "core", "shell", "link", "host"]
 """Who says or hears a message. A stranger is a connection that has not attached; core and shell are the
 controller's, link and host those of a worker process of any role."""
+Action = Literal["pause", "unpause", "checkpoint", "abort", "evaluate", "set"]
+"""What an operator may ask of a run."""
 Ending = Literal["", "stop", "length", "interrupt"]
 """Why a delta is the last of its attempt; "" while the trajectory goes on."""
 

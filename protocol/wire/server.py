@@ -22,7 +22,7 @@ import zmq
 
 from protocol.errors import ConfigError, LocalError, RemoteError
 from protocol.ids import PeerId
-from protocol.messages import FROM_WORKER, Attach, Beat, Close, DrainWorker, Message, Reattach, Role
+from protocol.messages import FROM_WORKER, Attach, Beat, Close, Control, DrainWorker, Message, Reattach, Role
 from protocol.plain_text import plain_line
 from protocol.wire.codec import Packet, decode, encode
 from protocol.wire.endpoints import check_endpoint, local_form
@@ -200,9 +200,9 @@ class Server(DrainedSocket):
     def _admit(self, routing_id: bytes, packet: Packet) -> tuple[_Peer | None, Packet]:
         """The new peer, if its first word is Attach, or an operator's, and its key allows what it says."""
         attach = packet.message
-        if isinstance(attach, DrainWorker):
+        if isinstance(attach, DrainWorker | Control):
             if self._keys is not None and self._user != self._keys.local.public:
-                raise RemoteError("Only whoever may read the run directory may drain workers; give that one.")
+                raise RemoteError("Only whoever may read the run directory may give orders; name that.")
             return self._make_peer(routing_id, None), packet
         if not isinstance(attach, Attach):  # it belongs to an earlier life of the controller
             self._remember(routing_id, Reattach())

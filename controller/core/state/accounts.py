@@ -11,7 +11,7 @@ from itertools import chain
 from math import fsum, sqrt
 from statistics import fmean
 
-from controller.core.state.bottleneck import Cause, Figures
+from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
 from controller.core.state.groups import Contribution, Group
 from controller.core.state.snapshot import TokenLedger
@@ -140,10 +140,10 @@ class Accounts:
 
     def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
         """Account the time since the last call, in the state that held during it: what the run waited for,
-        instances ready, and those of them that had work. Starting up is not idling."""
+        instances ready, and those of them that had work. Starting up is not idling, nor is a pause."""
         elapsed, self._now = now - self._now, now
         self.spent_s[cause] = self.spent_s.get(cause, 0.0) + elapsed
-        if elapsed > 0 and cause != "start-up":
+        if elapsed > 0 and cause not in NO_IDLING:
             is_training = cause == "training"
             self._rollout.add(elapsed, busy, ready)
             self._rollout_total.add(elapsed, busy, ready)

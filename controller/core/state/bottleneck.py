@@ -1,7 +1,8 @@
 """Out of the seconds that a run waited for each of its parts, one sentence that names what bounds it.
 
 Invariants: pure; each moment of a run has gone to exactly one cause (`waiting_for.awaited`);
-time in which somebody whom every step needs is not there, or not there again, is start-up and no idling.
+time in which somebody whom every step needs is not there, or not there again, is start-up and no idling; a pause
+is none either.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,8 @@ from typing import Literal, NamedTuple
 
 from controller.config.models import Config
 
-Cause = Literal["start-up", "training", "pace", "scoring", "weights", "data", "cap", "rollout"]
+Cause = Literal["start-up", "paused", "training", "pace", "scoring", "weights", "data", "cap", "rollout"]
+NO_IDLING = ("start-up", "paused")  # time in which nobody could have done more
 IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
 UNUSED = 0.3  # share of idle time from which more instances would not help
 START_WORTH_NAMING = 0.5  # share of a run, and
@@ -40,7 +42,7 @@ def verdict(figures: Figures, config: Config) -> str:
 
 def _steady(figures: Figures, config: Config) -> tuple[str, str]:
     """What bounds the run once all are there ("" if nothing does more than the rest), and what to do."""
-    spent_s = {cause: s for cause, s in figures.spent_s.items() if cause != "start-up"}
+    spent_s = {cause: s for cause, s in figures.spent_s.items() if cause not in NO_IDLING}
     total_s = max(sum(spent_s.values()), 1e-9)
     share = {cause: s / total_s for cause, s in spent_s.items()}
     idle, rollout = 1.0 - share.pop("training", 0.0), figures.rollout_idle

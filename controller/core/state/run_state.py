@@ -6,7 +6,7 @@ each is read by several parts of the core.
 
 import random
 from collections import Counter, deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
@@ -29,6 +29,22 @@ from strategies.views import KNOBS, Settings
 
 MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
 FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
+
+
+class Pause(NamedTuple):
+    """An operator has paused the run."""
+
+    who: str
+    why: str
+    since_s: float
+
+    def in_words(self, now: float) -> str:
+        """A sentence for people, and what ends it."""
+        why = f" ({self.why})" if self.why else ""
+        return (
+            f"{self.who} has paused the run {now - self.since_s:.0f} s ago{why}; "
+            "`launch.py control RUN unpause` goes on."
+        )
 
 
 class RunState:
@@ -73,6 +89,9 @@ class RunState:
         self.ending_is_success = True
         self.is_stopped = False  # the end was asked for, before there was another reason for one
         self.finished = False
+        self.paused: Pause | None = None  # by an operator, until one says otherwise
+        self.orders = 0  # of operators, that were obeyed
+        self.is_save_wanted = False  # an operator wants a checkpoint of the next version that may be saved
         self.still_since: float | None = None  # nothing runs and nobody is awaited; in `awake_s`
         self.is_trainer_given_up = False  # one from outside that was to come back before the run ends
         self._out: list[Command] = []

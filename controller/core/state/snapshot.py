@@ -72,4 +72,5 @@ class ClusterSnapshot:
     oldest_group: GroupSnapshot | None
     tokens: TokenLedger
     workers: tuple[WorkerSnapshot, ...]
+    paused: str = ""  # who has paused the run, and why; "" if nobody has
     idle_because: str = ""  # why nothing is generated, scored or trained now, in a sentence; "": something is

@@ -112,6 +112,7 @@ class Dispatch:
             state.pulled_version,
             state.pace.cap,
             state.strategy_settings,
+            state.orders,
         )
 
     def _heads(self) -> Iterator[Head]:

@@ -55,7 +55,8 @@ class Feed:
         every, steps = self.state.config.trainer.checkpoint_steps, self.state.steps
         is_turn = bool(every) and steps % every == 0
         is_much = steps - max(self.saved_version, 0) >= MAX_UNSAVED
-        return (is_turn or is_much) and self.saved_version < steps > 0
+        is_wanted = is_turn or is_much or self.state.is_save_wanted
+        return is_wanted and self.saved_version < steps > 0
 
     def attach(self, peer: PeerId, policy_version: int) -> None:
         """A trainer is ready that holds this version: feed it what it has missed. Ends the run if it cannot

@@ -100,6 +100,8 @@ class Training:
         trainer, feed = self.state.registry.trainer(), self.feed
         if not self.state.config.trainer.streaming or trainer is None or self.is_busy or feed.is_ahead:
             return
+        if self.state.paused is not None:
+            return
         ledger = self.state.ledger
         assert isinstance(ledger, Ledger), "config_rules refuses the others"
         room = ledger.batch_groups - 1 - len(feed.ahead)
@@ -109,7 +111,8 @@ class Training:
 
     def _is_free(self) -> bool:
         is_there = self.state.registry.trainer() is not None
-        return is_there and not self.is_busy and self.state.ending is None
+        may = self.state.ending is None and self.state.paused is None
+        return is_there and not self.is_busy and may
 
     def _holds(self) -> bool:
         """Whether a batch that is ready had better wait, so that steps come at an even pace: while a group is
@@ -258,6 +261,7 @@ class Training:
     def save(self, trainer: Worker) -> None:
         """Ask for a checkpoint of the newest version."""
         self.checkpoint_of = self.state.steps
+        self.state.is_save_wanted = False
         self.state.send(trainer.peer, SaveCheckpoint(self.state.steps))
 
     def on_saved(self, message: CheckpointSaved) -> None:
@@ -265,6 +269,9 @@ class Training:
         if self.checkpoint_of == message.policy_version:
             self.checkpoint_of = None
             self.feed.cover(message.policy_version)
+            trainer = self.state.registry.trainer()
+            if self.state.is_save_wanted and trainer is not None and self.state.ending is None:
+                self._save_if_due(trainer)
 
     def is_awaited(self, policy_version: int) -> bool:
         """Whether the newest version, which is this one, will be published once more: its trainer is lost, or

@@ -28,7 +28,9 @@ def admission_view(state: RunState) -> AdmissionView:
 
 
 def admitted(state: RunState) -> int:
-    """Groups that the admission rule lets start now."""
+    """Groups that the admission rule lets start now; none while the run is paused."""
+    if state.paused is not None:
+        return 0
     return state.strategies.admit(admission_view(state), state.config.staleness.in_flight_batches)
 
 
@@ -45,7 +47,7 @@ def is_closed(state: RunState) -> bool:
     """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last pull
     may wait for the next one for ever."""
     ledger, newest = state.ledger, state.versions.newest
-    if newest is None or newest.policy_version < ledger.train_version or ledger.reserved:
+    if newest is None or newest.policy_version < ledger.train_version or ledger.reserved or state.paused:
         return False
     is_shut = bool(state.fresh) and admitted(state) <= 0
     return is_shut and not ledger.is_ready()

@@ -31,7 +31,7 @@ HEARS = {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer}
 MESSAGES = """
 Attach Beat Ready Detach WorkerFailed PromptsEncoded Generated GenerationFailed InstanceStatus Pulled
 PullFailed GroupScored ScoreFailed TrainStepFinished PolicyPublished CheckpointSaved ExamplesEncoded Serving
-FetchModel DrainWorker Holding TrainedAhead
+FetchModel DrainWorker Holding TrainedAhead Control
 """  # tags from 1 on
 ORDERS = """
 Welcome Encode Route Interrupt Abort Pull Score Train SaveCheckpoint Retire Close Reattach Serve ModelFiles

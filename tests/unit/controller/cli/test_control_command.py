@@ -1,0 +1,43 @@
+"""`launch.py control`: the message that an order becomes."""
+
+import pytest
+
+from controller.cli.control import order_of
+from controller.cli.main import main
+from protocol.errors import ConfigError
+from protocol.messages import Control, DrainWorker
+
+
+@pytest.mark.parametrize(
+    ("action", "argument", "message"),
+    [
+        ("pause", "", Control("pause", "", "me", "why")),
+        ("abort", "12", Control("abort", "12", "me", "why")),
+        ("set", "samples.groups=8", Control("set", "samples.groups=8", "me", "why")),
+        ("set", "staleness.in_flight_batches=auto",
+         Control("set", 'staleness.in_flight_batches="auto"', "me", "why")),
+        ("drain", "rollout-1", DrainWorker("rollout-1")),
+    ],
+)  # fmt: skip
+def test_an_order_is_one_message(action, argument, message):
+    assert order_of(action, argument, why="why", who="me") == message
+
+
+@pytest.mark.parametrize(
+    ("action", "argument", "text"),
+    [
+        ("stop", "", "There is no action 'stop'; expected one of pause"),
+        ("abort", "", "needs the number of a group"),
+        ("pause", "x", "about the whole run"),
+        ("set", "samples.groups", "needs a live key"),
+        ("set", "samples.groups=2020-01-01", "no plain value"),
+    ],
+)
+def test_what_is_no_order_is_refused_here(action, argument, text):
+    with pytest.raises(ConfigError, match=text):
+        order_of(action, argument, why="", who="me")
+
+
+def test_a_run_that_is_not_there_is_said(tmp_path, capsys):
+    assert main(["control", str(tmp_path), "pause"]) == 2
+    assert capsys.readouterr().err
