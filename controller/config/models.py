@@ -12,7 +12,6 @@ from controller.config.cluster import ClusterSettings
 from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.limits import LimitSettings
-from controller.config.samples import SampleSettings
 from controller.config.simulation import SimulationSettings
 from controller.config.variables import put
 from protocol.algorithms import SAMPLING
@@ -182,6 +181,17 @@ class ControllerSettings(Section):
     """Seconds for which a run may stand still: nothing runs, no instance pulls, and nobody is awaited, as
     when a strategy of your own lets nothing start. Then it ends and says what could have gone on. More than
     `rollout.status_s`; waits for a worker or for the data do not count, however long they are."""
+
+
+class SampleSettings(Section):
+    """Trained groups whose text is kept in run.db, for `launch.py samples`. The core chooses them: of every
+    four the two with the widest spread of rewards, one at random, and the oldest."""
+
+    groups: int = Field(default=4, ge=0, le=4096)
+    """Groups of each step: prompt, all responses with the logprobs they were sampled with, rewards,
+    advantages and versions. 0 keeps no text. Needs run.db (`run.durability` other than `off`)."""
+    mb: int = Field(default=512, ge=1, le=1_048_576)
+    """Room for them in run.db, in MiB; beyond it the samples of the oldest steps are deleted."""
 
 
 class LoggingSettings(Section):

@@ -112,9 +112,7 @@ def _abort(core: "Core", argument: str) -> str:
     number = int(argument) if argument.isdecimal() and len(argument) < 19 else -1
     group = core.state.groups.get(number)
     if group is None or group.is_evaluation:
-        raise Refused(
-            f"There is no group {argument!r} of training prompts. Expected its number."
-        )
+        raise Refused(f"There is no training group {argument[:SHOWN_CHARS]!r}; expected the number of one.")
     if group.state not in ("generating", "scoring", "occupied") or number in core.training.feed.ahead:
         raise Refused(
             f"Group {number} is {group.state}, and cannot be given up there. Expected one that is generating, "

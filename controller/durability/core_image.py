@@ -22,7 +22,6 @@ from controller.config import data as data_settings
 from controller.config import evaluation as evaluation_settings
 from controller.config import limits as limit_settings
 from controller.config import models
-from controller.config import samples as sample_settings
 from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
@@ -59,8 +58,7 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree,
-    reports, run_state, sample_settings, scoring, supervised, told, trainer_batches, training,
-    training_groups,
+    reports, run_state, scoring, supervised, told, trainer_batches, training, training_groups,
     from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths,
     pacing, views,
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """Out of the seconds that a run waited for each of its parts, one sentence that names what bounds it.
 
 Invariants: pure; each moment of a run has gone to exactly one cause (`waiting_for.awaited`);
-time in which somebody whom every step needs is not there, or not there again, is start-up and no idling; a pause
-is none either.
+time in which somebody whom every step needs is not there, or not there again, is start-up and no
+idling; a pause is none either.
 """
 
 from collections.abc import Mapping

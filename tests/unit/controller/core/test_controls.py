@@ -148,7 +148,7 @@ def test_an_aborted_group_is_replaced(run):
 def test_no_group_that_is_not_there_is_aborted(run, argument):
     answer = run.order("abort", argument)
     assert answer.is_fault
-    assert "There is no group" in answer.reason
+    assert "There is no training group" in answer.reason
 
 
 def test_an_evaluation_is_made_though_none_is_due(run):
