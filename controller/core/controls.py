@@ -112,10 +112,11 @@ def _abort(core: "Core", argument: str) -> str:
     number = int(argument) if argument.isdecimal() and len(argument) < 19 else -1
     group = core.state.groups.get(number)
     if group is None or group.is_evaluation:
-        raise Refused(f"There is no training group {argument[:SHOWN_CHARS]!r}; expected the number of one.")
+        shown = argument[:SHOWN_CHARS]
+        raise Refused(f"There is no training group {shown!r}; expected the number of one.")
     if group.state not in ("generating", "scoring", "occupied") or number in core.training.feed.ahead:
         raise Refused(
-            f"Group {number} is {group.state}, and cannot be given up there. Expected one that is generating, "
+            f"Group {number} is {group.state}, and cannot be given up. Expected one that is generating, "
             "scoring, or occupied and not yet sent to the trainer."
         )
     was = group.state
@@ -159,7 +160,7 @@ def _set(core: "Core", argument: str) -> str:
     if key == "staleness.in_flight_batches" and not (_is_number(before) and _is_number(now)):
         raise Refused(f"{key} is {before}; while a run goes on, only a number may take a number's place.")
     if key == "evaluation.every_steps" and not (before and now):
-        raise Refused(f"{key} is {before}; whether there are held-out prompts is settled when a run starts.")
+        raise Refused(f"{key} is {before}; that there are held-out prompts is settled when a run starts.")
     if problems := cross_field_problems(config):
         raise Refused(f"{key} cannot be {text}: {problems[0][1]}")
     core.state.config = config

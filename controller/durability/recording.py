@@ -108,9 +108,10 @@ class Recording:
             first, self.last, self.until_s = db.execute(span).fetchone()
             newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
             at, size = db.execute(newest).fetchone() or (1, 0)
-            snapshots = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+            self.snapshot_numbers = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+            """Events after which there is an image of the core, of whatever release."""
         self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
-        self.pruned: int = first - 1 if first - 1 in snapshots else 0
+        self.pruned: int = first - 1 if first - 1 in self.snapshot_numbers else 0
         """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
 
     def __enter__(self) -> Self:
@@ -306,6 +307,14 @@ class Recording:
         for number, now, data, checksum in rows:
             if number not in self.skipped:
                 yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
+
+    def number_at(self, now: float) -> int:
+        """The last event up to this second of the run; the one before the first that is kept if there is
+        none."""
+        with self._open() as db:
+            query = "SELECT max(seq) FROM events WHERE now <= ? AND seq <= ?"
+            (found,) = db.execute(query, (now, self.last)).fetchone()
+        return self.pruned if found is None else found
 
     def _missing(self, expected: int, found: int | None) -> RunError:
         with self._open() as db:

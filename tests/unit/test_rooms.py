@@ -22,10 +22,11 @@ CONTROLLER = {
     "check": {"config", "data"},
     "durability": {"config", "core"},
     "history": {"config", "core", "durability"},
+    "view": {"config", "core", "durability", "history"},
     "simulation": {"config", "core", "durability", "history"},
     "host": {"config", "core", "data", "durability"},
     "cluster": {"config"},
-    "cli": {"check", "cluster", "config", "durability", "history", "simulation"},
+    "cli": {"check", "cluster", "config", "durability", "history", "simulation", "view"},
 }  # room -> rooms that it may import; controller/controller.py stands above them all
 WORKERS = {
     "link": set(),

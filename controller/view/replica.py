@@ -1,0 +1,177 @@
+"""Time travel over a run's journal: the core as it was after any event.
+
+Invariants: the core is the production core, stepped with the recorded events alone, from the nearest keyframe
+before; a keyframe is a snapshot of the run, or an image made on the way; images take no more than the room
+that they are given: when it is full every second one goes, so that they stand at growing distance; the run
+is only read. One thread uses a replica.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from controller.core.core import Core
+from controller.durability.core_image import Freezer, thaw
+from controller.durability.recording import Recorded, Recording
+from controller.durability.replay import Turn, turns
+from protocol.errors import LocalError
+
+FIRST_SPACING = 2_000  # events between two keyframes: a quarter of a second of stepping
+KEYFRAMES_BYTES = 256 << 20
+
+
+class Instant(NamedTuple):
+    """Where a replica stands."""
+
+    number: int  # of the last event that the core has seen; `first` before any
+    now: float  # seconds since the run began
+    core: Core  # to be looked at, and not to be kept: the next move steps or replaces it
+    turn: Turn | None  # that event and the commands that it gave; None at a keyframe, or before the first
+
+
+class Replica:
+    """The core of one recorded run, movable in time."""
+
+    def __init__(
+        self, recording: Recording, *, keyframes_bytes: int = KEYFRAMES_BYTES, spacing: int = FIRST_SPACING
+    ) -> None:
+        """Begins before the first event that is kept. Raises: RunError or ConfigError if this release cannot
+        read the run."""
+        self.recording = recording
+        self._strategies = recording.strategies()
+        self._room, self._spacing = keyframes_bytes, spacing
+        self._images: dict[int, bytes] = {}  # by event, ascending
+        self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
+        self._known = recording.pruned  # the last event that `_steps` knows of
+        self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
+        core = recording.make_core()
+        self._first_steps = core.state.steps
+        self._at = Instant(recording.pruned, core.state.now, core, None)
+        self._keep(self._at)
+
+    @property
+    def first(self) -> int:
+        """The moment before the first event that is kept; 0 but where the journal was shortened."""
+        return self.recording.pruned
+
+    @property
+    def last(self) -> int:
+        """The newest event of the recording."""
+        return self.recording.last
+
+    @property
+    def here(self) -> Instant:
+        """Where it stands."""
+        return self._at
+
+    @property
+    def keyframes(self) -> list[int]:
+        """Events after which an image is in memory."""
+        return list(self._images)
+
+    def at(self, number: int) -> Instant:
+        """The moment after this event; the nearest that there is if it is out of range.
+
+        Raises: RunError if the history is damaged there, or the core fails on it.
+        """
+        number = max(self.first, min(number, self.last))
+        is_back = number < self._at.number
+        keyframe = self._nearest(number)
+        if is_back or keyframe > self._at.number:
+            self._go_to_keyframe(keyframe)
+        for turn in turns(self.recording, self._at.core, self._at.number, number):
+            self._take(turn)
+        if number > self._at.number:  # the last ones count as never heard
+            self._at = self._at._replace(number=number, turn=None)
+        return self._at
+
+    def forward(self, count: int = 1) -> Instant:
+        """So many events later."""
+        return self.at(self._at.number + count)
+
+    def back(self, count: int = 1) -> Instant:
+        """So many events earlier."""
+        return self.at(self._at.number - count)
+
+    def with_turn(self, number: int) -> Instant:
+        """As `at`, and what the event gave is known, but at the first moment."""
+        if self._at.number == number and self._at.turn is not None:
+            return self._at
+        self.at(number - 1)
+        return self.at(number)
+
+    def at_time(self, now: float) -> Instant:
+        """The moment at this second of the run."""
+        return self.at(self.recording.number_at(now))
+
+    def at_step(self, step: int) -> Instant:
+        """The moment after this train step was finished; the newest if it has not been."""
+        while self._known < self.last and self._first_steps + len(self._steps) < step:
+            self._learn(min(self._known + self._spacing, self.last))
+        place = step - self._first_steps - 1
+        if place < 0:
+            return self.at(self.first)
+        return self.at(self._steps[place] if place < len(self._steps) else self.last)
+
+    def read_on(self, recording: Recording) -> None:
+        """A later look at the same run, which has gone on; what was known stays known."""
+        self._images = {n: image for n, image in self._images.items() if n >= recording.pruned}
+        self.recording = recording
+
+    def image(self) -> bytes:
+        """The core where it stands, whole. Equal cores have equal images."""
+        return Freezer().freeze(self._at.core)
+
+    def _take(self, turn: Turn) -> None:
+        """The core has made one step more."""
+        recorded: Recorded = turn.recorded
+        core, before = self._at.core, self._at.number
+        self._at = Instant(recorded.number, recorded.now, core, turn)
+        if before == self._known:  # else events in between were jumped over
+            done = core.state.steps - self._first_steps - len(self._steps)
+            self._steps += [recorded.number] * done
+            self._known = recorded.number
+        if recorded.number - self._nearest(recorded.number) >= self._spacing:
+            self._keep(self._at)
+
+    def _learn(self, until: int) -> None:
+        """Know the train steps up to this event: no event before it is jumped over."""
+        self.at(self._known)
+        for turn in turns(self.recording, self._at.core, self._known, until):
+            self._take(turn)
+        self._known = until
+
+    def _keep(self, moment: Instant) -> None:
+        """Make a keyframe of where it stands, and room for it."""
+        try:
+            image = Freezer().freeze(moment.core)
+        except LocalError:  # a strategy of the user's holds what no image can: its history is stepped anew
+            self._spacing = max(self._spacing, self.last + 1)
+            return
+        self._images[moment.number] = image
+        self._images = dict(sorted(self._images.items()))
+        while sum(map(len, self._images.values())) > self._room and len(self._images) > 2:
+            kept = [number for place, number in enumerate(self._images) if place % 2 == 0]
+            self._images = {number: self._images[number] for number in kept}
+            self._spacing *= 2
+
+    def _nearest(self, number: int) -> int:
+        """The last keyframe at or before this event."""
+        usable = [n for n in self.recording.snapshot_numbers if n not in self._unusable and n >= self.first]
+        known = sorted({self.first, *self._images, *usable})
+        return known[max(0, bisect_right(known, number) - 1)]
+
+    def _go_to_keyframe(self, number: int) -> None:
+        """Take up the core there, or at an earlier one if the run's own snapshot cannot be used."""
+        image = self._images.get(number)
+        if image is not None:
+            core = thaw(image, self._strategies)
+        elif number == self.first:
+            core = self.recording.make_core()
+        else:
+            found = self.recording.snapshot(number)
+            if found is None:
+                self._unusable.add(number)
+                self._go_to_keyframe(self._nearest(number))
+                return
+            core = found.core
+        self._at = Instant(number, core.state.now, core, None)

@@ -1,0 +1,114 @@
+"""Time travel: the core at any event is the core that was there."""
+
+import random
+from hashlib import blake2b
+
+import pytest
+
+from controller.config.models import Config
+from controller.durability.core_image import Freezer
+from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.view.replica import Replica
+from tests.unit.controller.recorded_run import record
+
+CONFIG = Config.model_validate(
+    {
+        "run": {"steps": 6},
+        "rollout": {"instances": 3, "group_size": 4, "max_response_tokens": 128},
+        "trainer": {"batch_groups": 4},
+        "staleness": {"max_staleness": 1},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    path = tmp_path_factory.mktemp("replica") / "run"
+    record(path, CONFIG, snapshot_every=150)
+    with Recording(path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def truth(recording):
+    """A digest of the whole core after every event, out of one pass."""
+    core, found = recording.make_core(), {}
+    for turn in turns(recording, core):
+        found[turn.recorded.number] = digest(Freezer().freeze(core))
+    return found
+
+
+def digest(image):
+    return blake2b(image, digest_size=8).digest()
+
+
+def test_the_state_at_random_events_is_that_of_one_pass(recording, truth):
+    replica, dice = Replica(recording, spacing=97), random.Random(4)
+    for number in [dice.randint(1, recording.last) for _ in range(40)]:
+        assert replica.at(number).number == number
+        assert digest(replica.image()) == truth[number], f"event {number}"
+
+
+def test_it_steps_back_as_well_as_forward(recording, truth):
+    replica = Replica(recording, spacing=50)
+    replica.at(recording.last)
+    for number in range(recording.last - 1, recording.last - 6, -1):
+        assert replica.back().number == number
+        assert digest(replica.image()) == truth[number]
+    assert replica.forward(3).number == recording.last - 2
+    assert digest(replica.image()) == truth[recording.last - 2]
+
+
+def test_what_an_event_gave_is_what_the_journal_says(recording):
+    replica = Replica(recording)
+    for number in (recording.last // 2, recording.last // 3, 1):
+        turn = replica.with_turn(number).turn
+        assert turn.recorded.number == number
+        assert fingerprint(turn.commands) == turn.recorded.fingerprint
+
+
+def test_a_step_and_a_second_have_their_moments(recording):
+    replica = Replica(recording, spacing=100)
+    for step in (4, 1, 6):
+        moment = replica.at_step(step)
+        assert moment.core.state.steps == step
+        assert replica.back().core.state.steps == step - 1
+    half = recording.until_s / 2
+    moment = replica.at_time(half)
+    assert moment.now <= half
+    assert replica.forward().now > half
+    assert replica.at_step(99).number == recording.last
+    assert replica.at(-5).number == replica.first == 0
+    assert replica.at(10**9).number == recording.last
+
+
+def test_keyframes_keep_to_their_room_at_growing_distance(recording, truth):
+    replica = Replica(recording, spacing=10)
+    replica.at_step(99)  # all of it, from the beginning
+    room = len(replica.image()) * 5
+    small = Replica(recording, keyframes_bytes=room, spacing=10)
+    small.at_step(99)
+    assert 2 <= len(small.keyframes) <= 6 < len(replica.keyframes)
+    small.at(recording.last // 2)
+    assert digest(small.image()) == truth[recording.last // 2]
+
+
+def test_a_snapshot_of_the_run_saves_the_steps_before_it(recording):
+    numbers = recording.snapshot_numbers
+    assert numbers
+    replica = Replica(recording, spacing=10**9)
+    read = []
+    recording._on_progress = lambda number, last: read.append(number)
+    replica.at(numbers[-1] + 1)
+    recording._on_progress = lambda number, last: None
+    assert read == [numbers[-1]]
+
+
+def test_a_snapshot_of_another_release_is_passed_over(recording, truth, monkeypatch):
+    replica = Replica(recording, spacing=10**9)
+    monkeypatch.setattr(recording, "snapshot", lambda number=None: None)
+    number = recording.snapshot_numbers[-1] + 1
+    replica.at(number)
+    assert digest(replica.image()) == truth[number]
