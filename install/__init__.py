@@ -48,7 +48,20 @@ EXTRAS = {
 REWARDS = ("math", "reasoning-gym", "judge")
 NEEDED = {
     **dict.fromkeys(
-        ["doctor", "render", "keygen", "revoke", "status", "control", "samples", "stop", "stacks", "story", "trace", "profile"],
+        [
+            "doctor",
+            "render",
+            "keygen",
+            "revoke",
+            "status",
+            "control",
+            "samples",
+            "stop",
+            "stacks",
+            "story",
+            "trace",
+            "profile",
+        ],
         (),
     ),
     "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "test"),

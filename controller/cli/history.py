@@ -16,7 +16,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay as replay_run
 from controller.durability.replay import verdict_in_words
 from controller.history.compare_strategies import Shadow, agreement_in_words, other_config
-from controller.history.samples import SampleReader
+from controller.history.sample_text import SampleReader
 from controller.history.story import story as tell
 from controller.history.trace import write_trace
 from controller.simulation.measured import Measured

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from controller.cli.say import say
 from controller.durability.recording import Recording
-from controller.history.samples import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
+from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
 from protocol.errors import ConfigError
 from protocol.plain_text import plain
 

@@ -23,7 +23,7 @@ from controller.durability.core_image import thaw
 from controller.durability.damage import broken, damaged, is_whole, line_checksum, snapshot_digest, way_on
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
-from controller.durability.samples import KeptSample, read_sample, sample_keys
+from controller.durability.sample_records import KeptSample, read_sample, sample_keys
 from controller.durability.store import Store, check_schema, decode_record
 from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies

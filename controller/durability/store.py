@@ -32,8 +32,8 @@ from controller.durability.damage import (
 from controller.durability.event_codec import decode_event, encode_event
 from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
 from controller.durability.payload import Known, Payload
-from controller.durability.samples import SCHEMA as SAMPLES_SCHEMA
-from controller.durability.samples import keep_samples
+from controller.durability.sample_records import SCHEMA as SAMPLES_SCHEMA
+from controller.durability.sample_records import keep_samples
 from protocol.errors import OtherRelease, RemoteError, RunError
 from protocol.messages import Message
 from protocol.private_files import for_owner_only

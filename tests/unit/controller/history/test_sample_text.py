@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from controller.durability.samples import KeptSample
-from controller.history.samples import as_text, lines_of, texts_of
+from controller.durability.sample_records import KeptSample
+from controller.history.sample_text import as_text, lines_of, texts_of
 
 LETTERS = {1: b"a", 2: b"bc", 3: "é".encode()[:1], 4: "é".encode()[1:], 5: b" "}
 

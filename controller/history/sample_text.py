@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from controller.durability.recording import Recording
-from controller.durability.samples import KeptSample
+from controller.durability.sample_records import KeptSample
 
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"  # ends a text whose last character's other bytes are in the next token

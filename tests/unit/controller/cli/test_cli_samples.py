@@ -8,7 +8,7 @@ from rich.console import Console
 
 from controller.cli.main import main
 from controller.cli.samples import show
-from controller.history.samples import SampleGroup, SampleResponse, SampleToken
+from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
