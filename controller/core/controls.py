@@ -6,7 +6,7 @@ pause ends no attempt and no lease, and a changed key counts from then on. A ref
 """
 
 import json
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from pydantic import ValidationError
 
@@ -146,7 +146,7 @@ def _set(core: "Core", argument: str) -> str:
     section, _, field = key.partition(".")
     if not (key in LIVE_KEYS or section in LIVE_KEYS):
         raise Refused(f"{key!r} is no live key. Expected one of {', '.join(LIVE_KEYS)}.")
-    tree: dict[str, Any] = json.loads(core.state.config.model_dump_json())
+    tree: dict[str, dict[str, object]] = json.loads(core.state.config.model_dump_json())
     if field not in tree[section]:
         raise Refused(f"There is no key {key!r}. Expected one of {', '.join(tree[section])} in {section}.")
     before = tree[section][field]

@@ -4,7 +4,6 @@ import random
 from hashlib import blake2b
 
 import pytest
-from tests.support.recorded_run import record
 
 from controller.config.models import Config
 from controller.durability.core_image import Freezer
@@ -12,6 +11,7 @@ from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.replica import Replica
+from tests.support.recorded_run import record
 
 CONFIG = Config.model_validate(
     {
