@@ -35,6 +35,7 @@ from workers.trainer.trainer import Trainer
 
 THRESHOLD = 1.0  # trainer.logprob_gap_warning's default
 COLD = 0.6  # temperature of both sides in one case
+TRAINED = "the kept set trained"  # as a run does it; without these words the trainer knows of no cut
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # sampling, dtype of the engine, of the trainer
     "as the trainer": ({}, "float32", "float32"),
     "engine in bfloat16": ({}, "bfloat16", "float32"),
@@ -47,6 +48,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # sampling, dtype of the 
     "top_k 5": ({"top_k": 5}, "float32", "float32"),
     "top_p 0.9": ({"top_p": 0.9}, "float32", "float32"),
     "top_p 0.95": ({"top_p": 0.95}, "float32", "float32"),
+    f"top_k 5, {TRAINED}": ({"top_k": 5}, "float32", "float32"),
+    f"top_p 0.9, {TRAINED}": ({"top_p": 0.9}, "float32", "float32"),
+    f"min_p 0.05, {TRAINED}": ({"min_p": 0.05}, "float32", "float32"),
+    f"min_tokens 20, {TRAINED}": ({"min_tokens": 20}, "float32", "float32"),
+    f"all four at 0.6, {TRAINED}": (
+        {"top_k": 9, "top_p": 0.9, "min_p": 0.05, "min_tokens": 20, "temperature": COLD}, "float32", "float32",
+    ),
     "top_p 0.95, both at 0.6": ({"top_p": 0.95, "temperature": COLD}, "float32", "float32"),
 }
 COLUMNS = (
@@ -80,9 +88,9 @@ def answers(chosen: WorkerSettings, directory: str, added: Sequence[Generation])
 
 
 def as_batch(
-    added: Sequence[Generation], found: Sequence[list[Sampled]]
-) -> tuple[Train, tuple[bytes, bytes, bytes]]:
-    """The message that a trainer at version 0 gets."""
+    added: Sequence[Generation], found: Sequence[list[Sampled]], *, is_cut: bool = False
+) -> tuple[Train, tuple[bytes, ...]]:
+    """The message that a trainer at version 0 gets; `is_cut`: with what the engine kept."""
     items = tuple(
         TrainItem(
             g.key[0], g.key[1], len(g.prompt_tokens), 0.0, (-1.0) ** g.key[1], "stop",
@@ -95,7 +103,11 @@ def as_batch(
         np.array([item.token for sampled in found for item in sampled], dtype="<i4").tobytes(),
         np.array([item.logprob for sampled in found for item in sampled], dtype="<f4").tobytes(),
     )
-    return Train(0, items), frames
+    if not is_cut:
+        return Train(0, items), frames
+    codes = np.array([item.kept.code for sampled in found for item in sampled], dtype="<i4").tobytes()
+    words = tuple(b"".join(item.kept.words for item in sampled) for sampled in found)
+    return Train(0, items, is_cut=True), (*frames, codes, *words)
 
 
 def main() -> None:
@@ -104,6 +116,7 @@ def main() -> None:
     parser.add_argument("--model", help="directory of the quickstart's model; without it one is made")
     parser.add_argument("--untrained", action="store_true", help="make one of random weights")
     parser.add_argument("--groups", type=int, default=64, help="of 4 responses each")
+    parser.add_argument("--only", default="", help="cases with these words in their name")
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = tempfile.TemporaryDirectory()
@@ -120,13 +133,16 @@ def main() -> None:
     ]
     print(f"{platform.machine()}, torch {torch.__version__}; {', '.join(COLUMNS)}; warnings")
     for name, (sampling, dtype, forward) in CASES.items():
+        if options.only not in name:
+            continue
         engine = settings(folder.name, dtype=dtype, forward="float32", **sampling)
         believed = {"temperature": COLD} if sampling.get("temperature") == COLD else {}
         trainer = Trainer(settings(folder.name, dtype="float32", forward=forward, **believed), directory)
-        metrics = trainer.train_step(*as_batch(added, answers(engine, directory, added)))
+        found = answers(engine, directory, added)
+        metrics = trainer.train_step(*as_batch(added, found, is_cut=TRAINED in name))
         figures = "  ".join(f"{metrics[column]:10.4g}" for column in COLUMNS)
         warned = Drift(THRESHOLD).observe(0, metrics)
-        print(f"{name:34s}{figures}  {len(warned.splitlines()) if warned else 'none'}", flush=True)
+        print(f"{name:42s}{figures}  {len(warned.splitlines()) if warned else 'none'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ range, why its default is what it is, and what changing it does. `controller.con
 stay at home.
 """
 
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -35,12 +35,28 @@ class SamplingSettings(Section):
     """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact; 0 is greedy.
     1 keeps the policy's own distribution."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Keep the smallest set of tokens with at least this probability; 1 keeps all. Below 1 the engine draws
-    from a part of the distribution and the trainer trains the whole, which the correction does not know: the
-    mean importance weight was 0.92 to 0.99 at 0.9, where it should be 1 (docs/algorithms.md)."""
+    """Keep the smallest set of tokens with at least this probability; 1 keeps all. Below 1 the engine tells
+    which tokens it kept, and the trainer trains the distribution over them, so importance weights stay right
+    (docs/algorithms.md). An engine that cannot tell is refused."""
     top_k: int = Field(default=0, ge=0)
-    """Keep the k most probable tokens; 0 keeps all. Above 0 as with `top_p`: a mean weight of 0.66 to 0.98
-    at 5."""
+    """Keep the k most probable tokens, before `top_p`; 0 keeps all. Trained as with `top_p`."""
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Keep tokens with at least this share of the most probable one's probability, after `top_p`; 0 keeps
+    all. Trained as with `top_p`."""
+    min_tokens: int = Field(default=0, ge=0)
+    """Draw no stop token, and look for no `stop` string, before a response has this many tokens. Trained as
+    with `top_p`: without the stop tokens there."""
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
+        default=(), max_length=16, strict=False
+    )
+    """Strings that end a response where they appear in its text, beside the tokenizer's stop tokens; they
+    stay part of it, and are trained."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a token may be drawn from a part of the vocabulary."""
+        is_narrowed = self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+        return self.temperature > 0 and (is_narrowed or self.min_tokens > 0)
 
 
 class VllmSettings(Section):
@@ -84,7 +100,7 @@ class RolloutSettings(Section):
     max_running: int = Field(default=64, ge=1)
     """Trajectories in one instance's decode batch: bounded by memory for the KV cache."""
     sampling: SamplingSettings = SamplingSettings()
-    """Temperature, top-p, top-k."""
+    """Temperature, top-p, top-k, min-p, stop strings."""
     progress_s: float = Field(default=0.5, gt=0)
     """Seconds between two reports of unfinished responses. What a lost worker had not reported is generated
     again."""

@@ -40,7 +40,7 @@ class EvaluationSettings(Section):
     samples: int = Field(default=1, ge=1, le=4096)
     """Responses per prompt. pass@k is estimated for the powers of two up to it."""
     sampling: SamplingSettings = SamplingSettings()
-    """Temperature, top-p, top-k of evaluation; `rollout.sampling` does not count here, so that what is
+    """As `rollout.sampling`, of evaluation; `rollout.sampling` does not count here, so that what is
     measured stays what it is. Temperature 0 is greedy."""
     threshold: float = 1.0
     """A response passes if its reward is at least this."""

@@ -253,6 +253,11 @@ class Config(Section):
         return config
 
     @property
+    def is_cut(self) -> bool:
+        """Whether responses are drawn from a part of the vocabulary, so that kept sets travel with them."""
+        return self.rollout.sampling.is_cut and not self.trainer.is_supervised
+
+    @property
     def reward_names(self) -> tuple[str, ...]:
         """What rewards of this run may be called, in metrics."""
         held_out = self.evaluation.reward_function

@@ -9,6 +9,7 @@ Invariants:
   prompt was encoded to is replaced: it is asked for again if the answer did not count.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
   late or a lie, and keeping it would leak.
+- Kept sets (protocol/kept_sets.py), which few runs have, are a record each of `payload` from the beginning.
 - The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
   bytes, for groups with parts in chunks by LIVE_SHARE times as many: one is read again out of many chunks.
 - What was changed on the disk since it was written is refused where it is read: every record has a checksum.
@@ -22,6 +23,8 @@ from contextlib import contextmanager
 import msgspec
 
 from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
+from controller.durability.kept_sets import as_record
+from controller.durability.payload_cache import Held, Pool
 from protocol.errors import LocalError
 from protocol.messages import Generated, Message, Piece, Score, Stretch
 from protocol.wire.codec import ITEM_BYTES, pack
@@ -43,89 +46,6 @@ Known = Mapping[tuple[int, int, int], int]
 _Column = tuple[int, ...]
 _PLACES = msgspec.msgpack.Decoder(tuple[_Column, _Column, _Column, _Column, _Column])
 """Groups, members, attempts, starts and counts of the deltas of one report."""
-
-
-class Held:
-    """All payload of one group."""
-
-    __slots__ = ("prompt", "responses", "row")
-
-    def __init__(self) -> None:
-        self.row: bytes | None = None
-        self.prompt: bytes | None = None
-        self.responses: dict[tuple[int, int], tuple[bytearray, bytearray]] = {}
-        """By member and attempt: tokens and logprobs, as far as they go without a hole."""
-
-    def part(self, piece: Piece) -> bytes | bytearray | None:
-        """All that is here of what a piece is of."""
-        if piece.kind == "row":
-            return self.row
-        if piece.kind == "prompt":
-            return self.prompt
-        pair = self.responses.get((piece.member, piece.attempt))
-        return None if pair is None else pair[piece.kind == "logprobs"]
-
-    def response(self, member: int, attempt: int) -> tuple[bytearray, bytearray]:
-        """Of one attempt, to be filled."""
-        pair = self.responses.get((member, attempt))
-        if pair is None:
-            pair = self.responses[member, attempt] = (bytearray(), bytearray())
-        return pair
-
-    def put(self, stretch: Stretch) -> None:
-        """Take what stands alone."""
-        if stretch.kind == "row":
-            self.row = self.row or stretch.data
-        elif stretch.kind == "prompt":
-            self.prompt = self.prompt or stretch.data
-        else:
-            part = self.response(stretch.member, stretch.attempt)[stretch.kind == "logprobs"]
-            if len(part) == ITEM_BYTES * stretch.start:
-                part += stretch.data
-
-    @property
-    def size_bytes(self) -> int:
-        """Of everything."""
-        fixed = len(self.row or b"") + len(self.prompt or b"")
-        return fixed + sum(len(tokens) + len(logprobs) for tokens, logprobs in self.responses.values())
-
-
-class Pool:
-    """Groups that are in memory, the oldest first; when they are too large, the oldest go."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self.groups: dict[int, Held] = {}
-        self.size_bytes = 0
-        self._most_bytes = most_bytes
-
-    def clear(self) -> None:
-        """Forget all."""
-        self.groups.clear()
-        self.size_bytes = 0
-
-    def add(self, group: int, held: Held) -> None:
-        """Take a group."""
-        self.groups[group] = held
-        self.grow(held.size_bytes, keep=group)
-
-    def take(self, group: int) -> Held | None:
-        """Give up a group, if it is here."""
-        held = self.groups.pop(group, None)
-        if held is not None:
-            self.size_bytes -= held.size_bytes
-        return held
-
-    def move(self, group: int, other: "Pool") -> None:
-        """Hand a group to another pool, if it is here."""
-        held = self.take(group)
-        if held is not None:
-            other.add(group, held)
-
-    def grow(self, size_bytes: int, *, keep: int) -> None:
-        """Its groups have become larger, one of which is needed."""
-        self.size_bytes += size_bytes
-        while self.size_bytes > self._most_bytes and len(self.groups) > 1:
-            self.take(next(group for group in self.groups if group != keep))
 
 
 class Payload:
@@ -182,6 +102,8 @@ class Payload:
         if piece.count == 0:
             return b""
         part = self._held(piece.group).part(piece)
+        if piece.kind == "kept_words":  # as many as their codes say
+            return part or b""
         size = len(part or b"") if piece.count < 0 else ITEM_BYTES * piece.count
         if part is None or len(part) < size:
             self._look_for_damage()
@@ -229,10 +151,13 @@ class Payload:
 
     def keep_tokens(self, known: Known) -> None:
         """Cut every response to what is counted of it; what is left of it is written as a whole."""
-        query = "DELETE FROM payload WHERE group_id = ? AND kind IN ('tokens', 'logprobs')"
+        query = "DELETE FROM payload WHERE group_id = ? AND kind IN ('tokens', 'logprobs', 'kept_codes')"
         for group in sorted(self._groups):
             held = self._load(group)
             self._db.execute(query, (group,))
+            for (member, attempt), sets in held.kept_sets.items():
+                if record := sets.record(known.get((group, member, attempt), 0)):
+                    self._write(group, Stretch("kept_codes", member, attempt, 0, record), is_last_word=True)
             for (member, attempt), pair in held.responses.items():
                 size = ITEM_BYTES * known.get((group, member, attempt), 0)
                 tokens, logprobs = (bytes(part[:size]) for part in pair)
@@ -244,9 +169,12 @@ class Payload:
 
     # -- progress ---------------------------------------------------------------------------------------
 
-    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes) -> None:
+    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes, *kept: bytes) -> None:
         if not tokens:
             return
+        for delta, sets in zip(message.deltas, message.kept_sets(kept), strict=True) if kept else ():
+            if sets is not None:
+                self._put(delta.group, [as_record(sets, delta.count)])
         columns = tuple(zip(*message.deltas, strict=True))[:5]
         if self._groups.isdisjoint(columns[0]):
             return
@@ -356,7 +284,8 @@ class Payload:
 
     def _load(self, group: int) -> Held:
         held = Held()
-        query = "SELECT kind, member, attempt, start, data, checksum FROM payload WHERE group_id = ?"
+        columns = "kind, member, attempt, start, data, checksum"
+        query = f"SELECT {columns} FROM payload WHERE group_id = ? ORDER BY kind, member, attempt, start"
         with self._in_words():
             for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
                 self._verify((group, kind, member, attempt, start), data, checksum)

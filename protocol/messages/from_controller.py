@@ -143,9 +143,10 @@ class TrainItem(NamedTuple):
         return sum(segment.count for segment in self.segments)
 
 
-def train_pieces(items: tuple[TrainItem, ...]) -> list[list[Piece]]:
+def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Piece]]:
     """The frames that trajectories are trained from: prompt tokens, once per *trajectory*, in the order of
-    items; response tokens; rollout logprobs. All concatenated without padding."""
+    items; response tokens; rollout logprobs. All concatenated without padding. Where sampling cut: codes of
+    the kept sets, concatenated, and their words, a frame per trajectory."""
     prompts: list[Piece] = []
     tokens: list[Piece] = []
     logprobs: list[Piece] = []
@@ -154,7 +155,12 @@ def train_pieces(items: tuple[TrainItem, ...]) -> list[list[Piece]]:
         prompts.append(Piece("prompt", item.group))
         tokens += response_pieces("tokens", id, item.segments)
         logprobs += response_pieces("logprobs", id, item.segments)
-    return [prompts, tokens, logprobs]
+    if not is_cut:
+        return [prompts, tokens, logprobs]
+    placed = [(TrajectoryId(item.group, item.member), item.segments) for item in items]
+    codes = [piece for id, segments in placed for piece in response_pieces("kept_codes", id, segments)]
+    words = [response_pieces("kept_words", id, segments) for id, segments in placed]
+    return [prompts, tokens, logprobs, codes, *words]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,7 @@ class Train(ControllerMessage):
     items: Many[TrainItem]
     is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
     ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
+    is_cut: bool = False  # sampling cut, so the kept sets come too
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:
@@ -175,7 +182,7 @@ class Train(ControllerMessage):
         return self.items[self.ahead :]
 
     def outgoing_payload(self) -> list[list[Piece]]:
-        return train_pieces(self.rest)
+        return train_pieces(self.rest, is_cut=self.is_cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +269,7 @@ class TrainAhead(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     train_version: Version
     items: Many[TrainItem]
+    is_cut: bool = False  # as in Train
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:
@@ -269,7 +277,7 @@ class TrainAhead(ControllerMessage):
         return self.items
 
     def outgoing_payload(self) -> list[list[Piece]]:
-        return train_pieces(self.items)
+        return train_pieces(self.items, is_cut=self.is_cut)
 
 
 ToAnyRole = Beat | Welcome | Close | Reattach | ModelFiles | Drain

@@ -64,11 +64,13 @@ Ending = Literal["", "stop", "length", "interrupt"]
 """Why a delta is the last of its attempt; "" while the trajectory goes on."""
 
 
-PieceKind = Literal["row", "prompt", "tokens", "logprobs"]
+ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]
+PieceKind = Literal["row", "prompt"] | ResponseKind
 
 
 class Piece(NamedTuple):
-    """A piece of stored payload: the first `count` elements kept under a key (-1: all of them)."""
+    """A piece of stored payload: the first `count` elements kept under a key (-1: all of them); of
+    `kept_words` those of the first `count` tokens."""
 
     kind: PieceKind
     group: int
@@ -88,7 +90,7 @@ class Segment(NamedTuple):
 Segments = Many[Segment]
 
 
-def response_pieces(kind: Literal["tokens", "logprobs"], id: TrajectoryId, segments: Segments) -> list[Piece]:
+def response_pieces(kind: ResponseKind, id: TrajectoryId, segments: Segments) -> list[Piece]:
     """The stored pieces of a response, in order: of each attempt, as many elements as the core accepted.
 
     A late delta of an abandoned attempt lies behind the accepted count, so it is never read.
@@ -102,7 +104,7 @@ def response_pieces(kind: Literal["tokens", "logprobs"], id: TrajectoryId, segme
 class Frame(NamedTuple):
     """A frame that comes with a worker's message: so many elements of one kind."""
 
-    kind: Literal["tokens", "logprobs"]
+    kind: ResponseKind
     size: int
 
 

@@ -12,8 +12,9 @@ import msgpack
 import msgspec
 import numpy as np
 
+from protocol import kept_sets
 from protocol.errors import RemoteError
-from protocol.messages import ITEM_BYTES, KINDS, MAX_ARRAY, PROTOCOL_VERSION, Message
+from protocol.messages import ITEM_BYTES, KINDS, MAX_ARRAY, PROTOCOL_VERSION, Generated, Message
 from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
 MAX_HEADER_BYTES = 16 << 20
@@ -171,8 +172,21 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
     for (kind, _), frame in zip(incoming, frames, strict=True):
         if kind == "tokens":
             _check_tokens(name, frame, vocabulary)
-        else:
+        elif kind == "logprobs":
             _check_logprobs(name, frame)
+    if isinstance(message, Generated) and message.kept_words:
+        _check_kept_sets(message, frames[2], frames[3], vocabulary)
+
+
+def _check_kept_sets(message: Generated, codes: bytes, words: bytes, vocabulary: int | None) -> None:
+    if len(message.kept_words) != len(message.deltas):
+        raise RemoteError(
+            f"Generated has kept sets of {len(message.kept_words)} deltas and {len(message.deltas)} deltas."
+        )
+    counts = [delta.count for delta in message.deltas]
+    parts = list(zip(counts, message.kept_words, strict=True))
+    if wrong := kept_sets.problem(codes, words, parts=parts, vocabulary=vocabulary):
+        raise RemoteError(f"Generated carries {wrong}.")
 
 
 def _check_tokens(name: str, frame: bytes, vocabulary: int | None) -> None:

@@ -4,7 +4,7 @@ Invariants that every engine keeps (the conformance kit checks them):
 - `step` never blocks longer than one step of its batch; all calls after the making come from one thread.
 - A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in
   force.
-- The logprob is that of the distribution sampled from: after temperature, top-k and top-p.
+- The logprob is that of the distribution sampled from: after min_tokens, temperature, top-k, top-p and min-p.
 - Equal weights, prompt, seed and position to go on from give equal tokens. Where `continues_noise`, the noise
   of a response token is a function of (seed, its position in the response) alone, so an interrupted and
   resumed response goes on as if nothing had happened when the weights are the same.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from protocol.errors import ConfigError
+from protocol.kept_sets import EVERYTHING, KeptSet
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ class Sampled(NamedTuple):
     token: int
     logprob: float
     ending: Literal["", "stop", "length"]
+    kept: KeptSet = EVERYTHING  # what it was drawn from; asked of an engine with `reports_kept_sets` only
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Engine(Protocol):
     kv_tokens: int  # tokens that its KV cache holds
     policy_version: int  # of the weights in force; 0 when it is made: the model directory has version 0
     continues_noise: bool  # see above; at temperature 0 every engine goes on as if nothing had happened
+    reports_kept_sets: bool  # whether `Sampled.kept` is told; an engine without it is one that does not
 
     def add(self, generation: Generation) -> None:
         """Queue a generation. Raises: ValueError, with any words, if it can never run (`check_generation`),
@@ -113,8 +116,16 @@ EngineFactory = Callable[["WorkerSettings", str], Engine]
 """`make(settings, model_directory)`: the attribute that `rollout.engine` names."""
 
 
-def check_new(engine: Engine, name: str) -> None:
-    """Raises: ConfigError if an engine that was just made says of itself what no engine can be."""
+def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
+    """Raises: ConfigError if an engine that was just made says of itself what no engine can be, or cannot do
+    what the run needs: tell what it kept where sampling `is_cut`."""
+    if is_cut and not getattr(engine, "reports_kept_sets", False):
+        raise ConfigError(
+            f"`rollout.sampling` cuts tokens off (top_p, top_k, min_p or min_tokens), and {name} does not "
+            f"tell which: its engine has no `reports_kept_sets`. {BIAS} Expected top_p: 1, top_k: 0, "
+            "min_p: 0 and min_tokens: 0, or an engine whose `Sampled` bring `kept` (docs/engines.md); `rollout.engine: "
+            "torch` does."
+        )
     for attribute, least in (("policy_version", 0), ("capacity", 1), ("kv_tokens", 0)):
         value = getattr(engine, attribute, None)
         if type(value) is not int or value < least:
@@ -127,6 +138,13 @@ def check_new(engine: Engine, name: str) -> None:
                 )
                 + ". `launch.py conformance` checks the rest of what an engine must do."
             )
+
+
+BIAS = (
+    "Trained over the whole vocabulary, importance weights would be too small: their mean was 0.911 at top_p "
+    "0.9 and 0.765 at top_k 5 with equal weights on both sides, where it has to be 1."
+)
+"""What follows from sampling that the trainer does not know of."""
 
 
 def check_generation(generation: Generation, *, context: int, vocabulary: int) -> None:

@@ -89,20 +89,21 @@ class Hands:
 def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> tuple[Generated, Frames]:
     """The deltas of wanted attempts that begin at or behind the token asked for, and their part of the
     buffers."""
-    deltas: list[Delta] = []
+    chosen: list[tuple[Delta, int]] = []
     parts: list[list[bytes]] = [[] for _ in frames]
-    for delta, begin, end in _placed(message):
+    for delta, words, places in _placed(message, len(frames)):
         if delta.start >= wanted.get(delta[:3], delta.start + 1):
-            deltas.append(delta)
-            for part, frame in zip(parts, frames, strict=True):
-                part.append(frame[begin:end])
-    return Generated(tuple(deltas)), tuple(map(b"".join, parts))
+            chosen.append((delta, words))
+            for part, frame, place in zip(parts, frames, places, strict=True):
+                part.append(frame[place])
+    kept_words = tuple(words for _, words in chosen) if message.kept_words else ()
+    return Generated(tuple(delta for delta, _ in chosen), kept_words), tuple(map(b"".join, parts))
 
 
-def _placed(message: Generated) -> Iterator[tuple[Delta, int, int]]:
-    """Each delta, and the bytes in each buffer that are its own."""
-    begin = 0
-    for delta in message.deltas:
-        end = begin + ITEM_BYTES * delta.count
-        yield delta, begin, end
-        begin = end
+def _placed(message: Generated, frames: int) -> Iterator[tuple[Delta, int, list[slice]]]:
+    """Each delta, the words of its kept sets, and the bytes in each buffer that are its own."""
+    begin = first = 0
+    for delta, words in zip(message.deltas, message.kept_words or (0,) * len(message.deltas), strict=True):
+        end, last = begin + ITEM_BYTES * delta.count, first + ITEM_BYTES * words
+        yield delta, words, [*[slice(begin, end)] * 3, slice(first, last)][:frames]
+        begin, first = end, last

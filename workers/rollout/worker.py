@@ -22,7 +22,9 @@ import numpy as np
 from protocol.engines import ENGINES
 from protocol.errors import WeightsError
 from protocol.importing import load_object
+from protocol.kept_sets import KeptSet
 from protocol.messages import (
+    ITEM_BYTES,
     Abort,
     Delta,
     Ending,
@@ -52,6 +54,7 @@ from workers.weights.agent_process import Neighbour, make_neighbour
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARS = 16_000
+MAX_KEPT_BYTES = 16 << 20  # of kept sets in one report; a frame may have 64 MB
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class _Attempt:
     policy_version: int = 0
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    kept: list[KeptSet] = field(default_factory=list)  # if sampling cuts
 
 
 class RolloutWorker:
@@ -80,6 +84,8 @@ class RolloutWorker:
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
         self._has_engine = self._has_pulled = False
+        self._is_cut = settings.rollout.sampling.is_cut
+        self._kept_bytes = 0  # in what was not reported
         self._hands = Hands()
         self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
 
@@ -187,7 +193,8 @@ class RolloutWorker:
         if endings:
             self._report(endings)
         now = time.monotonic()
-        if now - self._reported_at >= self._settings.rollout.progress_s:
+        is_full = self._kept_bytes >= MAX_KEPT_BYTES
+        if is_full or now - self._reported_at >= self._settings.rollout.progress_s:
             self._report_progress()
             self._reported_at = now
         if now - self._status_at >= self._settings.rollout.status_s:
@@ -197,11 +204,14 @@ class RolloutWorker:
     def _absorb(self, sampled: list[Sampled]) -> list[tuple[Key, Ending]]:
         endings: list[tuple[Key, Ending]] = []
         version = self._engine.policy_version
-        for key, token, logprob, ending in sampled:
+        for key, token, logprob, ending, kept in sampled:
             attempt = self._attempts[key]
             attempt.policy_version = version
             attempt.tokens.append(token)
             attempt.logprobs.append(logprob)
+            if self._is_cut:
+                attempt.kept.append(kept)
+                self._kept_bytes += len(kept.words)
             if ending:
                 endings.append((key, ending))
         return endings
@@ -213,7 +223,8 @@ class RolloutWorker:
     def _drop(self, keys: Sequence[Key]) -> None:
         self._engine.abort(keys)
         for key in keys:
-            self._attempts.pop(key, None)
+            if (attempt := self._attempts.pop(key, None)) is not None:
+                self._kept_bytes -= sum(len(one.words) for one in attempt.kept)
 
     def _hand_over(self, keep: Keep) -> None:
         """Drop what the run does not want any more, and tell of the rest from where it stands."""
@@ -244,21 +255,26 @@ class RolloutWorker:
         deltas: list[Delta] = []
         tokens: list[int] = []
         logprobs: list[float] = []
+        kept: list[list[KeptSet]] = []
         for key, ending in endings:
             attempt = self._attempts[key]
             count = len(attempt.tokens)
             deltas.append(Delta(*key, attempt.reported, count, attempt.policy_version, ending))
             tokens += attempt.tokens
             logprobs += attempt.logprobs
+            kept.append(attempt.kept)
             if ending:
                 del self._attempts[key]
             else:
                 self._attempts[key] = _Attempt(attempt.reported + count, attempt.policy_version)
         if deltas:
+            words, frames = _kept_frames(kept)
+            self._kept_bytes -= sum(map(len, frames[1:]))
             self._say(
-                Generated(tuple(deltas)),
+                Generated(tuple(deltas), words),
                 np.asarray(tokens, dtype="<i4").tobytes(),
                 np.asarray(logprobs, dtype="<f4").tobytes(),
+                *frames,
             )
 
     def _report_dry(self) -> None:
@@ -343,10 +359,21 @@ class RolloutWorker:
         return self._neighbour
 
 
+def _kept_frames(kept: list[list[KeptSet]]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+    """The words of each delta's kept sets, and the frames of their codes and words; nothing if none cuts."""
+    sets = [one for some in kept for one in some]
+    if not any(one.code for one in sets):
+        return (), ()
+    words = tuple(sum(len(one.words) for one in some) // ITEM_BYTES for some in kept)
+    codes = np.asarray([one.code for one in sets], dtype="<i4").tobytes()
+    return words, (codes, b"".join(one.words for one in sets))
+
+
 def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
     """The engine that `rollout.engine` names. Raises: ConfigError."""
     name = settings.rollout.engine
     make = load_object(ENGINES[name].factory if name in ENGINES else name)
     engine = make(settings, model_directory)
-    check_new(engine, name)
+    is_cut = settings.rollout.sampling.is_cut and not settings.trainer.is_supervised
+    check_new(engine, name, is_cut=is_cut)
     return engine

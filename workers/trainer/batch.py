@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.errors import RemoteError
+from protocol.kept_sets import word_counts
 from protocol.messages import Train, TrainAhead
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKept:
+    """Kept sets of a batch (protocol/kept_sets.py)."""
+
+    codes: np.ndarray  # int32, flat
+    words: list[np.ndarray]  # int32, of each trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class TrainBatch:
     rollout_logprobs: np.ndarray  # float32, flat
     outcomes: np.ndarray  # float32, one per trajectory: TrainItem.outcome
     advantages: np.ndarray  # float32, flat: the same at each of its response tokens
+    kept: BatchKept | None = None  # where sampling cut
 
     @property
     def lengths(self) -> list[int]:
@@ -44,6 +54,7 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
     prompt_lengths = [item.prompt_tokens for item in items]
     response_lengths = [item.response_tokens for item in items]
     expected = [4 * sum(prompt_lengths), 4 * sum(response_lengths), 4 * sum(response_lengths)]
+    frames, kept = frames[:3], frames[3:]
     if [len(frame) for frame in frames] != expected or not all(prompt_lengths) or not items:
         raise RemoteError(
             f"{type(train).__name__} for version {train.train_version} has {len(items)} items and frames of "
@@ -63,4 +74,26 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
         rollout_logprobs=np.frombuffer(frames[2], dtype="<f4").astype(np.float32),
         outcomes=outcomes,
         advantages=np.repeat(outcomes, response_lengths),
+        kept=_read_kept(train, kept, response_lengths),
     )
+
+
+def _read_kept(
+    train: Train | TrainAhead, frames: Sequence[bytes], response_lengths: Sequence[int]
+) -> BatchKept | None:
+    """The kept sets out of the frames behind the third. Raises: RemoteError."""
+    sizes = [len(frame) for frame in frames]
+    expected = [4 * sum(response_lengths)] if train.is_cut else []
+    if train.is_cut and sizes[:1] == expected:
+        codes = np.frombuffer(frames[0], dtype="<i4")
+        ends = np.cumsum(response_lengths)
+        totals = np.concatenate([[0], np.cumsum(word_counts(codes))])
+        expected += (4 * (totals[ends] - totals[ends - response_lengths])).tolist()
+        if sizes == expected:
+            return BatchKept(codes, [np.frombuffer(frame, dtype="<i4") for frame in frames[1:]])
+    if sizes != expected:
+        raise RemoteError(
+            f"{type(train).__name__} for version {train.train_version} has kept sets in frames of "
+            f"{sizes[:9]} bytes; expected {expected[:9]}."
+        )
+    return None

@@ -23,7 +23,7 @@ from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
 from workers.trainer.batch import TrainBatch
-from workers.trainer.losses import chosen_logprobs
+from workers.trainer.losses import KeptTokens, chosen_logprobs
 
 PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
 
@@ -38,18 +38,23 @@ class PackedRow:
     predicting_N: torch.Tensor  # positions in the row whose logits predict a response token
     targets_N: torch.Tensor  # those tokens
     places_N: torch.Tensor  # their places among the response tokens of the batch
+    kept: KeptTokens | None = None  # what each was drawn from; None: the whole vocabulary
 
 
 def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) -> PackedRow:
     """The sequences `indices` of the batch, side by side in one row."""
     tokens = [batch.tokens[index] for index in indices] or [np.zeros(1, dtype=np.int64)]
     predicting, targets, places, start = [], [], [], 0
+    codes, words = [np.zeros(0, dtype="<i4")], [np.zeros(0, dtype="<i4")]
     for index in indices:
         prompt, total = batch.prompt_lengths[index], len(batch.tokens[index])
         predicting.append(np.arange(start + prompt - 1, start + total - 1))
         targets.append(batch.tokens[index][prompt:])
         places.append(np.arange(batch.response_starts[index], batch.response_starts[index] + total - prompt))
         start += total
+        if batch.kept is not None:
+            codes.append(batch.kept.codes[places[-1]])
+            words.append(batch.kept.words[index])
 
     def to_device(arrays: Sequence[np.ndarray]) -> torch.Tensor:
         joined = np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
@@ -62,6 +67,7 @@ def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) ->
         predicting_N=to_device(predicting),
         targets_N=to_device(targets),
         places_N=to_device(places),
+        kept=KeptTokens.of(np.concatenate(codes), np.concatenate(words)),
     )
 
 
@@ -184,8 +190,9 @@ def response_logprobs(
     """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats."""
     logits_NV = forward_row(model, row)
     return chosen_logprobs(
-        logits_NV, row.targets_N, temperature=temperature, is_entropy_trained=is_entropy_trained
-    )
+        logits_NV, row.targets_N, temperature=temperature, is_entropy_trained=is_entropy_trained,
+        kept=row.kept,
+    )  # fmt: skip
 
 
 def check_no_leak(

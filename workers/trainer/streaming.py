@@ -17,6 +17,8 @@ from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.token_batch import Flat
 
+SHARED_FRAMES = 4  # of `train_pieces`, of all trajectories; those behind them are of one each
+
 
 @dataclass(slots=True)
 class Ahead:
@@ -55,7 +57,9 @@ class Ahead:
     def whole(self, train: Train) -> tuple[TrainBatch, Flat]:
         """The complete batch, its weights divided; what `sequences` and `groups` of a Flat count from 0 in
         each part."""
-        joined = [b"".join(parts) for parts in zip(*self.frames, strict=True)]
+        columns_of = [frames[:SHARED_FRAMES] for frames in self.frames]
+        joined = [b"".join(parts) for parts in zip(*columns_of, strict=True)]
+        joined += [frame for frames in self.frames for frame in frames[SHARED_FRAMES:]]
         columns = {f.name: [getattr(flat, f.name) for flat in self.flats] for f in fields(Flat)}
         every: dict[str, Any] = {n: None if c[0] is None else torch.cat(c) for n, c in columns.items()}
         flat = Flat(**every)

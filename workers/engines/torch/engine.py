@@ -17,12 +17,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from protocol.kept_sets import EVERYTHING, KeptSet
 from protocol.model_shape import length_limits, spans
 from protocol.settings import RolloutSettings, SamplingSettings, WorkerSettings
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
+from workers.engines.stop_texts import StopTexts, stop_texts
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward, check_lengths
-from workers.engines.torch.sampling import sample, uniform_noise
+from workers.engines.torch.sampling import kept_sets, sample, uniform_noise
 from workers.models.lora import MergedAdapter
 from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
@@ -55,7 +57,9 @@ def make_engine(
     )  # fmt: skip
     stops = stop_tokens(model.generation_config, model_directory)
     adapter = MergedAdapter(model, lora, model_directory) if lora.rank else None
-    return (kind or TorchEngine)(model, settings.rollout, stop_tokens=stops, adapter=adapter)
+    texts = stop_texts(model_directory, settings.rollout.sampling, settings.evaluation_sampling)
+    make = kind or TorchEngine
+    return make(model, settings.rollout, stop_tokens=stops, adapter=adapter, stop_texts=texts)
 
 
 class TorchEngine:
@@ -66,10 +70,11 @@ class TorchEngine:
     """
 
     continues_noise = True
+    reports_kept_sets = True
 
     def __init__(
         self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int],
-        adapter: MergedAdapter | None = None,
+        adapter: MergedAdapter | None = None, stop_texts: StopTexts | None = None,
     ) -> None:  # fmt: skip
         config = model.config.get_text_config(decoder=True)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
@@ -82,7 +87,8 @@ class TorchEngine:
         self.kv_tokens = self.capacity * min(longest, self._context)
         self.policy_version = 0
         self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
-        self._model, self._adapter = model, adapter
+        self._model, self._adapter, self._stop_texts = model, adapter, stop_texts
+        self._responses: dict[Key, list[int]] = {}  # of generations that strings may end
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         check_lengths(model, longest=longest)
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
@@ -107,6 +113,7 @@ class TorchEngine:
         """Forget these generations at once; unknown keys are ignored."""
         for key in keys:
             self._waiting.pop(key, None)
+            self._responses.pop(key, None)
             if key in self._rows:
                 self._release(self._rows[key])
 
@@ -199,6 +206,8 @@ class TorchEngine:
         seed = generation.seed % 2**63
         kind = self._kind(generation.sampling)
         self._state[:, row] = (waiting.tokens_T[-1], position, drawn, generation.max_new_tokens, seed, kind)
+        if self._kinds[kind].stop:
+            self._responses[generation.key] = list(generation.response_tokens)
         return row
 
     def _kind(self, sampling: SamplingSettings | None) -> int:
@@ -231,39 +240,64 @@ class TorchEngine:
         noise_B = torch.from_numpy(uniform_noise(state[_SEED], state[_DRAWN])).to(device)
         tokens_B, positions_B = torch.tensor(state[[_TOKEN, _POSITION]], device=device).unbind(0)
         logits_BV = self._forward.decode(tokens_B, positions_B, longest=int(state[_POSITION].max()))
-        both = self._sample(logits_BV, noise_B, state[_KIND])
+        tokens_B, sampled_logprobs_B, kept_B = self._sample(logits_BV, noise_B, state[_KIND], state[_DRAWN])
         # float64 holds tokens and logprobs exactly, so one transfer does
-        drawn_B, logprobs_B = torch.stack([values_B.double() for values_B in both]).cpu().numpy()
+        both_2B = torch.stack([tokens_B.double(), sampled_logprobs_B.double()])
+        drawn_B, logprobs_B = both_2B.cpu().numpy()
         state[_TOKEN] = drawn_B
         state[_POSITION] += 1
         state[_DRAWN] += 1
         state[_LEFT] -= 1
-        is_stop_B = self._is_stop_V[state[_TOKEN]]
+        is_stop_B = self._is_stop_V[state[_TOKEN]] | self._ends_by_text(state)
         ended = np.flatnonzero(is_stop_B | (state[_LEFT] == 0))[::-1].tolist()
         endings: list[Literal["", "stop", "length"]] = [""] * len(drawn_B)
         for row in ended:
             endings[row] = "stop" if is_stop_B[row] else "length"
-        sampled = list(map(Sampled, self._keys, state[_TOKEN].tolist(), logprobs_B.tolist(), endings))
+        tokens, logprobs = state[_TOKEN].tolist(), logprobs_B.tolist()
+        sampled = list(map(Sampled, self._keys, tokens, logprobs, endings, kept_B))
         for row in ended:  # from the last on, so that the row that moves is one that goes on
             self._release(row)
         return sampled
 
     def _sample(
-        self, logits_BV: torch.Tensor, noise_B: torch.Tensor, kinds_B: np.ndarray
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`sampling.sample`, each row in its own way."""
+        self, logits_BV: torch.Tensor, noise_B: torch.Tensor, kinds_B: np.ndarray, drawn_B: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor, list[KeptSet]]:
+        """`sampling.sample`, each row in its own way: tokens, logprobs, what training's were drawn from."""
         found = np.unique(kinds_B).tolist()
-        if len(found) == 1:
-            return sample(logits_BV, noise_B, self._kinds[found[0]])
         tokens_B = torch.empty(len(kinds_B), dtype=torch.int64, device=logits_BV.device)
         logprobs_B = torch.empty(len(kinds_B), device=logits_BV.device)
+        kept_B = [EVERYTHING] * len(kinds_B)
         for kind in found:
-            rows = torch.from_numpy(np.flatnonzero(kinds_B == kind)).to(logits_BV.device)
-            tokens_B[rows], logprobs_B[rows] = sample(logits_BV[rows], noise_B[rows], self._kinds[kind])
-        return tokens_B, logprobs_B
+            some, sampling = np.flatnonzero(kinds_B == kind), self._kinds[kind]
+            rows = torch.from_numpy(some).to(logits_BV.device) if len(found) > 1 else slice(None)
+            logits_bV = logits_BV[rows]
+            if (is_young_b := drawn_B[some] < sampling.min_tokens).any():
+                logits_bV = self._without_stops(logits_bV, is_young_b)
+            drawn = sample(logits_bV, noise_B[rows], sampling)
+            tokens_B[rows], logprobs_B[rows] = drawn.tokens_B, drawn.logprobs_B
+            if kind == 0 and drawn.is_kept_BV is not None:  # of evaluations nothing is trained
+                for row, kept in zip(some.tolist(), kept_sets(drawn.is_kept_BV), strict=True):
+                    kept_B[row] = kept
+        return tokens_B, logprobs_B, kept_B
+
+    def _without_stops(self, logits_BV: torch.Tensor, is_young_B: np.ndarray) -> torch.Tensor:
+        """With no way to end where the response has not its least length."""
+        is_banned_BV = torch.from_numpy(np.outer(is_young_B, self._is_stop_V)).to(logits_BV.device)
+        return logits_BV.masked_fill(is_banned_BV, -torch.inf)
+
+    def _ends_by_text(self, state: np.ndarray) -> np.ndarray:
+        """Which rows have just completed a string that ends them."""
+        is_ended_B = np.zeros(state.shape[1], dtype=bool)
+        for row, key in enumerate(self._keys) if self._responses else ():
+            if (response := self._responses.get(key)) is not None:
+                response.append(int(state[_TOKEN, row]))
+                assert self._stop_texts is not None, "made with all ways of sampling that ask for one"
+                is_ended_B[row] = self._stop_texts.ends(response, self._kinds[state[_KIND, row]])
+        return is_ended_B
 
     def _release(self, row: int) -> None:
         """Free a row; the last one takes its place."""
+        self._responses.pop(self._keys[row], None)
         del self._rows[self._keys[row]]
         last, moved = len(self._keys) - 1, self._keys.pop()
         if row != last:

@@ -6,9 +6,13 @@ rounding of the forward pass that made the logits); no random number generator h
 Shapes: B sequences, V vocabulary.
 """
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
+from protocol.kept_sets import WORD_BITS, KeptSet
 from protocol.settings import SamplingSettings
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -36,30 +40,67 @@ def _splitmix64(values_B: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def sample(
-    logits_BV: torch.Tensor, noise_B: torch.Tensor, settings: SamplingSettings
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens (int64 [B]) by inverse transform of `noise_B` (float64), and their logprobs (float32 [B]).
+class Drawn(NamedTuple):
+    """One token for each row."""
 
-    The logprob is that of the very distribution drawn from: after temperature, then top-k, then top-p,
-    renormalised. At temperature 0 the token is the most probable one, and its logprob is that under the
-    model's own distribution (temperature 1, nothing cut): under the one drawn from it would always be 0.
+    tokens_B: torch.Tensor  # int64
+    logprobs_B: torch.Tensor  # float32
+    is_kept_BV: torch.Tensor | None  # what each was drawn from; None: the whole vocabulary
+
+
+def sample(logits_BV: torch.Tensor, noise_B: torch.Tensor, settings: SamplingSettings) -> Drawn:
+    """Tokens by inverse transform of `noise_B` (float64), and their logprobs.
+
+    The logprob is that of the very distribution drawn from: after temperature, then top-k, top-p and min-p,
+    renormalised; what has the logit -inf is cut off already. At temperature 0 the token is the most probable
+    one, and its logprob is that under the model's own distribution (temperature 1, nothing cut): under the
+    one drawn from it would always be 0.
     """
-    logits_BV = logits_BV.float()
+    logits_BV, is_kept_BV = logits_BV.float(), None
     if settings.temperature == 0:
         logprobs_BV = torch.log_softmax(logits_BV, -1)
         tokens_B = logits_BV.argmax(-1)
     else:
         logprobs_BV = truncated_logprobs(logits_BV, settings)
+        is_kept_BV = logprobs_BV > -torch.inf if settings.is_cut else None
         cdf_BV = logprobs_BV.double().exp_().cumsum(-1)
         # right=True skips tokens of probability 0: the first whose cumulative probability exceeds the noise
         targets_B1 = noise_B[:, None] * cdf_BV[:, -1:]
         tokens_B = torch.searchsorted(cdf_BV, targets_B1, right=True)[:, 0].clamp_(max=cdf_BV.shape[1] - 1)
-    return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
+    return Drawn(tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0], is_kept_BV)
+
+
+def kept_sets(is_kept_BV: torch.Tensor) -> list[KeptSet]:
+    """Each row as it travels. Of small sets, and of nearly all, ids leave the device; others as they are."""
+    vocabulary, few = is_kept_BV.shape[1], is_kept_BV.shape[1] // WORD_BITS
+    counts_B = is_kept_BV.sum(-1).cpu().numpy()
+    is_small_B, is_near_B = counts_B <= few, counts_B >= vocabulary - few
+    small = iter(_listed(is_kept_BV, is_small_B))
+    cut = iter(_listed(~is_kept_BV, is_near_B & ~is_small_B))
+    rest = torch.from_numpy(np.flatnonzero(~is_small_B & ~is_near_B)).to(is_kept_BV.device)
+    large = iter(is_kept_BV[rest].cpu().numpy())
+    found: list[KeptSet] = []
+    for is_small, is_near in zip(is_small_B.tolist(), is_near_B.tolist(), strict=True):
+        if is_small:
+            found.append(KeptSet.of(next(small), vocabulary))
+        elif is_near:
+            found.append(KeptSet.without(next(cut)))
+        else:
+            found.append(KeptSet.of(np.flatnonzero(next(large)), vocabulary))
+    return found
+
+
+def _listed(is_in_BV: torch.Tensor, is_wanted_B: np.ndarray) -> list[np.ndarray]:
+    """The ids that are true in each wanted row."""
+    rows = torch.from_numpy(np.flatnonzero(is_wanted_B)).to(is_in_BV.device)
+    wanted_bV = is_in_BV[rows]
+    ids = wanted_bV.nonzero()[:, 1].to(torch.int32).cpu().numpy()
+    return np.split(ids, np.cumsum(wanted_bV.sum(-1).cpu().numpy())[:-1])
 
 
 def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
-    """Log-probabilities [B, V] after temperature, top-k and top-p; -inf for tokens cut off. Temperature > 0.
+    """Log-probabilities [B, V] after temperature, top-k, top-p and min-p; -inf for tokens cut off.
+    Temperature > 0.
 
     Ties at the k-th place are all kept. Top-p keeps tokens before which less than `top_p` accumulated.
     """
@@ -76,4 +117,7 @@ def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> t
         logits_BV = logits_BV.masked_fill(
             torch.zeros_like(is_cut_BV).scatter_(-1, order_BV, is_cut_BV), -torch.inf
         )
+    if settings.min_p > 0:
+        least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(settings.min_p)
+        logits_BV = logits_BV.masked_fill(logits_BV < least_B1, -torch.inf)
     return torch.log_softmax(logits_BV, -1)

@@ -8,6 +8,7 @@ from workers.trainer.losses.advantages import generalized_advantages, standardiz
 from workers.trainer.losses.aggregation import divisor, token_weights
 from workers.trainer.losses.critic import explained_variance, value_loss
 from workers.trainer.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
+from workers.trainer.losses.kept import KeptTokens
 from workers.trainer.losses.logprobs import chosen_logprobs
 from workers.trainer.losses.metrics import engine_metrics, mismatch_metrics
 from workers.trainer.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
@@ -16,6 +17,7 @@ from workers.trainer.losses.rejection import rejection
 
 __all__ = [
     "LOSSES",
+    "KeptTokens",
     "Loss",
     "TokenLoss",
     "Tokens",

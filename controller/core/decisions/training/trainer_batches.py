@@ -91,7 +91,7 @@ class Feed:
         self.ahead += [group.id for group in groups]
         self.is_ahead = True
         items = tuple(item for group in groups for item in group.contribute().items)
-        self.state.send(peer, TrainAhead(self._held, items))
+        self.state.send(peer, TrainAhead(self._held, items, self.state.config.is_cut))
 
     def on_ahead(self, train_version: int) -> None:
         """The trainer has done what it was sent ahead of this batch."""
@@ -114,7 +114,8 @@ class Feed:
         is_published |= self.state.config.trainer.is_supervised  # nobody would read it
         self._fed = batch.train_version
         ahead = sum(item.group in self.ahead for item in batch.items) if self.ahead else 0
-        self.state.send(peer, Train(batch.train_version, batch.items, is_published, ahead))
+        is_cut = self.state.config.is_cut
+        self.state.send(peer, Train(batch.train_version, batch.items, is_published, ahead, is_cut))
         self.ahead, self.is_ahead = [], False
 
     def finish(self, policy_version: int) -> bool:

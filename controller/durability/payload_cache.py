@@ -1,0 +1,95 @@
+"""Payload of groups in memory: what is held of one, and a pool of them that is bounded in bytes."""
+
+from controller.durability.kept_sets import KeptSets
+from protocol.messages import Piece, Stretch
+from protocol.wire.codec import ITEM_BYTES
+
+
+class Held:
+    """All payload of one group."""
+
+    __slots__ = ("kept_sets", "prompt", "responses", "row")
+
+    def __init__(self) -> None:
+        self.row: bytes | None = None
+        self.prompt: bytes | None = None
+        self.responses: dict[tuple[int, int], tuple[bytearray, bytearray]] = {}
+        """By member and attempt: tokens and logprobs, as far as they go without a hole."""
+        self.kept_sets: dict[tuple[int, int], KeptSets] = {}
+
+    def part(self, piece: Piece) -> bytes | bytearray | None:
+        """All that is here of what a piece is of."""
+        if piece.kind == "row":
+            return self.row
+        if piece.kind == "prompt":
+            return self.prompt
+        if piece.kind in ("kept_codes", "kept_words"):
+            sets = self.kept_sets.get((piece.member, piece.attempt)) or KeptSets()
+            return sets.codes(piece.count) if piece.kind == "kept_codes" else sets.words(piece.count)
+        pair = self.responses.get((piece.member, piece.attempt))
+        return None if pair is None else pair[piece.kind == "logprobs"]
+
+    def response(self, member: int, attempt: int) -> tuple[bytearray, bytearray]:
+        """Of one attempt, to be filled."""
+        pair = self.responses.get((member, attempt))
+        if pair is None:
+            pair = self.responses[member, attempt] = (bytearray(), bytearray())
+        return pair
+
+    def put(self, stretch: Stretch) -> None:
+        """Take what stands alone."""
+        if stretch.kind == "row":
+            self.row = self.row or stretch.data
+        elif stretch.kind == "prompt":
+            self.prompt = self.prompt or stretch.data
+        elif stretch.kind == "kept_codes":
+            self.kept_sets.setdefault((stretch.member, stretch.attempt), KeptSets()).put(stretch)
+        else:
+            part = self.response(stretch.member, stretch.attempt)[stretch.kind == "logprobs"]
+            if len(part) == ITEM_BYTES * stretch.start:
+                part += stretch.data
+
+    @property
+    def size_bytes(self) -> int:
+        """Of everything."""
+        fixed = len(self.row or b"") + len(self.prompt or b"")
+        fixed += sum(sets.size_bytes for sets in self.kept_sets.values())
+        return fixed + sum(len(tokens) + len(logprobs) for tokens, logprobs in self.responses.values())
+
+
+class Pool:
+    """Groups that are in memory, the oldest first; when they are too large, the oldest go."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.groups: dict[int, Held] = {}
+        self.size_bytes = 0
+        self._most_bytes = most_bytes
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.groups.clear()
+        self.size_bytes = 0
+
+    def add(self, group: int, held: Held) -> None:
+        """Take a group."""
+        self.groups[group] = held
+        self.grow(held.size_bytes, keep=group)
+
+    def take(self, group: int) -> Held | None:
+        """Give up a group, if it is here."""
+        held = self.groups.pop(group, None)
+        if held is not None:
+            self.size_bytes -= held.size_bytes
+        return held
+
+    def move(self, group: int, other: "Pool") -> None:
+        """Hand a group to another pool, if it is here."""
+        held = self.take(group)
+        if held is not None:
+            other.add(group, held)
+
+    def grow(self, size_bytes: int, *, keep: int) -> None:
+        """Its groups have become larger, one of which is needed."""
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._most_bytes and len(self.groups) > 1:
+            self.take(next(group for group in self.groups if group != keep))

@@ -1,0 +1,80 @@
+"""Which tokens of the vocabulary a token was drawn from, where sampling cuts: exact, and short.
+
+A kept set is a code and int32 words. Code 0: every token, no words. n below BITS: the n ids that were kept.
+-n: the n ids that were cut off. BITS + n: n words of bits, the lowest first, set where an id was kept.
+
+Invariant: the set is told as it was, never as a threshold: under other weights, or another rounding, a
+threshold is another set. Of the three forms the shortest is taken, so a set costs at most an eighth of a
+byte per token of the vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+BITS = 1 << 30
+WORD_BITS = 32
+Ids = NDArray[np.signedinteger[Any]]
+
+
+class KeptSet(NamedTuple):
+    """Of one sampled token."""
+
+    code: int
+    words: bytes
+
+    @classmethod
+    def of(cls, ids: Ids, vocabulary: int) -> "KeptSet":
+        """These ids, ascending, of a vocabulary of so many. Raises: ValueError if there is none."""
+        if not len(ids):
+            raise ValueError("A token was drawn from none at all; expected at least itself.")
+        cut, bits = vocabulary - len(ids), -(-vocabulary // WORD_BITS)
+        if not cut:
+            return EVERYTHING
+        if len(ids) <= min(cut, bits):
+            return cls(len(ids), ids.astype("<i4").tobytes())
+        is_kept_V = np.zeros(bits * WORD_BITS, dtype=bool)
+        is_kept_V[ids] = True
+        if cut <= bits:
+            return cls.without(np.flatnonzero(~is_kept_V[:vocabulary]))
+        return cls(BITS + bits, np.packbits(is_kept_V, bitorder="little").tobytes())
+
+    @classmethod
+    def without(cls, ids: Ids) -> "KeptSet":
+        """Every token but these, few ones."""
+        return cls(-len(ids), ids.astype("<i4").tobytes())
+
+
+EVERYTHING = KeptSet(0, b"")
+
+
+def word_counts(codes_N: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many words belong to each code."""
+    codes_N = codes_N.astype(np.int64)
+    return np.where(codes_N < 0, -codes_N, codes_N & (BITS - 1))
+
+
+def problem(
+    codes: bytes, words: bytes, *, parts: list[tuple[int, int]], vocabulary: int | None
+) -> str | None:
+    """What is wrong with the kept sets of several stretches of tokens; None: nothing.
+
+    `parts`: of each stretch its tokens and its words. `vocabulary`: ids are below it; None: any number.
+    """
+    codes_N = np.frombuffer(codes, dtype="<i4")
+    counts_N, ids = word_counts(codes_N), np.frombuffer(words, dtype="<i4")
+    begin = 0
+    for count, size in parts:
+        if (told := int(counts_N[begin : begin + count].sum())) != size:
+            return f"kept sets of {told} words where its counts say {size}"
+        begin += count
+    is_bits_N = codes_N >= BITS
+    longest = int(counts_N[is_bits_N].max()) if is_bits_N.any() else 0
+    if vocabulary is not None and longest > -(-vocabulary // WORD_BITS):
+        return f"a kept set of {longest} words of bits; the model has {vocabulary} tokens"
+    listed = ids[np.repeat(~is_bits_N, counts_N)]
+    if len(listed) and (listed.min() < 0 or (vocabulary is not None and listed.max() >= vocabulary)):
+        limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
+        return f"kept sets with ids from {listed.min()} to {listed.max()}; {limit}"
+    return None

@@ -1,0 +1,43 @@
+"""Finds the strings of `rollout.sampling.stop` in what an engine samples, token by token.
+
+Invariant: only the response counts, whatever piece of it was sampled elsewhere; a string may begin in one
+token and end in another, and the token that completes it ends the response.
+"""
+
+from collections.abc import Sequence
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from protocol.errors import ConfigError
+from protocol.settings import SamplingSettings
+
+SLACK_TOKENS = 8  # decoded before the string, so that a cut character or a stripped blank is not its own
+
+
+class StopTexts:
+    """Of one engine."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+
+    def ends(self, tokens: Sequence[int], sampling: SamplingSettings) -> bool:
+        """Whether the last of a response's tokens completes a string that ends it."""
+        if len(tokens) < max(1, sampling.min_tokens):
+            return False
+        # a token is a byte or more of text, so the string lies in as many tokens as it has bytes
+        longest = max(len(stop.encode()) for stop in sampling.stop) + SLACK_TOKENS
+        text = self._tokenizer.decode(list(tokens[-longest:]), clean_up_tokenization_spaces=False)
+        return any(stop in text for stop in sampling.stop)
+
+
+def stop_texts(model_directory: str, *samplings: SamplingSettings) -> StopTexts | None:
+    """What an engine of this model needs, if one of these asks for it. Raises: ConfigError."""
+    if not any(sampling.stop for sampling in samplings):
+        return None
+    try:
+        return StopTexts(AutoTokenizer.from_pretrained(model_directory, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"`rollout.sampling.stop` is set, and {model_directory} has no tokenizer to find strings with: "
+            f"{error} Expected tokenizer.json beside the weights; add it, or give no `stop`."
+        ) from error
