@@ -42,7 +42,7 @@ def test_evenly_spread_noise_draws_every_token_in_proportion_to_its_probability(
     count = 10_000
     settings = SamplingSettings(temperature=0.8, top_k=5, top_p=0.95)
     logits_BV = torch.tensor([[0.3, -1.0, 2.0, 0.0, 1.5, -3.0, 0.9]]).expand(count, 7)
-    tokens_B, logprobs_B = sample(logits_BV, (torch.arange(count).double() + 0.5) / count, settings)
+    tokens_B, logprobs_B, _ = sample(logits_BV, (torch.arange(count).double() + 0.5) / count, settings)
     expected_V = torch.tensor(reference_logprobs(logits_BV[0].tolist(), settings))
     drawn_V = torch.bincount(tokens_B, minlength=7)
     assert (drawn_V - expected_V.exp() * count).abs().max() <= 1
@@ -55,7 +55,8 @@ def test_a_token_of_probability_zero_is_never_drawn(noise):
     logits_BV[0, 3] = 5.0
     logits_BV[1, [2, 4]] = torch.tensor([40.0, -90.0])
     logits_BV[2, [1, 5]] = torch.tensor([0.0, -1e4])
-    tokens_B, logprobs_B = sample(logits_BV, torch.full((3,), noise, dtype=torch.float64), SamplingSettings())
+    noise_B = torch.full((3,), noise, dtype=torch.float64)
+    tokens_B, logprobs_B, _ = sample(logits_BV, noise_B, SamplingSettings())
     assert torch.isfinite(logprobs_B).all()
     assert tokens_B.tolist() == [3, 2, 1]
 
@@ -63,7 +64,7 @@ def test_a_token_of_probability_zero_is_never_drawn(noise):
 def test_greedy_takes_the_largest_logit_and_reports_its_logprob_under_the_untempered_model():
     logits_BV = torch.randn(9, 12, generator=torch.Generator().manual_seed(2))
     settings = SamplingSettings(temperature=0.0, top_k=1, top_p=0.1)
-    tokens_B, logprobs_B = sample(logits_BV, torch.zeros(9, dtype=torch.float64), settings)
+    tokens_B, logprobs_B, _ = sample(logits_BV, torch.zeros(9, dtype=torch.float64), settings)
     assert torch.equal(tokens_B, logits_BV.argmax(-1))
     torch.testing.assert_close(logprobs_B, logits_BV.log_softmax(-1).amax(-1))
 
