@@ -53,7 +53,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # sampling, dtype of the 
     f"min_p 0.05, {TRAINED}": ({"min_p": 0.05}, "float32", "float32"),
     f"min_tokens 20, {TRAINED}": ({"min_tokens": 20}, "float32", "float32"),
     f"all four at 0.6, {TRAINED}": (
-        {"top_k": 9, "top_p": 0.9, "min_p": 0.05, "min_tokens": 20, "temperature": COLD}, "float32", "float32",
+        {"top_k": 9, "top_p": 0.9, "min_p": 0.05, "min_tokens": 20, "temperature": COLD},
+        "float32",
+        "float32",
     ),
     "top_p 0.95, both at 0.6": ({"top_p": 0.95, "temperature": COLD}, "float32", "float32"),
 }

@@ -13,6 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+BIAS = (
+    "Trained over the whole vocabulary, importance weights would be too small: their mean was 0.911 at top_p "
+    "0.9 and 0.765 at top_k 5 with equal weights on both sides, where it has to be 1."
+)
+"""What follows from sampling that the trainer does not know of."""
 BITS = 1 << 30
 WORD_BITS = 32
 Ids = NDArray[np.signedinteger[Any]]
@@ -51,8 +56,8 @@ EVERYTHING = KeptSet(0, b"")
 
 def word_counts(codes_N: NDArray[np.int32]) -> NDArray[np.int64]:
     """How many words belong to each code."""
-    codes_N = codes_N.astype(np.int64)
-    return np.where(codes_N < 0, -codes_N, codes_N & (BITS - 1))
+    wide_N = codes_N.astype(np.int64)
+    return np.where(wide_N < 0, -wide_N, wide_N & (BITS - 1))
 
 
 def problem(

@@ -58,6 +58,11 @@ class SamplingSettings(Section):
         is_narrowed = self.top_p < 1 or self.top_k > 0 or self.min_p > 0
         return self.temperature > 0 and (is_narrowed or self.min_tokens > 0)
 
+    @property
+    def is_cut_unbounded(self) -> bool:
+        """Whether top-p or min-p cut without a top-k that bounds how many tokens they keep."""
+        return self.is_cut and not self.top_k and (self.top_p < 1 or self.min_p > 0)
+
 
 class VllmSettings(Section):
     """vLLM, where `rollout.engine` is `vllm`."""

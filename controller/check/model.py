@@ -9,15 +9,12 @@ from typing import Literal
 from controller.config.models import Config
 from protocol.engines import ENGINES
 from protocol.model_shape import Shape, expert_count, mixture_problem, too_long
+from protocol.settings import SamplingSettings
 
 ModelFinding = tuple[Literal["error", "note"], str, str]
 """(level, field, text)."""
-BIAS = (
-    "so engine and trainer mean different distributions, and importance weights are too small: their mean "
-    "was 0.92 at top_p 0.9, 0.66 at top_k 5 and 0.96 at temperature 0.6 with top_p 0.95 in an untrained "
-    "model of 23 tokens, 0.99, 0.98 and 1.00 in one that is sure of most tokens, where it should be 1. "
-    "Expected top_p: 1 and top_k: 0; lower the temperature if you want it sharper, which is exact."
-)
+OWN = "; an engine that does not tell what it kept is refused."
+CUTS = ("top_p", "top_k", "min_p", "min_tokens")
 
 
 def model_findings(config: Config, shape: Shape, names: Collection[str]) -> Iterator[ModelFinding]:
@@ -30,7 +27,7 @@ def model_findings(config: Config, shape: Shape, names: Collection[str]) -> Iter
         yield "error", "rollout.max_response_tokens", problem
     if is_ours:
         yield from _mixture_findings(config, shape, names)
-    yield from _sampling_findings(config)
+    yield from _sampling_findings(config, shape)
 
 
 def _too_long(config: Config, shape: Shape) -> str | None:
@@ -51,17 +48,24 @@ def _mixture_findings(config: Config, shape: Shape, names: Collection[str]) -> I
         yield "error", "model.path", problem
 
 
-def _sampling_findings(config: Config) -> Iterator[ModelFinding]:
-    sampling, is_sampled = config.rollout.sampling, not config.trainer.is_supervised
-    if is_sampled and sampling.top_p < 1:
-        yield (
-            "note", "rollout.sampling.top_p",
-            f"{sampling.top_p:g} cuts unlikely tokens off when responses are drawn, and not when they are "
-            f"trained, {BIAS}",
-        )  # fmt: skip
-    elif is_sampled and sampling.top_k:
-        yield (
-            "note", "rollout.sampling.top_k",
-            f"{sampling.top_k} keeps that many tokens when responses are drawn, and all when they are "
-            f"trained, {BIAS}",
-        )  # fmt: skip
+def _sampling_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
+    sampling = config.rollout.sampling
+    if not config.is_cut:
+        return
+    names = [name for name in CUTS if getattr(sampling, name) != getattr(SamplingSettings(), name)]
+    vocabulary = shape.get("vocab_size")
+    most = f"{vocabulary // 8} bytes" if vocabulary else "an eighth of a byte per id of the vocabulary"
+    bound = f"its kept ids at 4 bytes each, {most} at most"
+    if sampling.top_k:
+        bound = f"at most {4 * sampling.top_k} bytes"
+    yield (
+        "note", f"rollout.sampling.{names[0]}",
+        f"{_listed(names)} cut tokens off, and each is trained over just what was kept when it was drawn: "
+        "with equal weights on both sides importance weights have mean 1, as without a cut. A token costs "
+        f"{bound} more on its way and in run.db"
+        + (OWN if config.rollout.engine not in ENGINES else "."),
+    )  # fmt: skip
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

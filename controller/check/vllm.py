@@ -13,6 +13,7 @@ from typing import Any
 
 import install
 from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, vllm_extras
+from protocol.kept_sets import BIAS
 from protocol.settings import RolloutSettings
 
 REGISTRY = Path("model_executor", "models", "registry.py")
@@ -45,6 +46,14 @@ def build_problem() -> str | None:
 
 def vllm_problems(rollout: RolloutSettings, shape: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(field, what is wrong) of a run on vLLM; `shape` is the model's config.json, {} if not made yet."""
+    if rollout.sampling.is_cut_unbounded:
+        name = "top_p" if rollout.sampling.top_p < 1 else "min_p"
+        yield (
+            f"rollout.sampling.{name}",
+            f"is {getattr(rollout.sampling, name):g} without top_k, and vLLM (0.32.0 was tried) tells which "
+            f"tokens it kept only where top_k bounds how many they are. {BIAS} Add top_k, such as 100; leave "
+            f"{name} out; or set rollout.engine: torch.",
+        )
     found = PathFinder.find_spec("vllm")
     if found is None or found.origin is None:
         if rollout.instances:

@@ -27,6 +27,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_algorithm_problems(config),
         *_streaming_problems(config),
         *_supervised_problems(config),
+        *_sampling_problems(config),
         *_adapter_problems(config),
         *_staleness_problems(config),
         *_controller_problems(config),
@@ -147,6 +148,17 @@ def _streaming_problems(config: Config) -> Iterator[Problem]:
                 ("trainer.streaming", field),
                 f"is on, which trains groups before their batch is complete, but {field} {reason}, or leave "
                 "trainer.streaming out.",
+            )
+
+
+def _sampling_problems(config: Config) -> Iterator[Problem]:
+    rollout, evaluation = config.rollout, config.evaluation
+    for name, sampling in (("rollout", rollout.sampling), ("evaluation", evaluation.sampling)):
+        if sampling.min_tokens > rollout.max_response_tokens:
+            yield (
+                (f"{name}.sampling.min_tokens", "rollout.max_response_tokens"),
+                f"is {sampling.min_tokens}, but rollout.max_response_tokens is "
+                f"{rollout.max_response_tokens}, so no response could stop; lower it, or allow more.",
             )
 
 

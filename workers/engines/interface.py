@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from protocol.errors import ConfigError
-from protocol.kept_sets import EVERYTHING, KeptSet
+from protocol.kept_sets import BIAS, EVERYTHING, KeptSet
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +123,8 @@ def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
         raise ConfigError(
             f"`rollout.sampling` cuts tokens off (top_p, top_k, min_p or min_tokens), and {name} does not "
             f"tell which: its engine has no `reports_kept_sets`. {BIAS} Expected top_p: 1, top_k: 0, "
-            "min_p: 0 and min_tokens: 0, or an engine whose `Sampled` bring `kept` (docs/engines.md); `rollout.engine: "
-            "torch` does."
+            "min_p: 0 and min_tokens: 0, or an engine whose `Sampled` bring `kept` (docs/engines.md), as "
+            "`rollout.engine: torch`; vllm does where top_k is set."
         )
     for attribute, least in (("policy_version", 0), ("capacity", 1), ("kv_tokens", 0)):
         value = getattr(engine, attribute, None)
@@ -138,13 +138,6 @@ def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
                 )
                 + ". `launch.py conformance` checks the rest of what an engine must do."
             )
-
-
-BIAS = (
-    "Trained over the whole vocabulary, importance weights would be too small: their mean was 0.911 at top_p "
-    "0.9 and 0.765 at top_k 5 with equal weights on both sides, where it has to be 1."
-)
-"""What follows from sampling that the trainer does not know of."""
 
 
 def check_generation(generation: Generation, *, context: int, vocabulary: int) -> None:

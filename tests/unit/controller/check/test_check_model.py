@@ -3,7 +3,9 @@
 import pytest
 
 from controller.check.model import model_findings
+from controller.check.vllm import vllm_problems
 from controller.config.models import Config
+from protocol.settings import RolloutSettings, SamplingSettings
 
 HUB_MIXTURE = {
     "model.layers.0.self_attn.q_proj.weight": (64, 64),
@@ -97,13 +99,44 @@ def test_lengths_that_change_nothing_for_the_trainer_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("sampling", "field"),
-    [({"top_p": 0.95}, "rollout.sampling.top_p"), ({"top_k": 7}, "rollout.sampling.top_k")],
+    ("sampling", "field", "said"),
+    [
+        ({"top_p": 0.95}, "top_p", "at 4 bytes each, 19000 bytes at most more"),
+        ({"top_k": 7, "min_p": 0.1}, "top_k", "top_k and min_p cut tokens off"),
+        ({"top_k": 7}, "top_k", "costs at most 28 bytes more"),
+        ({"min_tokens": 7}, "min_tokens", "min_tokens cut tokens off"),
+    ],
 )
-def test_a_cut_distribution_is_noted_with_what_it_costs(sampling, field):
-    words = findings("note", {}, {}, rollout={"sampling": sampling})[field]
-    assert "importance weights are too small" in words
-    assert "0.92 at top_p 0.9, 0.66 at top_k 5" in words
+def test_what_importance_weights_will_be_under_a_cut_is_noted(sampling, field, said):
+    shape = {"vocab_size": 152_000}
+    words = findings("note", shape, {}, rollout={"sampling": sampling})[f"rollout.sampling.{field}"]
+    assert "importance weights have mean 1" in words
+    assert said in words
+
+
+def test_an_engine_of_the_users_own_has_to_tell():
+    rollout = {"engine": "mine.py:make", "sampling": {"top_p": 0.95}}
+    words = findings("note", {}, {}, rollout=rollout)["rollout.sampling.top_p"]
+    assert "an engine that does not tell what it kept is refused" in words
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [
+        ({"top_p": 0.95}, "top_p"),
+        ({"min_p": 0.1, "min_tokens": 3}, "min_p"),
+        ({"top_p": 0.9, "top_k": 40}, None),
+    ],
+)
+def test_on_vllm_a_cut_without_a_bound_is_refused_with_the_bias(sampling, field):
+    rollout = RolloutSettings(sampling=SamplingSettings(**sampling), instances=0)
+    problems = dict(vllm_problems(rollout, {}))
+    if field is None:
+        assert not problems
+    else:
+        words = problems[f"rollout.sampling.{field}"]
+        assert "0.32.0 was tried" in words
+        assert "0.911 at top_p 0.9 and 0.765 at top_k 5" in words
 
 
 def test_the_whole_distribution_at_another_temperature_is_exact_and_not_noted():

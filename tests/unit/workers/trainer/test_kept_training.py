@@ -1,4 +1,4 @@
-"""From an engine that cuts to importance weights of 1: interrupted, moved, with KV kept, under other weights."""
+"""From an engine that cuts to importance weights of 1: interrupted, moved, KV kept, under other weights."""
 
 import pytest
 import torch

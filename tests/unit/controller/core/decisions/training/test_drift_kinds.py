@@ -26,7 +26,7 @@ def test_another_temperature_is_said_once_until_it_was_gone():
 def test_a_cut_distribution_is_said_with_the_keys_that_cut():
     (words,) = warnings({"engine/cut": 0.235})
     assert "76.5%" in words
-    assert "top_p and top_k" in words
+    assert "what else the engine leaves out" in words
 
 
 def test_errors_of_few_tokens_are_no_drift():
