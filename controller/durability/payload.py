@@ -103,7 +103,7 @@ class Payload:
             return b""
         part = self._held(piece.group).part(piece)
         if piece.kind == "kept_words":  # as many as their codes say
-            return part or b""
+            return bytes(part or b"")
         size = len(part or b"") if piece.count < 0 else ITEM_BYTES * piece.count
         if part is None or len(part) < size:
             self._look_for_damage()

@@ -30,7 +30,8 @@ PURE = (
     "protocol/ids.py", "protocol/messages", "protocol/errors.py", "protocol/settings.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
-    "protocol/blame.py", "protocol/kept_sets.py", "protocol/plain_text.py", "protocol/wire/codec.py", "protocol/wire/fields.py",
+    "protocol/blame.py", "protocol/kept_sets.py", "protocol/plain_text.py",
+    "protocol/wire/codec.py", "protocol/wire/fields.py",
     "protocol/wire/session.py",
 )  # fmt: skip
 """Folders and files below the purity line: a new file in such a folder is pure, or the test fails."""

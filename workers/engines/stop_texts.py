@@ -5,8 +5,9 @@ token and end in another, and the token that completes it ends the response.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer
 
 from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings
@@ -14,10 +15,18 @@ from protocol.settings import SamplingSettings
 SLACK_TOKENS = 8  # decoded before the string, so that a cut character or a stripped blank is not its own
 
 
+class Tokenizer(Protocol):
+    """What of a tokenizer is used."""
+
+    def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool) -> str:
+        """The text of these tokens, special ones included."""
+        ...
+
+
 class StopTexts:
     """Of one engine."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: "Tokenizer") -> None:
         self._tokenizer = tokenizer
 
     def ends(self, tokens: Sequence[int], sampling: SamplingSettings) -> bool:

@@ -86,9 +86,9 @@ def _read_kept(
     expected = [4 * sum(response_lengths)] if train.is_cut else []
     if train.is_cut and sizes[:1] == expected:
         codes = np.frombuffer(frames[0], dtype="<i4")
-        ends = np.cumsum(response_lengths)
         totals = np.concatenate([[0], np.cumsum(word_counts(codes))])
-        expected += (4 * (totals[ends] - totals[ends - response_lengths])).tolist()
+        words = np.diff(totals[np.cumsum([0, *response_lengths])])
+        expected += [4 * size for size in words.tolist()]
         if sizes == expected:
             return BatchKept(codes, [np.frombuffer(frame, dtype="<i4") for frame in frames[1:]])
     if sizes != expected:

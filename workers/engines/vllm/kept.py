@@ -6,7 +6,7 @@ the whole engine. The processed logprobs say the same on every device: what was 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from protocol.errors import RunError
 from protocol.kept_sets import EVERYTHING, KeptSet
 from protocol.settings import SamplingSettings
 
-if TYPE_CHECKING:
-    from vllm.logprobs import Logprob
-
 TIES = 32  # with the k-th, beyond k: bfloat16 logits near 20 are an eighth apart
+
+
+class Reported(Protocol):
+    """vLLM's `Logprob`."""
+
+    logprob: float
 
 
 class KeptReader:
@@ -30,7 +33,7 @@ class KeptReader:
         self.logprobs = min(2 * sampling.top_k + TIES, vocabulary) if is_listed else 0
         """To ask of vLLM for each token, beside the sampled one's."""
 
-    def read(self, logprobs: "Mapping[int, Logprob]", position: int) -> KeptSet:
+    def read(self, logprobs: Mapping[int, Reported], position: int) -> KeptSet:
         """What the token at this position of its response was drawn from. Raises: RunError if more tokens tie
         for the k-th place than were asked for."""
         if not self.logprobs:

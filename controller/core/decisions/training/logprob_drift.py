@@ -89,6 +89,6 @@ def _cut(metrics: Mapping[str, float]) -> str | None:
         f"responses are drawn from {1 - cut:.1%} of the trainer's distribution, as if the rest were cut off "
         f"(± {error:.1%}); expected {1 - CUT:.0%} at least. Importance weights are too small by as much. "
         "What rollout.sampling cuts off (top_p, top_k, min_p, min_tokens) is trained as it was drawn, so "
-        "look at what else the engine leaves out: masks, banned tokens, defaults of its own, or kept sets that "
-        "it tells wrongly."
+        "look at what else the engine leaves out: masks, banned tokens, defaults of its own, or kept sets "
+        "that it tells wrongly."
     )
