@@ -113,11 +113,11 @@ def _reserve(simulation: Simulation) -> None:
 
     def route(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
         del settings
-        least = min(views.shown.values(), key=lambda one: (one.running, one.index))
+        least = min(views.shown.values(), key=lambda one: (one.running, one.id))
         need = workload.prompt_tokens + workload.length(work.group, 0)
         if least.expected_tokens + need > least.kv_tokens:
             return None
-        return least.index if any(one.index == least.index for one in instances) else None
+        return least.id if any(one.id == least.id for one in instances) else None
 
     state.expected_tokens = lambda group, trajectory: workload.length(group.id, trajectory.id.member)
     state.strategies = replace(state.strategies, route=Routing(route))

@@ -26,7 +26,7 @@ import torch
 from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
 from workers.weights.address import Announced
-from workers.weights.agent_process import Neighbour
+from workers.weights.agent_process import WeightsAgentProcess
 from workers.weights.store import PublishedFile, VersionStore
 from workers.weights.tensors import publish, read
 
@@ -135,8 +135,8 @@ class Hosts:
         self.store = VersionStore(folder / "remote")
         self._tensors = weights_of(mb)
         window = {"address": Announced("127.0.0.1", "in a benchmark"), "window_bytes": WINDOW << 20}
-        self._trainer = Neighbour(self.store.directory, is_writers=True, **window)
-        self._readers = [Neighbour(folder / f"reader{n}", **window) for n in range(count)]
+        self._trainer = WeightsAgentProcess(self.store.directory, is_writers=True, **window)
+        self._readers = [WeightsAgentProcess(folder / f"reader{n}", **window) for n in range(count)]
         self._version = 0
         self.first = publish(self.store, 0, self._tensors)
 

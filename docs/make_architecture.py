@@ -59,7 +59,7 @@ STATIONS = (
         CORE,
         "8 report",
         "deltas, until the group is whole",
-        (f"{DECISIONS}/workers/door.py", f"{DECISIONS}/placement/reports.py"),
+        (f"{DECISIONS}/workers/plausibility.py", f"{DECISIONS}/placement/reports.py"),
     ),
     Box(WORKER, "9 score", "one reward per response", ("workers/reward/worker.py", "workers/reward/pool.py")),
     Box(

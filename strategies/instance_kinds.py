@@ -33,7 +33,7 @@ class _Member:
         self.intervals: deque[Interval] = deque(maxlen=EVIDENCE)
 
 
-class Fleet:
+class InstanceKinds:
     """The cost models of all instances, as far as their reports tell."""
 
     def __init__(self, start: Coefficients) -> None:

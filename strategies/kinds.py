@@ -45,21 +45,21 @@ SECTIONS = {"schedule": "data"}
 PROMISES = {
     "routing": Promise(
         ("work", "instances", "settings"),
-        "the `index` of one of these instances, or None to leave the work queued",
+        "the `id` of one of these instances, or None to leave the work queued",
         "strategies/routing.py",
-        own.index,
+        own.instance_id,
     ),
     "synchronization": Promise(
         ("instances", "settings"),
-        "a list of the `index` of those that pull now, or []",
+        "a list of the `id` of those that pull now, or []",
         "strategies/synchronization.py",
-        own.indices,
+        own.instance_ids,
     ),
     "migration": Promise(
         ("instances", "running", "settings"),
-        "a list of the `index` of the trajectories that move, or []",
+        "a list of the `id` of the trajectories that move, or []",
         "strategies/migration.py",
-        own.moves,
+        own.moved_ids,
     ),
     "admission": Promise(
         ("view", "batches"),

@@ -37,17 +37,17 @@ def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settin
     idle = [i for i in instances if not i.waiting]
     if len(instances) < 2 or not idle:
         return []
-    rates = {i.index: throughput(i.coefficients, i.running, i.resident_tokens) for i in instances}
-    low = min(idle, key=lambda i: (rates[i.index], i.index))
-    sources = [i for i in instances if i.index != low.index and i.policy_version <= low.policy_version]
+    rates = {i.id: throughput(i.coefficients, i.running, i.resident_tokens) for i in instances}
+    low = min(idle, key=lambda i: (rates[i.id], i.id))
+    sources = [i for i in instances if i.id != low.id and i.policy_version <= low.policy_version]
     if not sources:
         return []
-    high = max(sources, key=lambda i: (rates[i.index], -i.index))
-    if rates[high.index] <= settings.phi_throughput * max(rates[low.index], 1e-9) or high.running < 2:
+    high = max(sources, key=lambda i: (rates[i.id], -i.id))
+    if rates[high.id] <= settings.phi_throughput * max(rates[low.id], 1e-9) or high.running < 2:
         return _by_latency(instances, running, settings, _speed)
     wanted = min(MOVES_PER_PAIR, (high.running - low.running) // 2)
-    victims = sorted(running[high.index], key=lambda t: (t.resident_tokens, t.index))
-    moves = [v.index for v in victims if saving_s(v, high, low) > 0]
+    victims = sorted(running[high.id], key=lambda t: (t.resident_tokens, t.id))
+    moves = [v.id for v in victims if saving_s(v, high, low) > 0]
     return moves[:wanted]
 
 
@@ -74,28 +74,28 @@ def _by_latency(
     """
     if len(instances) < 2 or not settings.is_tail_bound:
         return []
-    loads = {i.index: i for i in instances}
+    loads = {i.id: i for i in instances}
     moves: list[int] = []
     taken: set[int] = set()
     for _ in range(MOVES_AT_ONCE):
-        source = max(loads.values(), key=lambda i: (latency(i), _latency(i), i.index))
-        target = min(loads.values(), key=lambda i: (latency(i), _latency(i), i.index))
+        source = max(loads.values(), key=lambda i: (latency(i), _latency(i), i.id))
+        target = min(loads.values(), key=lambda i: (latency(i), _latency(i), i.id))
         if source.running < 2 or target.waiting or latency(source) < UNEQUAL * latency(target):
             break
         candidates = [
             t
-            for t in running[source.index]
-            if t.index not in taken
+            for t in running[source.id]
+            if t.id not in taken
             and t.min_version <= target.policy_version
             and t.here_tokens >= SETTLED * t.resident_tokens
             and fits(t, target)
         ]
-        best = max(candidates, key=lambda t: (saving_s(t, source, target), -t.index), default=None)
+        best = max(candidates, key=lambda t: (saving_s(t, source, target), -t.id), default=None)
         if best is None or saving_s(best, source, target) <= 0:
             break
-        taken.add(best.index)
-        moves.append(best.index)
-        loads[source.index], loads[target.index] = _moved(best, source, target)
+        taken.add(best.id)
+        moves.append(best.id)
+        loads[source.id], loads[target.id] = _moved(best, source, target)
     return moves
 
 

@@ -90,21 +90,21 @@ def _refuse_uncallable(function: Foreign, promise: Promise, key: str) -> None:
 # -- what each kind may answer -------------------------------------------------------------------------------
 
 
-def index(answer: Foreign, arguments: Arguments) -> int | None:
+def instance_id(answer: Foreign, arguments: Arguments) -> int | None:
     """One of the instances in the second argument, or None."""
     if answer is None:
         return None
     number = _integer(answer)
-    offered = [view.index for view in arguments[1]]
+    offered = [view.id for view in arguments[1]]
     if number not in offered:
         raise Unusable(f", which is none of the instances that it may choose from, {_listed(offered)}")
     return number
 
 
-def indices(answer: Foreign, arguments: Arguments) -> list[int]:
+def instance_ids(answer: Foreign, arguments: Arguments) -> list[int]:
     """Some of the instances in the first argument."""
     numbers = _integers(answer)
-    offered = {view.index: None for view in arguments[0]}
+    offered = {view.id: None for view in arguments[0]}
     for number in numbers:
         if number not in offered:
             raise Unusable(
@@ -113,7 +113,7 @@ def indices(answer: Foreign, arguments: Arguments) -> list[int]:
     return numbers
 
 
-def moves(answer: Foreign, arguments: Arguments) -> list[int]:
+def moved_ids(answer: Foreign, arguments: Arguments) -> list[int]:
     """Some of the trajectories in the second argument, numbered from 0 as they were looked at."""
     numbers = _integers(answer)
     running = arguments[1]
@@ -183,7 +183,7 @@ def _integer(answer: Foreign) -> int:
     if type(answer) is int:
         return answer
     if isinstance(answer, bool) or not hasattr(answer, "__index__"):
-        raise Unusable(", which is no index")
+        raise Unusable(", which is no `id`")
     return operator.index(answer)
 
 

@@ -76,7 +76,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         worth = lasting_gain(instance, length, settings) * (
             OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
         )
-        key = (worth, instance.has_sibling, -instance.index)
+        key = (worth, instance.has_sibling, -instance.id)
         best = key if best is None or key > best else best
     return None if best is None else -best[2]
 
@@ -116,7 +116,7 @@ def by_least_requests(work: WorkView, instances: Sequence[InstanceView], setting
     code)."""
     del settings
     candidates = [i for i in instances if has_room(work, i)]
-    return min(candidates, key=lambda i: (i.running, i.index)).index if candidates else None
+    return min(candidates, key=lambda i: (i.running, i.id)).id if candidates else None
 
 
 def by_group(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
@@ -132,7 +132,7 @@ def round_robin(work: WorkView, instances: Sequence[InstanceView], settings: Set
     for step in range(len(instances)):
         instance = instances[(work.group + step) % len(instances)]
         if has_room(work, instance):
-            return instance.index
+            return instance.id
     return None
 
 

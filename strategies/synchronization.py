@@ -18,7 +18,7 @@ def greedy(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """All of them, as soon as a version is published (the default of PSRL, the released StaleFlow code)."""
     if settings.guard and not settings.is_batch_ready:
         return []
-    return [instance.index for instance in instances]
+    return [instance.id for instance in instances]
 
 
 def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
@@ -34,10 +34,10 @@ def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     if settings.guard and not settings.is_batch_ready:
         return []
     cheap_s = CHEAP * settings.horizon_s
-    chosen = [i.index for i in instances if not i.running or i.pull_s + i.restart_s <= cheap_s]
+    chosen = [i.id for i in instances if not i.running or i.pull_s + i.restart_s <= cheap_s]
     waiting = settings.fresh
     dear = (i for i in instances if i.running and i.pull_s + i.restart_s > cheap_s)
-    busy = sorted(dear, key=lambda i: (loss(i), i.running, i.index))
+    busy = sorted(dear, key=lambda i: (loss(i), i.running, i.id))
     share = -(-waiting // len(busy)) if busy else 0
     for instance in busy:
         room = instance.capacity - instance.running
@@ -46,7 +46,7 @@ def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
         if taken <= 0:
             continue
         if gain(instance, taken, settings) > loss(instance):
-            chosen.append(instance.index)
+            chosen.append(instance.id)
             waiting -= taken
     return chosen
 
@@ -74,7 +74,7 @@ def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     if settings.guard and not settings.is_batch_ready:
         return []
     return [
-        instance.index
+        instance.id
         for instance in instances
         if instance.waiting == 0
         and instance.useful == 0
@@ -95,7 +95,7 @@ def indicator(instance: SyncView, name: str) -> float:
 def every_few(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     """All of them, but only at every `sync_steps`-th version (veRL, fully asynchronous)."""
     if settings.newest_version % settings.sync_steps:
-        return [i.index for i in instances if i.policy_version < 0]
+        return [i.id for i in instances if i.policy_version < 0]
     return greedy(instances, settings)
 
 

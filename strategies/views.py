@@ -13,7 +13,7 @@ class InstanceView(NamedTuple):
     counts, acknowledged or not (StaleFlow's speculative state)."""
 
     # names the instance to the core: what a strategy returns
-    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
+    id: int
     policy_version: int
     running: int  # trajectories routed and not returned
     resident_tokens: int  # prompt and response tokens of those
@@ -40,7 +40,7 @@ class WorkView(NamedTuple):
 class SyncView(NamedTuple):
     """One instance that holds an older version than the newest published."""
 
-    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
+    id: int
     policy_version: int
     running: int
     resident_tokens: int
@@ -57,7 +57,7 @@ class RunningView(NamedTuple):
     """One trajectory on an instance, as a candidate to be moved."""
 
     # names the trajectory to the core
-    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
+    id: int
     resident_tokens: int
     remaining_tokens: int  # predicted
     min_version: int  # it may go on at this policy version or any newer one

@@ -132,7 +132,7 @@ def _try_one(strategy: Callable[..., Foreign], arguments: Arguments) -> Iterator
             "`random.Random(work.group)`.",
         )
     if isinstance(arguments[0], WorkView) and answers[0] is not None:
-        chosen = next(view for view in arguments[1] if view.index == answers[0])
+        chosen = next(view for view in arguments[1] if view.id == answers[0])
         if not has_room(arguments[0], chosen):
             yield (
                 "crowds",

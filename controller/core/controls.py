@@ -94,7 +94,7 @@ def _checkpoint(core: "Core") -> str:
     trainer = core.state.registry.trainer()
     if training.checkpoint_of is not None and training.checkpoint_of == steps:
         raise Refused(f"A checkpoint of version {steps} is being written already.")
-    if steps == 0 or training.feed.saved_version >= steps:
+    if steps == 0 or training.trainer_batches.saved_version >= steps:
         if not training.batch:
             raise Refused(
                 f"There is nothing to save: version {steps} is the newest, and a checkpoint has it."
@@ -114,7 +114,7 @@ def _abort(core: "Core", argument: str) -> str:
     if group is None or group.is_evaluation:
         shown = argument[:SHOWN_CHARS]
         raise Refused(f"There is no training group {shown!r}; expected the number of one.")
-    if group.state not in ("generating", "scoring", "occupied") or number in core.training.feed.ahead:
+    if group.state not in ("generating", "scoring", "occupied") or number in core.training.trainer_batches.ahead:
         raise Refused(
             f"Group {number} is {group.state}, and cannot be given up. Expected one that is generating, "
             "scoring, or occupied and not yet sent to the trainer."

@@ -13,22 +13,23 @@ from typing import assert_never
 from controller.config.models import Config
 from controller.core.commands import Command, Warn
 from controller.core.controls import obey
-from controller.core.decisions.evaluation.evaluation_placement import EvaluationDispatch
+from controller.core.decisions.evaluation.evaluation_placement import EvaluationPlacement
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
-from controller.core.decisions.placement.migration import Moves
-from controller.core.decisions.placement.reports import Coordination
+from controller.core.decisions.placement.migration import Migrations
+from controller.core.decisions.placement.reports import Reports
+from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.scoring import Scoring
-from controller.core.decisions.supply.supervised import Examples
+from controller.core.decisions.supply.supervised import SupervisedGroups
 from controller.core.decisions.supply.training_groups import TrainingGroups
 from controller.core.decisions.training.training import Training
 from controller.core.decisions.versions.publication import Publication
 from controller.core.decisions.versions.pulls import Pulls
-from controller.core.decisions.versions.relay_tree import FanOut
-from controller.core.decisions.workers.door import Door
+from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
-from controller.core.decisions.workers.reattachment import Returns
+from controller.core.decisions.workers.plausibility import Plausibility
+from controller.core.decisions.workers.reattachment import Reattachment
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import (
@@ -74,19 +75,20 @@ class Core:
         self.training_groups = TrainingGroups(self.state)
         self.purposes = Purposes(self.training_groups, self.evaluation)
         self.evaluation_schedule = EvaluationSchedule(self.state, self.evaluation)
-        self.evaluation_dispatch = EvaluationDispatch(self.state, self.evaluation)
-        self.coordination = Coordination(self.state, self.evaluation, self.purposes)
+        self.evaluation_placement = EvaluationPlacement(self.state, self.evaluation)
+        self.reports = Reports(self.state, self.evaluation, self.purposes)
         self.dispatch = Dispatch(self.state, self.views)
-        self.moves = Moves(self.state, self.views)
-        self.fan_out = FanOut(self.state)
-        self.pulls = Pulls(self.state, self.fan_out, self.evaluation)
-        self.publication = Publication(self.state, self.fan_out, self.evaluation)
-        self.examples = Examples(self.state)
+        self.migrations = Migrations(self.state, self.views)
+        self.stragglers = Stragglers(self.state)
+        self.relay_tree = RelayTree(self.state)
+        self.pulls = Pulls(self.state, self.relay_tree, self.evaluation)
+        self.publication = Publication(self.state, self.relay_tree, self.evaluation)
+        self.supervised_groups = SupervisedGroups(self.state)
         self.scoring = Scoring(self.state, self.evaluation, self.purposes)
         self.training = Training(self.state)
         self.limits = Limits(self.state)
-        self.door = Door(self.state)
-        self.returns = Returns(self.state, self.views, self.evaluation)
+        self.plausibility = Plausibility(self.state)
+        self.reattachment = Reattachment(self.state, self.views, self.evaluation)
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
@@ -118,18 +120,18 @@ class Core:
         self._enforce_limits()
         self.scoring.take_completed()
         if state.ending is None:
-            self.examples.fill()
-            if self.moves.gives_up_stragglers and self.training.can_begin():
-                self.moves.give_up_stragglers()
+            self.supervised_groups.fill()
+            if not self.stragglers.is_off and self.training.can_begin():
+                self.stragglers.give_up()
             if self.training.consume():
                 self.training_groups.remove_useless()
             self.training.run_ahead()
-            self.coordination.give_up_lost_evaluation()
+            self.reports.give_up_lost_evaluation()
             self.evaluation_schedule.run()
             self.pulls.serve_evaluation()
             self.pulls.run()
-            self.moves.run()
-            self.evaluation_dispatch.run()
+            self.migrations.run()
+            self.evaluation_placement.run()
             self.dispatch.run()
             self.scoring.take_completed()
             self.scoring.assign()
@@ -153,7 +155,7 @@ class Core:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
         if self.state.finished:
             return None
-        if self.dispatch.is_cut or self.evaluation_dispatch.is_cut:
+        if self.dispatch.is_cut or self.evaluation_placement.is_cut:
             return self.state.now
         moments = (
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
@@ -250,7 +252,7 @@ class Core:
         state.epoch += 1
         state.config = Config.model_validate_json(event.config)
         state.versions.forget()
-        self.fan_out.forget()
+        self.relay_tree.forget()
         self.settings = worker_settings(state.config, event.run_dir, event.import_paths)
         self.membership.settings = self.settings.model_dump_json()
         state.ending, state.ending_is_success, state.finished = None, True, False
@@ -260,8 +262,8 @@ class Core:
         if state.paused is not None:
             state.emit(Warn(state.paused.in_words(state.now)))
         for worker in list(state.registry.workers.values()):
-            if self.returns.may_come(worker):
-                self.returns.expect(worker)
+            if self.reattachment.may_come(worker):
+                self.reattachment.expect(worker)
             else:
                 self.membership.remove(worker.peer)
         self.membership.restart()
@@ -283,10 +285,10 @@ class Core:
             obey(self, peer, message)
             return
         if worker is None:
-            self.membership.stranger(peer, message)
+            self.membership.on_unknown_peer(peer, message)
             return
         worker.last_heard = self.state.now
-        reason = self.door.objection(worker, message)
+        reason = self.plausibility.objection(worker, message)
         if reason is not None:
             self.membership.faulted(PeerFaulted(peer, reason))
             return
@@ -302,7 +304,7 @@ class Core:
     def keeps_payload(self, peer: str, message: Message) -> bool:
         """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
         taken for what another worker says of the same thing."""
-        return self.door.keeps_payload(self.state.registry.workers.get(peer), message)
+        return self.plausibility.keeps_payload(self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
@@ -323,7 +325,7 @@ class Core:
         """Nobody is waited for without end."""
         for found in self.limits.overdue():
             if isinstance(found, Silent):
-                self.coordination.on_silent(*found)
+                self.reports.on_silent(*found)
             else:
                 self.state.accounts.counts["limits/closed"] += 1
                 self.membership.faulted(PeerFaulted(found.worker.peer, found.reason), has_died=True)

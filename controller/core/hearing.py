@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def hear(core: "Core", worker: Worker, message: Message) -> None:
-    """Take a message of an attached worker, whose role may say it and whom the door believes."""
+    """Take a message of an attached worker, whose role may say it and whose word is plausible."""
     if isinstance(worker, Instance):
         _from_instance(core, worker, cast("FromRollout", message))
     elif isinstance(worker, TextWorker):
@@ -41,39 +41,39 @@ def _from_any_role(core: "Core", worker: Worker, message: FromAnyRole) -> None:
 
 def _ready(core: "Core", worker: Worker, message: messages.Ready) -> None:
     if isinstance(worker, Instance):
-        core.returns.on_ready(worker)
+        core.reattachment.on_ready(worker)
     core.membership.ready(worker, message)
     if isinstance(worker, Instance):
-        core.coordination.on_ready(worker, message)
+        core.reports.on_ready(worker, message)
     elif worker.role == "trainer":
         core.training.on_ready(worker, message)
-        core.fan_out.on_trainer(worker)
+        core.relay_tree.on_trainer(worker)
     core.membership.report_progress(worker.name)
 
 
 def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> None:
     match message:
         case messages.Generated():
-            core.membership.useful(instance)
-            core.coordination.on_generated(instance, message)
+            core.membership.reset_failures(instance)
+            core.reports.on_generated(instance, message)
         case messages.InstanceStatus():
-            core.coordination.on_status(instance, message)
-            core.moves.on_status(instance, message)
+            core.reports.on_status(instance, message)
+            core.migrations.on_status(instance, message)
         case messages.Pulled():
-            core.coordination.on_pulled(instance, message)
-            core.fan_out.on_answer(instance)
+            core.reports.on_pulled(instance, message)
+            core.relay_tree.on_answer(instance)
         case messages.PullFailed():
             is_awaited = core.training.is_awaited(message.policy_version)
-            fault = core.coordination.on_pull_failed(instance, message, is_awaited=is_awaited)
-            core.fan_out.on_answer(instance)
+            fault = core.reports.on_pull_failed(instance, message, is_awaited=is_awaited)
+            core.relay_tree.on_answer(instance)
             if fault is not None:
                 core.membership.faulted(fault)
         case messages.Holding():
-            core.returns.on_holding(instance, message)
+            core.reattachment.on_holding(instance, message)
         case messages.GenerationFailed():
-            core.coordination.on_failed(instance, message)
+            core.reports.on_failed(instance, message)
         case messages.Serving(endpoint):
-            core.fan_out.on_serving(instance, endpoint)
+            core.relay_tree.on_serving(instance, endpoint)
         case _:
             _from_any_role(core, instance, message)
 
@@ -85,10 +85,10 @@ def _from_text_worker(core: "Core", worker: TextWorker, message: FromReward) -> 
             core.scoring.on_encoded(worker, message)
         case messages.ExamplesEncoded():
             core.membership.filled(worker)
-            core.examples.on_encoded(worker, message)
+            core.supervised_groups.on_encoded(worker, message)
             core.scoring.on_encoded(worker, message)
         case messages.GroupScored():
-            core.membership.useful(worker)
+            core.membership.reset_failures(worker)
             core.scoring.on_scored(worker, message)
         case messages.ScoreFailed():
             core.scoring.on_score_failed(worker, message)
@@ -100,14 +100,14 @@ def _from_trainer(core: "Core", trainer: Worker, message: FromTrainer) -> None:
     match message:
         case messages.TrainStepFinished():
             if core.training.on_finished(trainer, message):
-                core.membership.useful(trainer)
+                core.membership.reset_failures(trainer)
         case messages.TrainedAhead(train_version):
-            core.training.feed.on_ahead(train_version)
+            core.training.trainer_batches.on_ahead(train_version)
         case messages.PolicyPublished():
             core.publication.on_published(trainer, message)
         case messages.CheckpointSaved():
             core.training.on_saved(message)
         case messages.Serving(endpoint):
-            core.fan_out.on_serving(trainer, endpoint)
+            core.relay_tree.on_serving(trainer, endpoint)
         case _:
             _from_any_role(core, trainer, message)

@@ -19,7 +19,7 @@ def check_invariants(core: "Core") -> None:
     """Look at everything. Raises: AssertionError naming what is broken."""
     state = core.state
     state.ledger.check()
-    due = [state.ledger.deadline(id) for id in core.training.feed.ahead]
+    due = [state.ledger.deadline(id) for id in core.training.trainer_batches.ahead]
     assert due == [state.ledger.train_version] * len(due), "what is trained ahead may miss its batch"
     core.evaluation.check()
     state.versions.check()
@@ -30,7 +30,7 @@ def check_invariants(core: "Core") -> None:
         _check_group(state, group, is_trained=group.id in core.training.batch)
         _check_members(state, group, running)
     _check_instances(state)
-    core.fan_out.check()
+    core.relay_tree.check()
     check_liveness(core)
 
 

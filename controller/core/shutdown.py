@@ -87,10 +87,10 @@ def _go_on_evaluating(core: "Core") -> bool:
         text = f"The last evaluation was left out: no {missing[0]} worker is left."
         core.state.warn_once("no last evaluation", text)
         return False
-    core.coordination.give_up_lost_evaluation()
+    core.reports.give_up_lost_evaluation()
     core.evaluation_schedule.run()
     core.pulls.serve_evaluation()
-    core.evaluation_dispatch.run()
+    core.evaluation_placement.run()
     core.scoring.take_completed()
     core.scoring.assign()
     return True

@@ -85,7 +85,7 @@ def working_on(core: "Core", worker: Worker) -> str:
         if worker.scoring:
             return f"scoring group {min(worker.scoring)}"
         return f"encoding prompt {min(worker.encoding)}" if worker.encoding else ""
-    making = core.training.feed.making
+    making = core.training.trainer_batches.making
     if making is not None:
         return f"training version {making}"
     saving = core.training.checkpoint_of
@@ -99,7 +99,7 @@ def next_step(core: "Core") -> str:
         return "what is left to be saved and evaluated"
     if state.registry.trainer() is None:
         return "the trainer to be ready"
-    if core.training.feed.is_behind:
+    if core.training.trainer_batches.is_behind:
         return f"the trainer to make versions up to {state.steps} again"
     if core.training.batch:
         return f"the trainer to finish version {state.steps + 1}"

@@ -25,11 +25,11 @@ from controller.config import models
 from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
-from controller.core.decisions.placement import dispatch, migration, reports
+from controller.core.decisions.placement import dispatch, migration, reports, stragglers
 from controller.core.decisions.supply import scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
-from controller.core.decisions.workers import door, limits, membership, reattachment
+from controller.core.decisions.workers import limits, membership, plausibility, reattachment
 from controller.core.effects import evaluation_rounds, purposes
 from controller.core.state import (
     accounts,
@@ -54,13 +54,13 @@ from strategies import cost_model, fitting, instance_kinds, lengths, pacing, vie
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, asks, candidates, core, counting_ledger, data_settings, dispatch, dispatch_queue, door,
+    accounts, asks, candidates, core, counting_ledger, data_settings, dispatch, dispatch_queue,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
-    mixture, models, policy_versions, publication, pulls, purposes, reattachment, registry, relay_tree,
-    reports, run_state, scoring, supervised, told, trainer_batches, training, training_groups,
-    from_controller, from_workers, pieces, ids, settings, cost_model, fitting, instance_kinds, lengths,
-    pacing, views,
+    mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
+    relay_tree, reports, run_state, scoring, stragglers, supervised, told, trainer_batches, training,
+    training_groups, from_controller, from_workers, pieces, ids, settings, cost_model, fitting,
+    instance_kinds, lengths, pacing, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -21,7 +21,7 @@ from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import in_words, turns
 from controller.durability.store import Store
 from controller.durability.violation import BrokenInvariant, Violation, violation_of
-from controller.host.past import MAX_ERROR_CHARS, MAX_SKIPPED, Past, derive
+from controller.host.resumed_run import MAX_ERROR_CHARS, MAX_SKIPPED, ResumedRun, derive
 from controller.host.stepper import Stepper
 from protocol.errors import RunError
 from protocol.messages.pieces import Segment
@@ -56,7 +56,7 @@ def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> Non
     stepper.write_rest()
 
 
-def gone_back(recording: Recording, past: Past) -> Past:
+def gone_back(recording: Recording, past: ResumedRun) -> ResumedRun:
     """The run as it stands, or if its core is broken, as it stood before the event at fault.
 
     Raises: RunError if that invariant was forgiven before, or the event cannot be left out.
@@ -130,7 +130,7 @@ def _refuse_again(recording: Recording, fault: Fault, forgiven: list[str]) -> No
         raise RunError(f"{text} {MAX_SKIPPED} events of the run were passed over before. {report}")
 
 
-def _without(recording: Recording, fault: Fault, forgiven: list[str]) -> Past:
+def _without(recording: Recording, fault: Fault, forgiven: list[str]) -> ResumedRun:
     number, event = fault.recorded.number, fault.recorded.event
     reason = f"After {_named(event, fault.author)} the core broke an invariant: {fault.violation.words}."
     undone = [n for n in range(number + 1, recording.last + 1) if n not in recording.skipped]
@@ -156,7 +156,7 @@ def _named(event: Event, author: str) -> str:
     return f"the event {type(event).__name__}"
 
 
-def write_way_back(store: Store, past: Past, run: Path) -> list[str]:
+def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
     """Write, inside a transaction, what does not count any more, and delete what came with it; returns what
     to tell a person."""
     told = []

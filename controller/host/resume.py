@@ -1,7 +1,7 @@
 """What the journal of a run says to the controller that goes on with it.
 
-Invariants: the core is re-derived (`controller.host.past`), and a broken one as it was before the event at
-fault (`controller.host.going_back`); nothing is written before that, and only `find_past` writes; a
+Invariants: the core is re-derived (`controller.host.resumed_run`), and a broken one as it was before the
+event at fault (`controller.host.going_back`); nothing is written before that, and only `find_past` writes; a
 configuration that would change what was promised or learned is refused key by key.
 """
 
@@ -17,7 +17,7 @@ from controller.core.core import Core
 from controller.durability.damage import broken, newest_checkpoint, way_on
 from controller.durability.recording import Recording
 from controller.host.going_back import gone_back
-from controller.host.past import Past, derive_with_skips, way_on_from
+from controller.host.resumed_run import ResumedRun, derive_with_skips, way_on_from
 from controller.host.run_directory import RunDirectory
 from protocol.errors import ConfigError, OtherRelease, RunError
 
@@ -38,7 +38,7 @@ MAY_CHANGE = (
 
 async def find_past(
     directory: RunDirectory, config: Config, *, on_warning: Callable[[str], None]
-) -> Past | None:
+) -> ResumedRun | None:
     """The run in the directory, if there is one that is not over; else the directory is made anew.
 
     Raises: as `read_past`.
@@ -79,7 +79,7 @@ def finished_steps(run: Path, config: Config) -> int | None:
         return None
 
 
-def read_past(run: Path, config: Config) -> Past | None:
+def read_past(run: Path, config: Config) -> ResumedRun | None:
     """The run in this directory as it stood; None if it had not begun.
 
     Raises: ConfigError if it cannot go on with `config`; RunError if its journal is damaged, or this release
@@ -91,7 +91,7 @@ def read_past(run: Path, config: Config) -> Past | None:
         raise RunError(f"{error} Use the release that made the run, {way_on_from(run)}.") from error
 
 
-def _read_past(run: Path, config: Config) -> Past | None:
+def _read_past(run: Path, config: Config) -> ResumedRun | None:
     if not _has_events(run / "run.db"):
         _refuse_if_trained(run)
         return None

@@ -38,7 +38,7 @@ from controller.host.going_back import leave_word, write_way_back
 from controller.host.initial_model import InitialModel
 from controller.host.log_file import log_to_file
 from controller.host.prompt_reader import PromptReader
-from controller.host.resume import Past, find_past
+from controller.host.resume import ResumedRun, find_past
 from controller.host.run_directory import RunDirectory
 from controller.host.snapshot_taker import SnapshotTaker
 from controller.host.status_file import StatusFile
@@ -161,7 +161,7 @@ class Shell:
             for name, value in {**facts, "data": self._prompts.fingerprints}.items():
                 self._store.put_fact(name, value)
 
-    async def _take_up(self, past: Past) -> None:
+    async def _take_up(self, past: ResumedRun) -> None:
         """Go on with a core derived from the journal. Raises: ConfigError if the data has changed."""
         self._is_held = True
         config, run_dir = self._written.model_dump_json(), str(self.directory.path)

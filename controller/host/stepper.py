@@ -22,7 +22,7 @@ from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead,
 from controller.durability.fingerprint import NOTHING, fingerprint
 from controller.durability.recording import Recording
 from controller.durability.store import Store
-from controller.host.past import MAX_SKIPPED, derive, fault_of, may_skip
+from controller.host.resumed_run import MAX_SKIPPED, derive, fault_of, may_skip
 from protocol.errors import LocalError, RunError
 
 Frames = tuple[bytes, ...]

@@ -15,8 +15,8 @@ To add a message, in at most four files:
 2. Who hears it. A worker's message: a `case` in the ladder of its role in `controller/core/hearing.py`. The
    controller's: a `case` in `_handle` of `workers/<role>/worker.py`, and in `handle` of
    `workers/simulated/<role>.py`. The type checker and tests/unit/test_messages_are_heard.py fail until then.
-3. Who says it. What the controller is told is checked in `core/decisions/workers/door.py` where a liar could
-   do harm with it; an order that has to be answered in time has a line in `limits.py` beside it.
+3. Who says it. What the controller is told is checked in `core/decisions/workers/plausibility.py` where a
+   liar could do harm with it; an order that has to be answered in time has a line in `limits.py` beside it.
 4. Raise `PROTOCOL_VERSION` in `registry.py`.
 """
 

@@ -29,7 +29,7 @@ def choose(instances, settings):
             frame = frame.f_back
         if frame is not None:  # it is live, and the minute until the next check is over
             snapshots.CHECK_S = 0.0
-    return [i.index for i in instances]
+    return [i.id for i in instances]
 """
 
 

@@ -17,8 +17,8 @@ from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
 
 LIMIT_S = 20
-RAISES = "def choose(instances, settings):\n    return [instances[1].index]\n"
-MENDED = "def choose(instances, settings):\n    return [i.index for i in instances]\n"
+RAISES = "def choose(instances, settings):\n    return [instances[1].id]\n"
+MENDED = "def choose(instances, settings):\n    return [i.id for i in instances]\n"
 SOMEBODY = "0a" * 16  # a routing id
 PROMPTS = [{"prompt": "p"}] * 100
 

@@ -130,7 +130,7 @@ async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
 
 
 def test_a_worker_whose_engine_is_not_made_yet_has_no_last_words() -> None:
-    assert RolloutWorker(WorkerSettings.model_construct(), "").last_words() is None
+    assert RolloutWorker(WorkerSettings.model_construct(), "").handover() is None
 
 
 async def test_a_signal_hands_everything_back_and_leaves(stand: Stand) -> None:

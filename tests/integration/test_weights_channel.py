@@ -13,7 +13,7 @@ import zmq
 from protocol.errors import WeightsError
 from protocol.wire.security import channel_key
 from workers.weights.address import Announced
-from workers.weights.agent_process import Neighbour
+from workers.weights.agent_process import WeightsAgentProcess
 from workers.weights.channel import CHUNK, GONE, HEADER, Word, decode
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import PublishedFile, VersionStore
@@ -32,11 +32,11 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = VersionStore(folder / "trainer")
-        self.all: list[Neighbour] = []
+        self.all: list[WeightsAgentProcess] = []
         self.restarted: asyncio.Queue[str] = asyncio.Queue()
 
-    def add(self, name: str, **options) -> Neighbour:
-        made = Neighbour(
+    def add(self, name: str, **options) -> WeightsAgentProcess:
+        made = WeightsAgentProcess(
             self.folder / name, address=HERE, window_bytes=WINDOW * CHUNK_BYTES,
             is_writers=name == "trainer", on_restart=self.restarted.put_nowait, **options,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 import pytest
 
-from controller.core.state.counting_ledger import LooseLedger
+from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.ledger import Ledger
 
 
@@ -60,7 +60,7 @@ def test_buffers_tell_which_batches_could_be_taken_one_after_another_and_where_g
 
 
 def test_a_ledger_without_deadlines_tells_of_the_next_batch_alone():
-    ledger = LooseLedger("arrival", max_staleness=2, batch_groups=1)
+    ledger = CountingLedger("arrival", max_staleness=2, batch_groups=1)
     ledger.reserve(0, 0)
     (buffer,) = ledger.buffers()
     assert (buffer.state, buffer.occupied, buffer.reserved, buffer.free) == ("PENDING", 0, 1, -1)

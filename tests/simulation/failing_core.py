@@ -23,7 +23,7 @@ from controller.durability import core_image
 from controller.durability.core_image import Freezer, thaw
 from controller.durability.recording import Recording
 from controller.durability.store import Store
-from controller.host.past import derive
+from controller.host.resumed_run import derive
 from controller.host.stepper import Frames, Stepper
 from protocol import messages
 from protocol.messages import Attach

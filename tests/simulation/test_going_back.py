@@ -161,7 +161,7 @@ def test_what_was_dropped_since_the_last_check_is_there_when_the_run_goes_back(t
     story = Story(tmp_path, trainer={"checkpoint_steps": 1, "keep_checkpoints": 1})
     run = story.begin()
     run.run(until=lambda: run.core.state.steps >= 3)
-    assert run.core.training.feed.saved_version >= 2
+    assert run.core.training.trainer_batches.saved_version >= 2
     story.end_broken(run)
     again = story.begin()
     again.run()

@@ -54,7 +54,7 @@ class Watched(Simulation):
         state, registry = self.core.state, self.core.state.registry
         for instance in registry.instances():
             if instance.peer not in registry.changed:
-                seen = self.core.views.shown.get(instance.number)
+                seen = self.core.views.shown.get(instance.id)
                 assert (seen is not None) == takes_work(state, instance)
                 if seen is not None:
                     now = instance_view(state, instance)

@@ -26,7 +26,7 @@ from protocol.messages import (
     Welcome,
 )
 from tests.support.fault_host import RESTART_S, FaultySimulation, Plagues
-from workers.rollout.unacknowledged import Hands
+from workers.rollout.unacknowledged import Unacknowledged
 from workers.simulated import SimulatedRollout
 
 RETURN_S = 2.0  # mean time between the start of a controller and the return of a worker
@@ -75,10 +75,10 @@ class SurvivingSimulation(FaultySimulation):
         self.again: list[int] = []
         """For each route, the tokens behind its beginning that had been sampled before."""
         self._sampled: Sampled = {}
-        self._hands = {f"node-{i}": Hands() for i in range(remote)}
+        self._kept = {f"node-{i}": Unacknowledged() for i in range(remote)}
         self._adrift: dict[str, _Process] = {}  # without a controller; by name
-        self._left: dict[str, tuple[Hands, int]] = {}  # last words of local workers, and their versions
-        self._files: dict[str, tuple[Hands, int]] = {}  # again, until a controller has heard them
+        self._left: dict[str, tuple[Unacknowledged, int]] = {}  # by local workers, with their versions
+        self._files: dict[str, tuple[Unacknowledged, int]] = {}  # again, until a controller has heard them
         self._pending: dict[str, list[Message]] = {}  # what a successor says behind them
         self._gone_share = gone_share
         make = self.cluster.make
@@ -91,11 +91,11 @@ class SurvivingSimulation(FaultySimulation):
             return made
 
         self.cluster.make = counted  # type: ignore[method-assign]
-        for name in self._hands:
+        for name in self._kept:
             self._at(0.0, self._begin, name)
 
     def _begin(self, name: str) -> None:
-        self._hands[name] = Hands()
+        self._kept[name] = Unacknowledged()
         self._spawn(name, "rollout")
 
     # -- the controller is gone -------------------------------------------------------------------------
@@ -109,13 +109,13 @@ class SurvivingSimulation(FaultySimulation):
                     self._left[process.name] = self._files[process.name]
                 if not process.is_alive or process.worker.policy_version < 0:
                     continue
-                if process.name in self._hands:
+                if process.name in self._kept:
                     survivors[process.name] = process
                     self._cut(process)
                 elif self._dice.random() >= self._gone_share:
                     self._leave(process)
         super()._crash()
-        for name in self._hands:
+        for name in self._kept:
             late_s = RESTART_S + self._dice.expovariate(1 / RETURN_S)
             if name in survivors and self._dice.random() >= self._gone_share:
                 self._drift(survivors[name], late_s)
@@ -123,20 +123,20 @@ class SurvivingSimulation(FaultySimulation):
                 self._at(late_s + REPLACED_S, self._begin, name)
 
     def _cut(self, process: _Process) -> None:
-        self._hands[process.name].cut(process.peer, self._unacknowledged(process))
+        self._kept[process.name].cut(process.peer, self._unacknowledged(process))
 
     def _unacknowledged(self, process: _Process) -> list[tuple[Message, tuple[bytes, ...]]]:
         return [(packet.message, packet.frames) for packet in self._link(process).up.resend()]
 
     def _leave(self, process: _Process) -> None:
         """Last words: everything ends where it stands, and waits in a file for the next one of this name."""
-        worker, hands = process.worker, Hands()
+        worker, unacknowledged = process.worker, Unacknowledged()
         assert isinstance(worker, SimulatedRollout)
-        hands.cut(process.peer, self._unacknowledged(process))
+        unacknowledged.cut(process.peer, self._unacknowledged(process))
         version = worker.policy_version
         for message in worker.handle(self._now, Interrupt(tuple(worker.in_hand()))):
-            hands.add(message, ())
-        self._left[process.name] = hands, version
+            unacknowledged.add(message, ())
+        self._left[process.name] = unacknowledged, version
         self._files.pop(process.name, None)
 
     def _drift(self, process: _Process, until_s: float) -> None:
@@ -149,7 +149,7 @@ class SurvivingSimulation(FaultySimulation):
         del self._adrift[name]
         assert isinstance(worker, SimulatedRollout)
         for message in _catch_up(worker, self._now):
-            self._hands[name].add(message, ())
+            self._kept[name].add(message, ())
         self._rollouts.remove(worker)
         self._spawned += 1
         peer = f"{self._spawned:032x}"
@@ -165,25 +165,27 @@ class SurvivingSimulation(FaultySimulation):
             pending = [message for message in messages if not isinstance(message, SAID_BEFORE_KEEP)]
             self._pending[process.name] += pending
             messages = [message for message in messages if isinstance(message, SAID_BEFORE_KEEP)]
-        hands = self._hands.get(process.name)
-        if hands is not None and hands.are_full:
+        unacknowledged = self._kept.get(process.name)
+        if unacknowledged is not None and unacknowledged.is_pending:
             for message in messages:
-                hands.add(message, ())
+                unacknowledged.add(message, ())
             messages = [message for message in messages if isinstance(message, SAID_AT_ONCE)]
         super()._say(process, messages)
 
     def _hear(self, process: _Process, messages: list[Message]) -> None:
-        hands, worker = self._hands.get(process.name), process.worker
+        unacknowledged, worker = self._kept.get(process.name), process.worker
         if process.name in self._left and process.is_alive:
             self._succeed(process, messages)
             return
-        if hands is None or not hands.are_full or not process.is_alive:
+        if unacknowledged is None or not unacknowledged.is_pending or not process.is_alive:
             super()._hear(process, messages)
             return
         assert isinstance(worker, SimulatedRollout)
         for message in messages:
             if isinstance(message, Welcome):
-                self._say(process, [hands.holding(worker.policy_version, worker.in_hand()), worker.ready()])
+                self._say(
+                    process, [unacknowledged.holding(worker.policy_version, worker.in_hand()), worker.ready()]
+                )
             elif isinstance(message, Keep):
                 self._hand_over(process, message)
             else:
@@ -191,15 +193,15 @@ class SurvivingSimulation(FaultySimulation):
 
     def _succeed(self, process: _Process, messages: list[Message]) -> None:
         """A local worker hands over what its forerunner left, before anything else."""
-        hands, version = self._left[process.name]
+        unacknowledged, version = self._left[process.name]
         for message in messages:
             if isinstance(message, Welcome):
-                hands.cut(process.peer, ())
-                self._say(process, [hands.holding(version, {})])
+                unacknowledged.cut(process.peer, ())
+                self._say(process, [unacknowledged.holding(version, {})])
             elif isinstance(message, Keep):
                 del self._left[process.name]
-                self._files[process.name] = deepcopy(hands), version
-                words = [word for word, _ in hands.release(message)]
+                self._files[process.name] = deepcopy(unacknowledged), version
+                words = [word for word, _ in unacknowledged.release(message)]
                 self._say(process, words + self._pending.pop(process.name, []))
             else:
                 super()._hear(process, [message])
@@ -207,17 +209,17 @@ class SurvivingSimulation(FaultySimulation):
     def _hand_over(self, process: _Process, keep: Keep) -> None:
         worker = process.worker
         assert isinstance(worker, SimulatedRollout)
-        self._say(process, worker.wake(self._now))  # to its hands, still
+        self._say(process, worker.wake(self._now))  # kept, still
         wanted = {attempt[:3] for attempt in keep.attempts}
         worker.handle(self._now, Abort(tuple(tag for tag in worker.in_hand() if tag not in wanted)))
-        self._say(process, [message for message, _ in self._hands[process.name].release(keep)])
+        self._say(process, [message for message, _ in self._kept[process.name].release(keep)])
         self._wake_later(process)
 
     # -- what happens to it -----------------------------------------------------------------------------
 
     def _execute(self, command: Command) -> None:
         """One that was given up hears of it when it speaks again, and attaches anew."""
-        if not isinstance(command, Forget) or command.name not in self._hands:
+        if not isinstance(command, Forget) or command.name not in self._kept:
             super()._execute(command)
             return
         process = self._processes.pop(command.peer, None)
@@ -234,14 +236,14 @@ class SurvivingSimulation(FaultySimulation):
     def _kill(self, process: _Process) -> None:
         if isinstance(process.worker, SimulatedRollout) and process.is_alive:
             _catch_up(process.worker, self._now)
-        if process.name not in self._hands:
+        if process.name not in self._kept:
             super()._kill(process)
         elif self._processes.pop(process.peer, None) is not None:  # nobody here sees that it ended
             process.is_alive = False
             self._at(REPLACED_S, self._begin, process.name)
 
     def _continue(self, link) -> None:
-        if link.process.name in self._hands and not link.process.is_alive:
+        if link.process.name in self._kept and not link.process.is_alive:
             link.is_paused, link.held = False, []  # it has another link
         else:
             super()._continue(link)

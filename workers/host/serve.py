@@ -35,15 +35,15 @@ from workers.host.overrides import Overrides
 from workers.host.stop import Stop
 from workers.link.link import Link, LinkClosed
 from workers.link.parent import die_with_parent, outlive_parent
-from workers.rollout.handover import LastWords, hand_over
-from workers.rollout.unacknowledged import Hands
+from workers.rollout.handover import Handover, hand_over
+from workers.rollout.unacknowledged import Unacknowledged
 
 logger = logging.getLogger("workers")
 
 FLUSH_S = 5.0  # for the last words to be acknowledged
 MAX_REASON_CHARS = 16_000
 ATTEMPT_S = 5.0  # at one address, before it is looked up again
-LAST_WORDS_S = 10.0  # that a local rollout worker may take for them
+HANDOVER_S = 10.0  # that a local rollout worker may take for them
 RETRY_S = 1.0  # between two looks for a controller that is gone
 
 
@@ -67,7 +67,7 @@ class OutlivesLinks(Protocol):
         """Work on, though nobody listens, until a controller is found."""
         ...
 
-    def last_words(self) -> tuple[Hands, int] | None:
+    def handover(self) -> tuple[Unacknowledged, int] | None:
         """What a cut link leaves in hand, and the policy version that it is of; None: nothing."""
         ...
 
@@ -152,7 +152,7 @@ class _Host:
         self._options, self._attach, self._stop, self._adapt = options, attach, stop, adapt
         self._worker: HostedWorker | None = None
         self._settings: WorkerSettings | None = None
-        self._last_words: LastWords | None = None  # of a local rollout worker
+        self._handover: Handover | None = None  # of a local rollout worker
 
     async def work(self, link: Link) -> int | None:
         """Serve one controller; the exit code, or None if it is to be looked for again."""
@@ -188,28 +188,28 @@ class _Host:
 
     async def _succeed(self, link: Link) -> None:
         """Hand over what a worker of this name had when its controller was killed, and be ready for that."""
-        self._last_words = LastWords(Path(link.settings.run_dir) / "hands" / self._attach.name)
-        found = await asyncio.to_thread(self._last_words.read)
+        self._handover = Handover(Path(link.settings.run_dir) / "handover" / self._attach.name)
+        found = await asyncio.to_thread(self._handover.read)
         if found is not None:
-            hands, policy_version = found
-            hands.cut(link.peer, ())  # so that who comes after this one names it, too
-            self._last_words.write(hands, policy_version)
-            await hand_over(link, hands, policy_version)
+            unacknowledged, policy_version = found
+            unacknowledged.cut(link.peer, ())  # so that who comes after this one names it, too
+            self._handover.write(unacknowledged, policy_version)
+            await hand_over(link, unacknowledged, policy_version)
             if await link.flush(FLUSH_S):  # else the next controller may have to be told
-                self._last_words.clear()
+                self._handover.clear()
         loop = asyncio.get_running_loop()
 
         def cut() -> None:
             loop.call_soon_threadsafe(link.cut, "The controller's process has ended.")
 
-        outlive_parent(self._options.parent, cut, limit_s=LAST_WORDS_S)
+        outlive_parent(self._options.parent, cut, limit_s=HANDOVER_S)
 
     def _after(self, closed: LinkClosed, link: Link) -> int | None:
-        if closed.may_reattach and self._last_words and isinstance(self._worker, OutlivesLinks):
-            left = self._worker.last_words()
+        if closed.may_reattach and self._handover and isinstance(self._worker, OutlivesLinks):
+            left = self._worker.handover()
             try:
                 if left is not None:
-                    self._last_words.write(*left)
+                    self._handover.write(*left)
             except OSError as error:
                 logger.error("What this worker has in hand is lost and will be sampled again: %s", error)
         is_local = self._options.parent is not None

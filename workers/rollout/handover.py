@@ -12,19 +12,19 @@ from protocol.errors import RemoteError
 from protocol.messages import Generated, Keep
 from protocol.private_files import for_owner_only
 from workers.link.link import Link
-from workers.rollout.unacknowledged import Hands
+from workers.rollout.unacknowledged import Unacknowledged
 
 logger = logging.getLogger(__name__)
 
 
-class LastWords:
+class Handover:
     """The file of one local worker."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a+b", opener=for_owner_only)  # noqa: SIM115 - held until the process ends
 
-    def read(self) -> tuple[Hands, int] | None:
+    def read(self) -> tuple[Unacknowledged, int] | None:
         """Wait until the forerunner has ended; what it had in hand and the policy version of its engine, if
         it left anything. Raises: OSError."""
         try:
@@ -36,17 +36,17 @@ class LastWords:
         if not (data := self._file.read()):
             return None
         try:
-            return Hands.from_bytes(data)
+            return Unacknowledged.from_bytes(data)
         except RemoteError as error:
             logger.warning(
                 "What the worker before this one left in %s is not used: %s", self._file.name, error
             )
             return None
 
-    def write(self, hands: Hands, policy_version: int) -> None:
+    def write(self, unacknowledged: Unacknowledged, policy_version: int) -> None:
         """Leave this to the next one, in place of what is there. Raises: OSError."""
         self._file.truncate(0)
-        self._file.write(hands.to_bytes(policy_version))
+        self._file.write(unacknowledged.to_bytes(policy_version))
         self._file.flush()
 
     def clear(self) -> None:
@@ -54,14 +54,14 @@ class LastWords:
         self._file.truncate(0)
 
 
-async def hand_over(link: Link, hands: Hands, policy_version: int) -> None:
+async def hand_over(link: Link, unacknowledged: Unacknowledged, policy_version: int) -> None:
     """Tell a controller what it still wants of what a forerunner had in hand. Raises: LinkClosed,
     RemoteError."""
-    link.send(hands.holding(policy_version, {}))
+    link.send(unacknowledged.holding(policy_version, {}))
     message, _ = await link.receive()
     if not isinstance(message, Keep):
         raise RemoteError(f"The controller answered Holding with {type(message).__name__}; expected Keep.")
-    words = hands.release(message)
+    words = unacknowledged.release(message)
     for word, frames in words:
         link.send(word, *frames)
     deltas = [delta for word, _ in words if isinstance(word, Generated) for delta in word.deltas]

@@ -1,4 +1,4 @@
-"""What a rollout worker has in its hands while no controller listens: words that none has acknowledged.
+"""Buffer of unacknowledged reports, kept while the controller is down.
 
 Invariants: words stay in the order in which they were said, and none is forgotten before a controller has
 answered for it; what is handed over is what the run still wants, each token once, from the one that it asks
@@ -17,7 +17,7 @@ Key = tuple[int, int, int]
 Frames = tuple[bytes, ...]
 
 
-class Hands:
+class Unacknowledged:
     """Filled from the moment that a link is cut until the next controller says what it wants of it."""
 
     def __init__(self) -> None:
@@ -25,17 +25,17 @@ class Hands:
         self._words: list[tuple[Message, Frames]] = []
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> tuple["Hands", int]:
+    def from_bytes(cls, data: bytes) -> tuple["Unacknowledged", int]:
         """The inverse of `to_bytes`. Raises: RemoteError."""
-        hands = cls()
+        unacknowledged = cls()
         try:
             policy_version, formers, words = unpack(data)
-            hands._formers += formers
+            unacknowledged._formers += formers
             packets = [decode(list(frames)) for frames in words]
         except (TypeError, ValueError) as error:
             raise RemoteError(f"These are no words of a rollout worker: {error}.") from None
-        hands._words += [(packet.message, packet.frames) for packet in packets]
-        return hands, policy_version
+        unacknowledged._words += [(packet.message, packet.frames) for packet in packets]
+        return unacknowledged, policy_version
 
     def to_bytes(self, policy_version: int) -> bytes:
         """For another process, with the version that this worker samples from."""
@@ -43,7 +43,7 @@ class Hands:
         return pack((policy_version, self._formers, words))
 
     @property
-    def are_full(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether a controller is still to be asked what it wants."""
         return bool(self._formers)
 

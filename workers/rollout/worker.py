@@ -48,8 +48,8 @@ from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
 from workers.link.link import Link, LinkClosed
-from workers.rollout.unacknowledged import Hands
-from workers.weights.agent_process import Neighbour, make_neighbour
+from workers.rollout.unacknowledged import Unacknowledged
+from workers.weights.agent_process import WeightsAgentProcess, make_weights_agent
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +86,8 @@ class RolloutWorker:
         self._has_engine = self._has_pulled = False
         self._is_cut = settings.rollout.sampling.is_cut
         self._kept_bytes = 0  # in what was not reported
-        self._hands = Hands()
-        self._neighbour: Neighbour | None = None  # once versions come from, or go to, other hosts
+        self._unacknowledged = Unacknowledged()
+        self._weights_agent: WeightsAgentProcess | None = None  # once other hosts give or need versions
 
     def drain(self) -> None:
         """Hand back everything and return from `run`, after the engine step in hand."""
@@ -104,9 +104,9 @@ class RolloutWorker:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
             self._has_engine = True
         engine = self._engine
-        if self._hands.are_full:
+        if self._unacknowledged.is_pending:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}
-            link.send(self._hands.holding(engine.policy_version, reported))
+            link.send(self._unacknowledged.holding(engine.policy_version, reported))
         link.send(Ready(engine.policy_version, engine.capacity, engine.kv_tokens))
         logger.info(
             "Ready: engine %s, %d responses at a time, room for %d tokens.",
@@ -118,7 +118,7 @@ class RolloutWorker:
             if not closed.may_reattach:
                 await self._leave_exchange()
             elif self._has_pulled:
-                self._hands.cut(link.peer, link.unacknowledged())
+                self._unacknowledged.cut(link.peer, link.unacknowledged())
             else:  # what came behind a pull that failed is of no version of this run: nobody asks for it
                 self._drop(list(self._attempts))
             raise
@@ -133,13 +133,13 @@ class RolloutWorker:
             else:
                 await asyncio.wait([found])
 
-    def last_words(self) -> tuple[Hands, int] | None:
+    def handover(self) -> tuple[Unacknowledged, int] | None:
         """What a cut link leaves in hand, with everything ended where it stands, and the policy version that
         it is of; None if there is nothing."""
-        if not self._hands.are_full:
+        if not self._unacknowledged.is_pending:
             return None
         self._hand_back(list(self._attempts))
-        return self._hands, self._engine.policy_version
+        return self._unacknowledged, self._engine.policy_version
 
     async def _serve(self) -> None:
         link, engine = self._link, self._engine
@@ -232,7 +232,7 @@ class RolloutWorker:
         dropped = [key for key in self._attempts if key not in wanted]
         self._drop(dropped)
         kept, tokens = len(self._attempts), 0
-        for message, frames in self._hands.release(keep):
+        for message, frames in self._unacknowledged.release(keep):
             self._link.send(message, *frames)
             tokens += sum(delta.count for delta in message.deltas) if isinstance(message, Generated) else 0
         logger.info(
@@ -242,8 +242,8 @@ class RolloutWorker:
 
     def _say(self, message: Message, *frames: bytes) -> None:
         """Tell the controller, or keep it for the next one."""
-        if self._hands.are_full:
-            self._hands.add(message, frames)
+        if self._unacknowledged.is_pending:
+            self._unacknowledged.add(message, frames)
         else:
             self._link.send(message, *frames)
 
@@ -341,22 +341,22 @@ class RolloutWorker:
         return await asyncio.to_thread(read, location, pull.digest), refused
 
     async def _leave_exchange(self) -> None:
-        if self._neighbour is not None:
-            await self._neighbour.close()
+        if self._weights_agent is not None:
+            await self._weights_agent.close()
 
-    def _exchange(self) -> Neighbour:
-        if self._neighbour is None:
+    def _exchange(self) -> WeightsAgentProcess:
+        if self._weights_agent is None:
             weights = self._settings.weights
             directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
             sweep(weights.directory, keep=directory)
-            self._neighbour = make_neighbour(
+            self._weights_agent = make_weights_agent(
                 directory,
                 self._link,
                 self._settings,
                 is_writers=False,
                 on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
             )
-        return self._neighbour
+        return self._weights_agent
 
 
 def _kept_frames(kept: list[list[KeptSet]]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:

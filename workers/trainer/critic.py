@@ -18,7 +18,7 @@ from workers.trainer.packed_forward import PackedRow, forward_row
 from workers.trainer.ranks import Ranks
 from workers.trainer.sharding import accumulated, make_optimizer, shard, whole
 from workers.trainer.state import gather_state, missing_weights, restore_state
-from workers.trainer.token_batch import Flat
+from workers.trainer.token_batch import TokenBatch
 
 CRITIC = "critic/"  # prefix of its tensors in a checkpoint
 CRITIC_MEANS = ("critic/loss", "critic/grad_norm", "critic/clip_ratio")  # over optimizer steps
@@ -73,7 +73,7 @@ class Critic:
         """Values of the row's response tokens, [N], float32."""
         return forward_row(self.model, row).squeeze(-1).float()
 
-    def gradients(self, rows: Sequence[PackedRow], flat: Flat) -> ValueStep:
+    def gradients(self, rows: Sequence[PackedRow], flat: TokenBatch) -> ValueStep:
         """Make the gradients of one mini-batch, clipped like the policy's."""
         assert flat.values is not None, "a critic trains on the values that it gave before the update"
         totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)

@@ -16,7 +16,7 @@ import torch
 from protocol.errors import RunError
 from protocol.messages import Train
 from workers.trainer.batch import TrainBatch
-from workers.trainer.token_batch import Flat
+from workers.trainer.token_batch import TokenBatch
 
 MAX_SKIPPED_STEPS = 3  # in a row: no accident of one mini-batch any more
 ARRAYS = {
@@ -62,7 +62,7 @@ class Skipped:
         """Whether training has to end."""
         return len(self._steps) >= MAX_SKIPPED_STEPS
 
-    def give_up(self, train: Train, *, batch: TrainBatch, flat: Flat, is_writer: bool) -> NoReturn:
+    def give_up(self, train: Train, *, batch: TrainBatch, flat: TokenBatch, is_writer: bool) -> NoReturn:
         """Write the batch out, on one rank. Raises: RunError, which says where it lies."""
         path = self._directory / f"version_{train.train_version}"
         if is_writer:
@@ -75,7 +75,7 @@ class Skipped:
 
 
 def write_study(
-    path: Path, train: Train, *, batch: TrainBatch, flat: Flat, seen: Sequence[Mapping[str, object]]
+    path: Path, train: Train, *, batch: TrainBatch, flat: TokenBatch, seen: Sequence[Mapping[str, object]]
 ) -> None:
     """Make the directory `path` with `batch.npz` and `seen.json`.
 

@@ -15,24 +15,24 @@ from protocol.messages import Train, TrainAhead, TrainItem
 from protocol.settings import TrainerSettings
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
-from workers.trainer.token_batch import Flat
+from workers.trainer.token_batch import TokenBatch
 
 SHARED_FRAMES = 4  # of `train_pieces`, of all trajectories; those behind them are of one each
 
 
 @dataclass(slots=True)
-class Ahead:
+class StreamedGroups:
     """The parts of one batch so far. Gradients are with the model."""
 
     items: list[TrainItem] = field(default_factory=list)
     frames: list[Sequence[bytes]] = field(default_factory=list)
-    flats: list[Flat] = field(default_factory=list)
+    flats: list[TokenBatch] = field(default_factory=list)
     totals: torch.Tensor | None = None  # as the optimizer step wants them, of this rank
     divisor: int = 0  # of the loss
     seconds: float = 0.0  # spent before the batch was complete
 
     def add(
-        self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: TrainBatch, flat: Flat,
+        self, part: Train | TrainAhead, frames: Sequence[bytes], *, batch: TrainBatch, flat: TokenBatch,
         options: TrainerSettings,
     ) -> None:  # fmt: skip
         """Enter a part that is about to be trained, and take back what its weights were divided by."""
@@ -54,14 +54,14 @@ class Ahead:
                 "Install the same release on both sides."
             )
 
-    def whole(self, train: Train) -> tuple[TrainBatch, Flat]:
-        """The complete batch, its weights divided; what `sequences` and `groups` of a Flat count from 0 in
+    def whole(self, train: Train) -> tuple[TrainBatch, TokenBatch]:
+        """The complete batch, its weights divided; what `sequences` and `groups` of one count from 0 in
         each part."""
         columns_of = [frames[:SHARED_FRAMES] for frames in self.frames]
         joined = [b"".join(parts) for parts in zip(*columns_of, strict=True)]
         joined += [frame for frames in self.frames for frame in frames[SHARED_FRAMES:]]
-        columns = {f.name: [getattr(flat, f.name) for flat in self.flats] for f in fields(Flat)}
+        columns = {f.name: [getattr(flat, f.name) for flat in self.flats] for f in fields(TokenBatch)}
         every: dict[str, Any] = {n: None if c[0] is None else torch.cat(c) for n, c in columns.items()}
-        flat = Flat(**every)
+        flat = TokenBatch(**every)
         flat.token_weights /= max(1, self.divisor)
         return read_batch(replace(train, ahead=0), joined), flat

@@ -19,7 +19,7 @@ from workers.trainer.ranks import Ranks
 
 
 @dataclass(slots=True)
-class Flat:
+class TokenBatch:
     """All [N]; float32 but where another type is named."""
 
     rollout_logprobs: torch.Tensor
@@ -42,7 +42,7 @@ class Flat:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class ForwardPass:
     """What passes without gradient have found, [N] each, on every rank; None: there was no such pass."""
 
     logprobs: torch.Tensor | None
@@ -67,14 +67,14 @@ def needs_own_pass(options: TrainerSettings) -> bool:
     return options.minibatches > 1 or is_reward_kl or is_group_judged
 
 
-def make_flat(
+def make_token_batch(
     batch: TrainBatch,
     minibatches: Sequence[Sequence[int]],
-    evaluated: Evaluated,
+    evaluated: ForwardPass,
     *,
     settings: WorkerSettings,
     device: torch.device,
-) -> Flat:
+) -> TokenBatch:
     """Everything about the batch that does not change while it is trained on."""
     options = settings.trainer
     rollout_N = torch.from_numpy(batch.rollout_logprobs).to(device)
@@ -85,7 +85,7 @@ def make_flat(
     zeros_N = torch.zeros_like(rollout_N)
     sequences_N = torch.arange(len(lengths_B)).repeat_interleave(lengths_B).to(device)
     versions_N = torch.from_numpy(batch.policy_versions).to(device)
-    flat = Flat(
+    flat = TokenBatch(
         rollout_logprobs=rollout_N,
         proximal_logprobs=proximal_N.clone(),
         reference_logprobs=evaluated.reference_logprobs,
@@ -142,7 +142,7 @@ def _targets(
     lengths_B: torch.Tensor,
     logprobs_N: torch.Tensor,
     *,
-    evaluated: Evaluated,
+    evaluated: ForwardPass,
     options: TrainerSettings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns of every token."""
@@ -169,7 +169,7 @@ def _targets(
 
 
 def correct(
-    flat: Flat, places_n: torch.Tensor, trained_logprobs_n: torch.Tensor, *, options: TrainerSettings
+    flat: TokenBatch, places_n: torch.Tensor, trained_logprobs_n: torch.Tensor, *, options: TrainerSettings
 ) -> None:
     """Fill in the corrections of the tokens at `places_n`, given the logprobs of the weights as they are."""
     rollout_n, sequences_n = flat.rollout_logprobs[places_n], flat.sequences[places_n]
@@ -203,7 +203,7 @@ def correct(
 
 
 def tokens_of(
-    flat: Flat,
+    flat: TokenBatch,
     places_n: torch.Tensor,
     logprobs_n: torch.Tensor,
     entropy_n: torch.Tensor,
@@ -243,7 +243,7 @@ def tokens_of(
 
 
 def correction_metrics(
-    flat: Flat, ranks: Ranks, *, options: TrainerSettings, train_version: int
+    flat: TokenBatch, ranks: Ranks, *, options: TrainerSettings, train_version: int
 ) -> dict[str, float]:
     """What the corrections cost, as shares of the batch's tokens, once the update has filled them in.
     Collective.

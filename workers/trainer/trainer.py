@@ -46,18 +46,18 @@ from workers.trainer.sharding import (
     whole,
 )
 from workers.trainer.state import gather_state, missing_weights, named_tensors, restore_state
-from workers.trainer.streaming import Ahead
+from workers.trainer.streaming import StreamedGroups
 from workers.trainer.token_batch import (
-    Evaluated,
-    Flat,
+    ForwardPass,
+    TokenBatch,
     correction_metrics,
-    make_flat,
+    make_token_batch,
     needs_own_pass,
     tokens_of,
 )
 
 MEANS = ("loss", "grad_norm", "entropy", "clip_ratio")  # over optimizer steps
-Steps = tuple[TrainBatch, Flat, Iterator[dict[str, Any]]]
+Steps = tuple[TrainBatch, TokenBatch, Iterator[dict[str, Any]]]
 """A batch, what is known of it, and the numbers of its optimizer steps, each taken as it is asked for."""
 
 
@@ -94,7 +94,7 @@ class Trainer:
         self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)
         self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
-        self._ahead = Ahead()  # of the next batch
+        self._ahead = StreamedGroups()  # of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
 
     def _make_reference(self) -> PreTrainedModel:
@@ -242,7 +242,7 @@ class Trainer:
     def _rest(self, train: Train, frames: Sequence[bytes], warmth: float) -> Steps:
         """The optimizer step of a batch of which a part was trained ahead."""
         self._backward_part(train, frames, is_end=True)
-        ahead, self._ahead = self._ahead, Ahead()
+        ahead, self._ahead = self._ahead, StreamedGroups()
         self.seconds["ahead"] = ahead.seconds
         for parameter in self.model.parameters():
             if parameter.grad is not None:
@@ -275,7 +275,7 @@ class Trainer:
 
     def _evaluate(
         self, batch: TrainBatch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
-    ) -> Flat:
+    ) -> TokenBatch:
         """Everything about the batch that does not change while it is trained on."""
         began, count = time.perf_counter(), len(batch.advantages)
         logprobs = entropy = reference = values = None
@@ -287,10 +287,10 @@ class Trainer:
         if (critic := self._critic) is not None:
             values = self._fill(critic.model, rows, critic.values, count=count)
         self.seconds = {"proximal": time.perf_counter() - began}
-        return make_flat(
+        return make_token_batch(
             batch,
             minibatches,
-            Evaluated(logprobs, entropy, reference, values),
+            ForwardPass(logprobs, entropy, reference, values),
             settings=self._settings,
             device=self.ranks.device,
         )
@@ -330,7 +330,7 @@ class Trainer:
             is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
         )
 
-    def _backward(self, rows: Sequence[PackedRow], flat: Flat, *, is_end: bool = True) -> torch.Tensor:
+    def _backward(self, rows: Sequence[PackedRow], flat: TokenBatch, *, is_end: bool = True) -> torch.Tensor:
         """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
@@ -382,7 +382,7 @@ class Trainer:
         names = MEANS if self._reference is None else (*MEANS, "kl_reference")
         return names if self._critic is None else (*names, *CRITIC_MEANS)
 
-    def _critic_metrics(self, flat: Flat) -> dict[str, float]:
+    def _critic_metrics(self, flat: TokenBatch) -> dict[str, float]:
         if flat.values is None:
             return {}
         return {"critic/explained_variance": losses.explained_variance(flat.values, flat.returns)}

@@ -8,7 +8,7 @@
 | publisher | the trainer's side, on every rank |
 | channel | the words between hosts |
 | fetch, agent | a process of its own per worker that pulls from other hosts and serves them |
-| neighbour | the worker's handle on its agent |
+| agent_process | the worker's handle on its agent |
 | address | where that agent is reached from other hosts |
 
 Only `tensors` and `publisher` import torch.

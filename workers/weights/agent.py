@@ -33,7 +33,7 @@ MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
 logger = logging.getLogger("workers")
 
 
-class Agent:
+class WeightsAgent:
     """The two sides of one host: readers of its own, and a source."""
 
     def __init__(self, orders: Orders) -> None:
@@ -247,7 +247,7 @@ def main() -> None:
     )
     try:
         said = sys.stdin.buffer.raw.readline()  # pyright: ignore[reportAttributeAccessIssue]  # has it
-        agent = Agent(Orders.model_validate_json(said))
+        agent = WeightsAgent(Orders.model_validate_json(said))
     except StaleFlowError as error:
         logger.error("%s", error)
         sys.exit(1)

@@ -43,7 +43,7 @@ class Fetched(NamedTuple):
     received_bytes: int
 
 
-class Neighbour:
+class WeightsAgentProcess:
     """The agent of one worker."""
 
     def __init__(
@@ -152,14 +152,14 @@ class Neighbour:
                 self._retired.pop(version).set_result(None)
 
 
-def make_neighbour(
+def make_weights_agent(
     directory: Path,
     link: Link,
     settings: WorkerSettings,
     *,
     is_writers: bool,
     on_restart: Callable[[str], None],
-) -> Neighbour:
+) -> WeightsAgentProcess:
     """The agent of the worker behind this link, which is started when it is needed; `settings`: of this
     worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's."""
     address = address_to_announce(
@@ -168,7 +168,7 @@ def make_neighbour(
         wanted=settings.weights.host,
         bound=settings.bind_host,
     )
-    return Neighbour(
+    return WeightsAgentProcess(
         directory,
         address=address,
         window_bytes=settings.weights.window_mb << 20,

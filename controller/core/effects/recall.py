@@ -95,7 +95,7 @@ def take_back(state: RunState, instance: Instance, ids: Sequence[TrajectoryId]) 
 
 def take_back_all(state: RunState, instance: Instance) -> None:
     """The instance is gone: its trajectories go on elsewhere, from the last token that it reported."""
-    state.fleet.leave(instance.number)
+    state.instance_kinds.leave(instance.id)
     take_back(state, instance, list(instance.running))
 
 

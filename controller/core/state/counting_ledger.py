@@ -9,14 +9,14 @@ Source: AReaL (`arrival`, arXiv 2505.24298), veRL's fully asynchronous trainer (
 
 from typing import Literal
 
-from controller.core.state.ledger import Books, buffer_state
+from controller.core.state.ledger import LedgerBase, buffer_state
 from controller.core.state.snapshot import BufferSnapshot
 
 Order = Literal["arrival", "completion", "floor"]
 UNLIMITED = 1 << 30
 
 
-class LooseLedger(Books):
+class CountingLedger(LedgerBase):
     """Groups in the system, bound to the version that they started under. Units: groups, policy versions."""
 
     def __init__(self, order: Order, *, max_staleness: int, batch_groups: int, spare_groups: int = 0) -> None:

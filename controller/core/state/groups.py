@@ -37,13 +37,13 @@ class Trajectory:
     attempt: int = 0  # of the newest route; 0: never routed
     reported: int = 0  # tokens of this attempt that were accepted
     peer: PeerId | None = None  # where it runs
-    left: PeerId | None = None  # the instance that it was moved away from; it does not go back there at once
+    moved_from: PeerId | None = None  # the instance before a move; it does not go back there at once
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)
     response_tokens: int = 0
     is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
     expected_tokens: int = 0  # final response length, as predicted when it was last looked at
-    look_again: int = 0  # response tokens from which on its prediction is made anew
+    next_prediction_at: int = 0  # response tokens from which on its prediction is made anew
     since: float = 0.0  # when it was routed, got its last token or was called back
     is_called_back: bool = False  # its instance was asked to hand it back
 

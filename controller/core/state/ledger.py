@@ -28,7 +28,7 @@ def buffer_state(is_ready: bool, free: int) -> str:
     return "PENDING" if free else "STUCK"
 
 
-class Books:
+class LedgerBase:
     """Who is reserved and who is occupied: what every ledger counts."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Books:
         self._reserved[group] = bound_to
 
 
-class Ledger(Books):
+class Ledger(LedgerBase):
     """Reservations of groups against future batches, bound to deadlines. Units: groups, policy versions."""
 
     is_strict = True

@@ -63,7 +63,7 @@ class Instance(Worker):
     pulling: int | None = None  # version that it was told to load
     pull_failures: int = 0  # in a row
     pull_s: float = 0.0  # that the last pull took
-    number: int = 0  # order of attaching: what strategies call it by
+    id: int = 0  # order of attaching: what strategies call it by
     resident_tokens: int = 0
     expected_tokens: int = 0  # prompt and predicted response tokens of what runs, at the end
     urgent: int = 0  # trajectories that need much of the time that is left until their group is due
@@ -135,7 +135,7 @@ class Registry:
         self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
         self.leases = Leases()
         self._instances: dict[PeerId, Instance] = {}
-        self._by_number: dict[int, Instance] = {}
+        self._by_id: dict[int, Instance] = {}
         self._text_workers: dict[PeerId, TextWorker] = {}
         self._trainers: dict[PeerId, Worker] = {}
 
@@ -149,8 +149,8 @@ class Registry:
         self.workers[peer] = worker
         self.attached_ever += 1
         if isinstance(worker, Instance):
-            worker.number = self.attached_ever
-            self._instances[peer] = self._by_number[worker.number] = worker
+            worker.id = self.attached_ever
+            self._instances[peer] = self._by_id[worker.id] = worker
         elif isinstance(worker, TextWorker):
             self._text_workers[peer] = worker
         else:
@@ -171,7 +171,7 @@ class Registry:
         if worker is not None:
             worker.lease_s = None
         if isinstance(worker, Instance):
-            del self._instances[peer], self._by_number[worker.number]
+            del self._instances[peer], self._by_id[worker.id]
             self.changed.pop(peer, None)
             self.ready_instances -= worker.ready
             self.busy_instances -= worker.ready and bool(worker.running)
@@ -207,14 +207,14 @@ class Registry:
         reported = trajectory.reported
         self.take(former, trajectory)
         self.place(instance, trajectory)
-        trajectory.reported, trajectory.left = reported, None
+        trajectory.reported, trajectory.moved_from = reported, None
 
     def place(self, instance: Instance, trajectory: Trajectory) -> None:
         """A trajectory runs on the instance from now on."""
         self.busy_instances += instance.ready and not instance.running
         move_member(trajectory, "placed")
         trajectory.peer, trajectory.reported = instance.peer, 0
-        trajectory.look_again = 0
+        trajectory.next_prediction_at = 0
         instance.running[trajectory.id] = trajectory.attempt
         instance.evaluating += trajectory.is_evaluation
         if instance.pulling is not None:
@@ -259,9 +259,9 @@ class Registry:
         """Attached rollout workers, in the order in which they attached."""
         return iter(self._instances.values())
 
-    def instance(self, number: int) -> Instance:
+    def instance(self, id: int) -> Instance:
         """The instance that strategies call by this number. Raises: KeyError."""
-        return self._by_number[number]
+        return self._by_id[id]
 
     def text_workers(self) -> Iterator[TextWorker]:
         """Reward workers that are ready."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
-from controller.core.state.counting_ledger import LooseLedger
+from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
 from controller.core.state.ledger import Ledger
@@ -21,7 +21,7 @@ from controller.core.state.registry import Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
-from strategies.instance_kinds import Fleet
+from strategies.instance_kinds import InstanceKinds
 from strategies.kinds import Strategies
 from strategies.lengths import LengthModel
 from strategies.pacing import Pace, first_cap
@@ -75,7 +75,7 @@ class RunState:
         self.prompt_tokens = 1  # of the last prompt that was encoded: what a fresh group will bring
         self.gated = Stopwatch()
         """While a fresh group that was admitted finds no instance."""
-        self.fleet = Fleet(self.coefficients)
+        self.instance_kinds = InstanceKinds(self.coefficients)
         self.batches: dict[int, Batch] = {}
         """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
@@ -184,13 +184,13 @@ class RunState:
         return self.strategy_settings
 
 
-def make_ledger(config: Config) -> Ledger | LooseLedger:
+def make_ledger(config: Config) -> Ledger | CountingLedger:
     """An empty ledger, of the kind that the configuration names."""
     if config.trainer.is_supervised:  # nothing is generated ahead, so nothing gets old
         return Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
     if config.staleness.ledger == "deadlines":
         return Ledger(**_bounds(config))
-    return LooseLedger(config.staleness.ledger, **_bounds(config))
+    return CountingLedger(config.staleness.ledger, **_bounds(config))
 
 
 def _bounds(config: Config) -> dict[str, int]:

@@ -113,7 +113,7 @@ class Host:
         if not isinstance(event, Received):
             return
         worker = self.core.state.registry.workers.get(event.peer)
-        reason = self.core.door.objection(worker, event.message) if worker is not None else None
+        reason = self.core.plausibility.objection(worker, event.message) if worker is not None else None
         assert reason is None, f"{event.peer} is honest and was refused: {reason}"
 
     def _tick(self, deadline: float) -> None:

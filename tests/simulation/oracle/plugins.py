@@ -8,12 +8,12 @@ def route_to_any(work, instances, settings):
         for i in instances
         if i.running < i.capacity and i.resident_tokens + work.resident_tokens <= i.kv_tokens
     ]
-    return None if not fit else fit[0].index if work.group % 3 == 0 else fit[-1].index
+    return None if not fit else fit[0].id if work.group % 3 == 0 else fit[-1].id
 
 
 def route_to_idle(work, instances, settings):
     """Only to one where nothing runs."""
-    idle = [i.index for i in instances if not i.running and work.resident_tokens <= i.kv_tokens]
+    idle = [i.id for i in instances if not i.running and work.resident_tokens <= i.kv_tokens]
     return idle[0] if idle else None
 
 
@@ -24,7 +24,7 @@ def never_pull(instances, settings):
 
 def pull_every_other(instances, settings):
     """Those of even number."""
-    return [i.index for i in instances if i.index % 2 == 0]
+    return [i.id for i in instances if i.id % 2 == 0]
 
 
 def admit_few(view, batches):
@@ -36,8 +36,8 @@ def move_the_newest(instances, running, settings):
     """One trajectory off the fullest instance, whatever that costs."""
     if len(instances) < 2:
         return []
-    fullest = max(instances, key=lambda i: (i.running, i.index))
-    return [t.index for t in running[fullest.index]][-1:] if fullest.running > 1 else []
+    fullest = max(instances, key=lambda i: (i.running, i.id))
+    return [t.id for t in running[fullest.id]][-1:] if fullest.running > 1 else []
 
 
 def keep_half(rewards):

@@ -13,7 +13,7 @@ from controller.durability.store import Store
 from controller.host.log_file import OwnersLog
 from controller.host.run_directory import RunDirectory
 from protocol.wire.security import channel_key, make_keys
-from workers.rollout.handover import LastWords
+from workers.rollout.handover import Handover
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,7 +39,7 @@ def leave_everything(directory):
     store = Store(directory.path / "run.db")
     with store.transaction():
         store.put_row(0, b"{}")
-    words = LastWords(directory.path / "hands" / "rollout-0")
+    words = Handover(directory.path / "handover" / "rollout-0")
     words.clear()
     directory.append_metrics({"step": 1})
     directory.append_evaluation({"step": 1})
@@ -67,7 +67,7 @@ def test_a_private_run_is_closed_altogether(tmp_path):
     directory = run_directory(tmp_path, private=True)
     found = leave_everything(directory)
     assert mode(directory.path) == 0o700
-    assert found.pop("hands") == 0o755  # made by a worker, which narrows its umask first
+    assert found.pop("handover") == 0o755  # made by a worker, which narrows its umask first
     assert found.pop("logs") == 0o700
     assert set(found.values()) == {0o600}
 

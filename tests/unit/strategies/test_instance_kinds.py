@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.cost_model import QWEN_7B_TP1, Coefficients, scaled, step_latency
-from strategies.instance_kinds import MAX_KINDS, Fleet
+from strategies.instance_kinds import MAX_KINDS, InstanceKinds
 from tests.unit.strategies.test_fitting import Reports, wide
 
 
@@ -11,17 +11,17 @@ class Cluster:
     """Instances of these speeds, which report in turn."""
 
     def __init__(self, speeds: list[float]) -> None:
-        self.fleet = Fleet(QWEN_7B_TP1)
+        self.kinds = InstanceKinds(QWEN_7B_TP1)
         self.speeds = dict(enumerate(speeds))
         self.reports = {number: Reports(number) for number in self.speeds}
-        self.fits = {number: self.fleet.join(number) for number in self.speeds}
+        self.fits = {number: self.kinds.join(number) for number in self.speeds}
 
     def run(self, rounds: int) -> None:
         for _ in range(rounds):
             for number, reports in self.reports.items():
                 before = reports.last
                 after = reports.next(self.truth(number), *wide(reports.random))
-                self.fits[number] = self.fleet.observe(number, before, after)
+                self.fits[number] = self.kinds.observe(number, before, after)
 
     def truth(self, number: int) -> Coefficients:
         return scaled(QWEN_7B_TP1, decode=1 / self.speeds[number], prefill=1.0)
@@ -39,7 +39,7 @@ def test_equal_instances_are_believed_to_be_equal():
     cluster.run(40)
     assert len(set(cluster.fits.values())) == 1
     assert cluster.miss(0) < 0.02
-    assert cluster.fleet.like(3) == list(range(12))
+    assert cluster.kinds.like(3) == list(range(12))
 
 
 @pytest.mark.parametrize("speeds", [[1.0, 1.0, 1.0, 0.4], [1.0, 0.4] * 4, [1.0] * 7 + [1.5]])
@@ -61,7 +61,7 @@ def test_one_that_slows_down_is_followed_and_comes_back_to_the_others():
     cluster.speeds[2] = 1.0
     cluster.run(60)
     assert cluster.fits[2] is cluster.fits[0]
-    assert len(cluster.fleet._kinds) == 1
+    assert len(cluster.kinds._kinds) == 1
 
 
 def test_one_that_comes_back_little_by_little_joins_the_others_again():
@@ -75,23 +75,23 @@ def test_one_that_comes_back_little_by_little_joins_the_others_again():
         cluster.run(20)
     cluster.run(40)
     assert cluster.fits[2] is cluster.fits[0]
-    assert len(cluster.fleet._kinds) == 1
+    assert len(cluster.kinds._kinds) == 1
 
 
 def test_what_was_taught_stays_for_those_that_come_later():
     cluster = Cluster([2.5] * 3)
     cluster.run(40)
     for number in range(3):
-        cluster.fleet.leave(number)
-    cluster.fleet.leave(0)  # it is gone already
-    cluster.fits[0] = cluster.fleet.join(0)
+        cluster.kinds.leave(number)
+    cluster.kinds.leave(0)  # it is gone already
+    cluster.fits[0] = cluster.kinds.join(0)
     assert cluster.miss(0) < 0.03
 
 
 def test_instances_of_any_speed_make_few_kinds_and_each_is_known():
     cluster = Cluster([1.04**number for number in range(100)])  # the fastest has fifty times the speed
     cluster.run(60)
-    assert len(set(cluster.fits.values())) == len(cluster.fleet._kinds) == MAX_KINDS
+    assert len(set(cluster.fits.values())) == len(cluster.kinds._kinds) == MAX_KINDS
     misses = sorted(cluster.miss(number) for number in cluster.fits)
     assert misses[len(misses) // 2] < 0.15
     assert misses[-1] < 0.9

@@ -62,9 +62,9 @@ def answering(own: Callable[..., str], field: str, answer: str) -> Any:
         ("routing", "None", None),
         ("routing", "np.int64(3)", 3),
         ("synchronization", "{8, 3}", [3, 8]),
-        ("synchronization", "(i.index for i in instances)", [3, 8]),
+        ("synchronization", "(i.id for i in instances)", [3, 8]),
         ("synchronization", "np.array([3])", [3]),
-        ("migration", "[r.index for r in running[3]]", [0, 1]),
+        ("migration", "[r.id for r in running[3]]", [0, 1]),
         ("admission", "np.float32(2)", 2.0),
         ("admission", "float('inf')", float("inf")),
         ("filter", "np.max(rewards) > 0", True),
@@ -159,7 +159,7 @@ def test_objects_with_a_call_and_parts_of_functions_are_strategies_too(own):
 
 
 def test_the_order_of_a_routing_is_held_to_its_promise_too(own):
-    code = "def decide(work, instances, settings):\n    return instances[0].index\n\n\n"
+    code = "def decide(work, instances, settings):\n    return instances[0].id\n\n\n"
     code += "def least(instance, settings):\n    return {} \ndecide.order = least\n"
     assert load_strategy("routing", own(code.format("(1, 2.5)"))).order(INSTANCES[0], SETTINGS) == (1, 2.5)
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_built_in_strategies_are_not_wrapped():
 
 
 def test_a_failing_strategy_comes_through_a_step_of_the_core_as_its_own_error(own, tmp_path):
-    code = "def decide(work, instances, settings):\n    return instances[len(instances)].index\n"
+    code = "def decide(work, instances, settings):\n    return instances[len(instances)].id\n"
     run = AnsweredRun(tmp_path / "run.db", routing=own(code))
     with pytest.raises(
         PluginError, match=r"staleness\.routing: decide \(.*mine_0\.py, line 2\) raised IndexError"
@@ -186,9 +186,7 @@ def test_a_failing_strategy_comes_through_a_step_of_the_core_as_its_own_error(ow
 
 
 def test_a_move_of_a_trajectory_that_was_not_looked_at_is_refused_in_a_run_too(own, tmp_path):
-    code = (
-        "def decide(instances, running, settings):\n    seen = [len(running[i.index]) for i in instances]\n"
-    )
+    code = "def decide(instances, running, settings):\n    seen = [len(running[i.id]) for i in instances]\n"
     code += "    return [sum(seen)] if any(seen) else []\n"
     run = AnsweredRun(tmp_path / "run.db", steps=20, migration=own(code), decide_s=0.001)
     with pytest.raises(PluginError, match=r"; \d is none of the \d trajectories that it looked at"):
@@ -198,7 +196,7 @@ def test_a_move_of_a_trajectory_that_was_not_looked_at_is_refused_in_a_run_too(o
 
 def test_a_core_with_strategies_of_ones_own_is_frozen_and_thawed(own, tmp_path):
     by = "import numpy as np\ndef decide(work, instances, settings):\n    "
-    routing = own(f"{by}return np.int64(instances[0].index)\n")
+    routing = own(f"{by}return np.int64(instances[0].id)\n")
     admission = own(
         "import numpy as np\ndef decide(view, batches):\n    return np.int64(4 - view.generating)\n"
     )
@@ -225,7 +223,7 @@ def test_the_built_in_strategies_pass_their_own_trial(field):
 def test_answers_that_differ_and_changed_arguments_are_noted(own):
     code = "import itertools\nTURNS = itertools.count()\ndef decide(work, instances, settings):\n"
     code += "    instances.sort(key=lambda i: i.running)\n"
-    code += "    free = [i.index for i in instances if i.running < i.capacity]\n"
+    code += "    free = [i.id for i in instances if i.running < i.capacity]\n"
     code += "    return free[next(TURNS) % len(free)] if free else None\n"
     said = list(try_strategy("routing", own(code)))
     assert {level for level, _ in said} == {"note"}
@@ -235,15 +233,13 @@ def test_answers_that_differ_and_changed_arguments_are_noted(own):
 
 def test_a_memory_between_two_calls_is_noted(own):
     code = "class Turn:\n    n = 0\n    def __call__(self, work, instances, settings):\n        self.n += 1\n"
-    code += "        return instances[self.n % len(instances)].index\n\n\ndecide = Turn()\n"
+    code += "        return instances[self.n % len(instances)].id\n\n\ndecide = Turn()\n"
     assert any("to the very same" in text for _, text in try_strategy("routing", own(code)))
 
 
 def test_a_choice_without_room_is_noted(own):
     said = list(
-        try_strategy(
-            "routing", own("def decide(work, instances, settings):\n    return instances[0].index\n")
-        )
+        try_strategy("routing", own("def decide(work, instances, settings):\n    return instances[0].id\n"))
     )
     assert [level for level, _ in said] == ["note"]
     assert "has_room" in said[0][1]
@@ -259,4 +255,4 @@ def test_a_trial_is_of_situations_that_the_core_shows():
         assert instances
         assert all(isinstance(view, SyncView) for view in instances)
     for instances, running, _ in SITUATIONS["migration"]():
-        assert {view.index for view in instances} == set(running)
+        assert {view.id for view in instances} == set(running)

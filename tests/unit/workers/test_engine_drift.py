@@ -5,7 +5,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.engine_mismatch import THRESHOLD, answers, as_batch, settings
-from controller.core.decisions.training.logprob_drift import Drift
+from controller.core.decisions.training.logprob_drift import LogprobDrift
 from workers.engines.interface import Generation
 from workers.trainer.trainer import Trainer
 
@@ -36,7 +36,7 @@ def warning(directory, tmp_path, *, dtype="float32", minibatches=1, **sampling):
     trainer = Trainer(chosen.model_copy(update={"trainer": options}), directory)
     engine = settings(str(tmp_path), dtype=dtype, forward="float32", **sampling)
     metrics = trainer.train_step(*as_batch(ADDED, answers(engine, directory, ADDED)))
-    return Drift(THRESHOLD).observe(1, metrics)
+    return LogprobDrift(THRESHOLD).observe(1, metrics)
 
 
 @pytest.mark.parametrize("minibatches", [1, 2])

@@ -20,7 +20,7 @@ from protocol.messages import Route
 ROUTES_PER_STEP = 128  # then other events have their turn
 
 
-class EvaluationDispatch:
+class EvaluationPlacement:
     """Routes held-out responses, after `Pulls` and before `Dispatch`."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds) -> None:
@@ -34,7 +34,7 @@ class EvaluationDispatch:
         queue = self.state.held_out_queue
         if not queue:
             return
-        free = [(one.evaluating, one.number) for one in self._candidates() if self.evaluation.may_run(one)]
+        free = [(one.evaluating, one.id) for one in self._candidates() if self.evaluation.may_run(one)]
         heapify(free)
         for _ in range(ROUTES_PER_STEP):
             if not free or not queue:
@@ -45,7 +45,7 @@ class EvaluationDispatch:
                 heappop(free)
                 continue
             self._place(trajectory, instance)
-            heapreplace(free, (instance.evaluating, instance.number))
+            heapreplace(free, (instance.evaluating, instance.id))
         self.is_cut = True
         self._looked = None
 
@@ -81,7 +81,7 @@ class EvaluationDispatch:
         state.held_out_queue.remove(trajectory)
         group = state.groups[trajectory.id.group]
         trajectory.attempt += 1
-        trajectory.left = None
+        trajectory.moved_from = None
         trajectory.expected_tokens = state.expected_tokens(group, trajectory)
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0

@@ -119,7 +119,7 @@ class Dispatch:
         """What may go next, for the instances of each policy version, newest first: the queued work that is
         due first of what may run under it, and a fresh group where none may."""
         due_first = None
-        for version in self.views.shortlist.versions():
+        for version in self.views.candidates.versions():
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
             queued = self.state.queue.peek(version, reach)
             if queued is None:
@@ -157,8 +157,8 @@ class Dispatch:
                 shown.append(view._replace(has_sibling=True) if number in siblings else view)
         if not shown:
             return None
-        away = self._number(trajectory.left)
-        elsewhere = [view for view in shown if view.index != away] if away >= 0 else shown
+        away = self._number(trajectory.moved_from)
+        elsewhere = [view for view in shown if view.id != away] if away >= 0 else shown
         settings = self.state.strategy_settings
         choose = self.state.strategies.route.choose
         index = choose(work, elsewhere, settings) if elsewhere else None
@@ -166,12 +166,12 @@ class Dispatch:
             index = choose(work, shown, settings)
         if index is None:
             return None
-        assert any(view.index == index for view in shown), f"routing chose {index}, which may not run it"
+        assert any(view.id == index for view in shown), f"routing chose {index}, which may not run it"
         return self.state.registry.instance(index)
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
         """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
-        is_largest = self.state.registry.instance(view.index).kv_tokens >= self.state.registry.largest_kv
+        is_largest = self.state.registry.instance(view.id).kv_tokens >= self.state.registry.largest_kv
         return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
 
     def _candidates(self, head: Head, work: WorkView, siblings: list[int]) -> list[int]:
@@ -183,9 +183,9 @@ class Dispatch:
             return has_room(work, self.views.shown[number])
 
         found: dict[int, None] = {}
-        for version in self.views.shortlist.versions():
+        for version in self.views.candidates.versions():
             if work.min_version <= version <= head.policy_version:
-                best = self.views.shortlist.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
+                best = self.views.candidates.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
                 if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
                     best += self._freest(version)
                 found |= dict.fromkeys(best)
@@ -196,13 +196,13 @@ class Dispatch:
         shown = self.views.shown.values()
         there = [v for v in shown if v.policy_version == policy_version and v.running < v.capacity]
         freest = nsmallest(
-            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.index)
+            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.id)
         )
-        return [view.index for view in freest]
+        return [view.id for view in freest]
 
     def _number(self, peer: str | None) -> int:
         instance = self.state.registry.workers.get(peer) if peer is not None else None
-        return instance.number if isinstance(instance, Instance) else -1
+        return instance.id if isinstance(instance, Instance) else -1
 
     def _work(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> WorkView:
         if is_fresh:
@@ -248,7 +248,7 @@ class Dispatch:
                 if state.queue.holds(member):
                     state.queue.push(member, state.ledger.deadline(group.id))
         trajectory.attempt += 1
-        trajectory.left = None
+        trajectory.moved_from = None
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
         budget = state.config.rollout.max_response_tokens - trajectory.response_tokens

@@ -1,14 +1,12 @@
-"""What leaves its place before its time: migration, overflowing engine queues, stragglers at the bound.
+"""Preemption by the controller: migration between instances, and engine queues that overflow.
 
 Invariants: a trajectory that is being moved is not moved again before it came back; it keeps its tokens, its
-deadline and its versions; a straggler is given up or cut short only while the trainer waits for it alone.
-Source: StaleFlow (arXiv 2601.12784): migration by phi_wait and phi_throughput; the proactive filter of its
-release.
+deadline and its versions.
+Source: StaleFlow (arXiv 2601.12784): migration by phi_wait and phi_throughput.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from controller.core.effects import recall
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
@@ -20,7 +18,7 @@ from strategies.views import RunningView
 FULL = 0.9  # share of the KV cache in use, above which what waits in an engine waits for KV
 
 
-class Moves:
+class Migrations:
     """Interrupts single trajectories."""
 
     def __init__(self, state: RunState, views: InstanceViews) -> None:
@@ -64,39 +62,11 @@ class Moves:
                 back.append(self.state.groups[group].members[member])
         self._interrupt(back, "returned")
 
-    @property
-    def gives_up_stragglers(self) -> bool:
-        """Whether `staleness.stragglers` says to do anything but wait."""
-        return self.state.config.staleness.stragglers != "wait"
-
-    def give_up_stragglers(self) -> None:
-        """Do with the groups that alone hold the next batch back what `staleness.stragglers` says.
-
-        The caller consumes at once: what is begun anew under the weights that it had before would be due for
-        the same batch, and so hold it back again.
-        """
-        staleness, ledger = self.state.config.staleness, self.state.ledger
-        if ledger.is_ready():
-            return
-        blockers = [self.state.groups[id] for id in ledger.blockers()]
-        if not 0 < len(blockers) <= staleness.straggler_groups:
-            return
-        if any(group.state != "generating" or group.is_cut_short for group in blockers):
-            return
-        if staleness.stragglers == "retry" and ledger.is_ready_without({group.id for group in blockers}):
-            for group in blockers:
-                recall.withdraw(self.state, group)
-                self.state.accounts.counts["stragglers/retried"] += 1
-        elif staleness.stragglers == "truncate" and len(blockers) + ledger.occupied >= ledger.batch_groups:
-            for group in blockers:
-                recall.cut_short(self.state, group)
-                self.state.accounts.counts["stragglers/truncated"] += 1
-
     def _interrupt(self, trajectories: Sequence[Trajectory], what: str) -> None:
         attempts: dict[str, list[tuple[int, int, int]]] = {}
         for trajectory in trajectories:
-            if trajectory.peer is not None and trajectory.left != trajectory.peer:
-                trajectory.left = trajectory.peer
+            if trajectory.peer is not None and trajectory.moved_from != trajectory.peer:
+                trajectory.moved_from = trajectory.peer
                 attempts.setdefault(trajectory.peer, []).append(trajectory.id.attempt(trajectory.attempt))
                 self.state.accounts.counts[what] += 1
         for peer, listed in attempts.items():
@@ -127,7 +97,7 @@ class _Running(Mapping[int, Sequence[RunningView]]):
         return self._views[number]
 
     def __iter__(self) -> Iterator[int]:
-        return (instance.number for instance in self._state.registry.instances())
+        return (instance.id for instance in self._state.registry.instances())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -34,7 +34,7 @@ LOOKS = 16  # at a response, evenly over its longest: predictions move no faster
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
-class Coordination:
+class Reports:
     """Takes what instances report."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
@@ -48,7 +48,7 @@ class Coordination:
         """An engine is built; it pulls before it samples."""
         self.state.registry.equip(instance, capacity=message.capacity, kv_tokens=message.kv_tokens)
         if self.state.config.staleness.cost_model == "online":
-            instance.fit = self.state.fleet.join(instance.number)
+            instance.fit = self.state.instance_kinds.join(instance.id)
 
     def on_status(self, instance: Instance, message: InstanceStatus) -> None:
         """Keep the newest load report, and learn the speed of the instance from it."""
@@ -80,8 +80,8 @@ class Coordination:
             taken += delta.count
             if delta.count and not member.is_called_back:
                 member.since = now
-            if member.response_tokens >= member.look_again:
-                self._look_again(instance, group, member, pace_s)
+            if member.response_tokens >= member.next_prediction_at:
+                self._predict_again(instance, group, member, pace_s)
             if delta.ending:
                 self.state.registry.take(instance, member)
                 recall.end_attempt(self.state, group, member, delta.ending)
@@ -113,7 +113,7 @@ class Coordination:
                 continue  # a sibling has had its group set aside
             self.state.accounts.counts["limits/silent"] += 1
             if not self._has_failed_too_often(group, f"no token came in time, {limit}"):
-                member.left = instance.peer
+                member.moved_from = instance.peer
         left = [member for member in members if member.peer == instance.peer]
         for peer, attempts in recall.by_peer(left).items():
             self.state.send(peer, Interrupt(attempts))
@@ -206,21 +206,21 @@ class Coordination:
 
     def _learn(self, instance: Instance, before: InstanceStatus, after: InstanceStatus) -> None:
         """Bring the cost model of the instance and of those like it up to date."""
-        registry, fleet = self.state.registry, self.state.fleet
+        registry, kinds = self.state.registry, self.state.instance_kinds
         known = instance.fit.coefficients if instance.fit else None
-        instance.fit = fleet.observe(instance.number, before, after)
+        instance.fit = kinds.observe(instance.id, before, after)
         if instance.fit.coefficients is not known:
-            for number in fleet.like(instance.number):
+            for number in kinds.like(instance.id):
                 registry.changed[registry.instance(number).peer] = None
 
-    def _look_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
+    def _predict_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
         """Predict anew how long a response becomes, and whether that is soon enough."""
         had = member.response_tokens
         at_end = self.state.expected_tokens(group, member)
         is_urgent = (at_end - had) * pace_s > self._steps_left(group)
         self.state.registry.expect(instance, member, expected=at_end, is_urgent=is_urgent)
         most = self.state.config.rollout.max_response_tokens
-        member.look_again = min(max(at_end, had + 1), had + max(1, most // LOOKS))
+        member.next_prediction_at = min(max(at_end, had + 1), had + max(1, most // LOOKS))
 
     def _steps_left(self, group: Group) -> int:
         """Train steps that may begin until the group is due."""

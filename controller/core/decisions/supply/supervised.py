@@ -13,7 +13,7 @@ from protocol.messages import ExamplesEncoded, Segment
 ATTEMPT = 1  # that the store keeps a given response under
 
 
-class Examples:
+class SupervisedGroups:
     """Fills batches from the data. Without supervised training it never has anything to do."""
 
     def __init__(self, state: RunState) -> None:

@@ -18,7 +18,7 @@ ERRORS = 4.0  # standard errors on top of these: by chance once in 30,000 batche
 FRESH_TOKENS = 100  # that tell a temperature
 
 
-class Drift:
+class LogprobDrift:
     """Watches what the trainer reports of the logprobs of each batch (workers/trainer/losses/metrics.py)."""
 
     def __init__(self, threshold: float) -> None:

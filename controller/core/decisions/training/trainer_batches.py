@@ -17,7 +17,7 @@ MAX_UNSAVED = 200  # batches; then a checkpoint is due whatever `trainer.checkpo
 MAX_COVERED = 200  # batches kept for a fall back: a checkpoint further behind the newest is none
 
 
-class Feed:
+class TrainerBatches:
     """The trainer's place among the batches."""
 
     def __init__(self, state: RunState) -> None:

@@ -10,8 +10,8 @@ from itertools import chain
 from statistics import fmean
 
 from controller.core.commands import KeepSamples, ReportStep, Warn
-from controller.core.decisions.training.logprob_drift import Drift
-from controller.core.decisions.training.trainer_batches import Feed
+from controller.core.decisions.training.logprob_drift import LogprobDrift
+from controller.core.decisions.training.trainer_batches import TrainerBatches
 from controller.core.state.accounts import batch_metrics, without_rollout
 from controller.core.state.groups import Batch, Contribution, Group
 from controller.core.state.kept_samples import kept_groups
@@ -35,7 +35,7 @@ class Training:
 
     def __init__(self, state: RunState) -> None:
         self.state = state
-        self.feed = Feed(state)
+        self.trainer_batches = TrainerBatches(state)
         self.batch: tuple[int, ...] = ()  # groups that were consumed, and whose step is not finished
         self.checkpoint_of: int | None = None  # version that is being written
         self._idle_since: float | None = None
@@ -44,17 +44,17 @@ class Training:
         self._consumed_at: float | None = None
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
-        self.drift = Drift(state.config.trainer.logprob_gap_warning)
+        self.drift = LogprobDrift(state.config.trainer.logprob_gap_warning)
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something to do for the trainer that its next batch must wait for."""
-        return bool(self.batch) or self.feed.is_behind
+        return bool(self.batch) or self.trainer_batches.is_behind
 
     @property
     def is_working(self) -> bool:
         """Whether a trainer is there and doing it."""
-        return self.feed.is_working
+        return self.trainer_batches.is_working
 
     def can_begin(self) -> bool:
         """Whether a batch would go to the trainer now if it were ready."""
@@ -75,9 +75,11 @@ class Training:
         ready = self.state.ledger.ready_batch()
         assert ready is not None
         train_version = self.state.ledger.train_version
-        rest = sorted(set(ready).difference(self.feed.ahead))
-        assert len(rest) + len(self.feed.ahead) == len(ready), f"{self.feed.ahead} are not all in {ready}"
-        groups = [self.state.groups[id] for id in (*self.feed.ahead, *rest)]
+        rest = sorted(set(ready).difference(self.trainer_batches.ahead))
+        assert len(rest) + len(self.trainer_batches.ahead) == len(ready), (
+            f"{self.trainer_batches.ahead} are not all in {ready}"
+        )
+        groups = [self.state.groups[id] for id in (*self.trainer_batches.ahead, *rest)]
         contributions = [group.contribute() for group in groups]
         self._check_bound(groups, contributions, train_version=train_version)
         self._adapt()
@@ -91,23 +93,23 @@ class Training:
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)
         items = tuple(chain.from_iterable(contribution.items for contribution in contributions))
-        self.feed.add(Batch(train_version, self.batch, items), trainer.peer)
+        self.trainer_batches.add(Batch(train_version, self.batch, items), trainer.peer)
         return True
 
     def run_ahead(self) -> None:
         """Let a trainer that waits begin on groups that are certain to be in its batch; at least one is left,
         with which it takes the step."""
-        trainer, feed = self.state.registry.trainer(), self.feed
-        if not self.state.config.trainer.streaming or trainer is None or self.is_busy or feed.is_ahead:
+        trainer, sent = self.state.registry.trainer(), self.trainer_batches
+        if not self.state.config.trainer.streaming or trainer is None or self.is_busy or sent.is_ahead:
             return
         if self.state.paused is not None:
             return
         ledger = self.state.ledger
         assert isinstance(ledger, Ledger), "config_rules refuses the others"
-        room = ledger.batch_groups - 1 - len(feed.ahead)
-        certain = [id for id in ledger.settle() if id not in feed.ahead][:room] if room else []
+        room = ledger.batch_groups - 1 - len(sent.ahead)
+        certain = [id for id in ledger.settle() if id not in sent.ahead][:room] if room else []
         if certain:
-            feed.send_ahead([self.state.groups[id] for id in certain], trainer.peer)
+            sent.send_ahead([self.state.groups[id] for id in certain], trainer.peer)
 
     def _is_free(self) -> bool:
         is_there = self.state.registry.trainer() is not None
@@ -171,18 +173,18 @@ class Training:
         """A trainer is there; it gets what it has missed, then waits for batches."""
         self._idle_since = self.state.now
         self.state.versions.passed = message.policy_version - 1
-        self.feed.attach(trainer.peer, message.policy_version)
+        self.trainer_batches.attach(trainer.peer, message.policy_version)
         self._save_if_due(trainer)
 
     def on_lost(self) -> None:
         """The trainer is gone: its successor goes on from a checkpoint, with the batches kept since."""
-        self.feed.lose()
+        self.trainer_batches.lose()
         self.checkpoint_of = self.held_until = None
 
     def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
         """A version was made: account its batch and write its line; returns whether the run is a step
         further."""
-        if not self.feed.finish(message.policy_version):
+        if not self.trainer_batches.finish(message.policy_version):
             return False
         self._idle_since = self.state.now
         is_new = message.policy_version > self.state.steps
@@ -190,7 +192,7 @@ class Training:
             self._account(message)
         else:
             self.state.accounts.counts["trainer/steps_again"] += 1
-            self.feed.go_on(trainer.peer)
+            self.trainer_batches.go_on(trainer.peer)
         self.end_after_last_step()
         if self.state.ending is None:
             self._save_if_due(trainer)
@@ -243,7 +245,7 @@ class Training:
     @property
     def is_unsaved(self) -> bool:
         """Whether something is being trained, or was and no checkpoint holds it."""
-        return bool(self.batch) or self.feed.saved_version < self.state.steps > 0
+        return bool(self.batch) or self.trainer_batches.saved_version < self.state.steps > 0
 
     @property
     def may_save(self) -> bool:
@@ -255,7 +257,7 @@ class Training:
         return not self.is_busy and self.checkpoint_of is None
 
     def _save_if_due(self, trainer: Worker) -> None:
-        if self.feed.is_save_due and self.may_save:
+        if self.trainer_batches.is_save_due and self.may_save:
             self.save(trainer)
 
     def save(self, trainer: Worker) -> None:
@@ -268,7 +270,7 @@ class Training:
         """A checkpoint is complete: the batches that it covers are not needed any more."""
         if self.checkpoint_of == message.policy_version:
             self.checkpoint_of = None
-            self.feed.cover(message.policy_version)
+            self.trainer_batches.cover(message.policy_version)
             trainer = self.state.registry.trainer()
             if self.state.is_save_wanted and trainer is not None and self.state.ending is None:
                 self._save_if_due(trainer)
@@ -278,7 +280,7 @@ class Training:
         its successor has not made it again yet."""
         newest = self.state.versions.newest
         is_newest = newest is not None and newest.policy_version == policy_version
-        return is_newest and (self.state.registry.trainer() is None or self.feed.is_behind)
+        return is_newest and (self.state.registry.trainer() is None or self.trainer_batches.is_behind)
 
     def _check_bound(
         self, groups: list[Group], contributions: list[Contribution], *, train_version: int

@@ -4,7 +4,7 @@ Invariants: versions become visible in order; one that is held for an evaluation
 freed is freed everywhere: at the trainer, and on the hosts that hand it on.
 """
 
-from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Worker
@@ -16,9 +16,9 @@ from protocol.messages import PolicyPublished, Retire
 class Publication:
     """Shows versions, and frees them."""
 
-    def __init__(self, state: RunState, fan_out: FanOut, evaluation: EvaluationRounds) -> None:
+    def __init__(self, state: RunState, relay_tree: RelayTree, evaluation: EvaluationRounds) -> None:
         self.state = state
-        self.fan_out, self.evaluation = fan_out, evaluation
+        self.relay_tree, self.evaluation = relay_tree, evaluation
 
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
         """A version became visible, or was written once more by a trainer that began anew."""
@@ -38,7 +38,7 @@ class Publication:
         elif not versions.renew(published):
             self._free_at(trainer.peer, message.policy_version)
         elif published != before:  # who has the old one cannot hand it on in its place
-            self.fan_out.retire(message.policy_version)
+            self.relay_tree.retire(message.policy_version)
 
     def retire(self) -> None:
         """Free versions that nobody needs any more."""
@@ -47,7 +47,7 @@ class Publication:
             needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
             for version in self.state.versions.retire(needed):
                 self._free_at(trainer.peer, version)
-                self.fan_out.retire(version)
+                self.relay_tree.retire(version)
 
     def _free_at(self, trainer: PeerId, policy_version: int) -> None:
         """Tell the trainer; its successor is told again, when it is fed."""

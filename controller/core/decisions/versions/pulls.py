@@ -6,7 +6,7 @@ it is visible; an instance that can do nothing at its version pulls, whatever th
 Source: StaleFlow (arXiv 2601.12784), synchronization.
 """
 
-from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.state.dispatch_queue import UNSTARTED
 from controller.core.state.policy_versions import Published
@@ -21,9 +21,9 @@ from strategies.views import SyncView
 class Pulls:
     """Keeps instances as new as it pays."""
 
-    def __init__(self, state: RunState, fan_out: FanOut, evaluation: EvaluationRounds) -> None:
+    def __init__(self, state: RunState, relay_tree: RelayTree, evaluation: EvaluationRounds) -> None:
         self.state = state
-        self.fan_out, self.evaluation = fan_out, evaluation
+        self.relay_tree, self.evaluation = relay_tree, evaluation
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
         self._decided_after = 0
@@ -39,14 +39,14 @@ class Pulls:
         self._seen, self._decided_at = newest.policy_version, self.state.now
         self._decided_after = self.state.events
         behind = [i for i in self.state.registry.instances() if self._could_pull(i, newest.policy_version)]
-        behind = self.fan_out.reachable(behind, newest)
+        behind = self.relay_tree.reachable(behind, newest)
         if not behind:
             return
         useful = self._useful({instance.policy_version for instance in behind})
         views = [self._view(instance, useful[instance.policy_version]) for instance in behind]
         settings = self.state.refresh_settings(admission.admissible(self.state))
         numbers = set(self.state.strategies.synchronize(views, settings))
-        self._pull([i for i in behind if i.number in numbers or self._must_pull(i)], newest)
+        self._pull([i for i in behind if i.id in numbers or self._must_pull(i)], newest)
 
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
@@ -66,10 +66,10 @@ class Pulls:
             for instance in self.state.registry.instances()
             if instance.ready and instance.pulling is None and (may_run_on or not instance.running)
         ]
-        free = self.fan_out.reachable(free, wanted)
+        free = self.relay_tree.reachable(free, wanted)
         if free:
-            is_newer = {i.number: i.policy_version > wanted.policy_version for i in free}
-            chosen = min(free, key=lambda i: (is_newer[i.number], len(i.running), i.number))
+            is_newer = {i.id: i.policy_version > wanted.policy_version for i in free}
+            chosen = min(free, key=lambda i: (is_newer[i.id], len(i.running), i.id))
             self._pull([chosen], wanted)
 
     def _must_pull(self, instance: Instance) -> bool:
@@ -126,7 +126,7 @@ class Pulls:
         if view.running and not self.state.config.staleness.keep_kv:
             restart_s = view.running * prefill_s(view.coefficients, view.resident_tokens / view.running)
         return SyncView(
-            view.index,
+            view.id,
             view.policy_version,
             view.running,
             view.resident_tokens,
@@ -141,7 +141,7 @@ class Pulls:
 
     def _pull(self, chosen: list[Instance], version: Published) -> None:
         state = self.state
-        for instance, sources in self.fan_out.sources(chosen, version):
+        for instance, sources in self.relay_tree.sources(chosen, version):
             is_back = version.policy_version < instance.policy_version
             if instance.running and (is_back or not state.config.staleness.keep_kv):
                 attempts = tuple(id.attempt(number) for id, number in instance.running.items())

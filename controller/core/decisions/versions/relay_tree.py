@@ -19,7 +19,7 @@ LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 TRAINER = ""  # the root of a tree: the trainer, whichever process that is
 
 
-class FanOut:
+class RelayTree:
     """The sources of each version."""
 
     def __init__(self, state: RunState) -> None:

@@ -103,7 +103,7 @@ class Membership:
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
 
     def ready(self, worker: Worker, message: Ready) -> None:
-        """The worker can be given work; the door refuses a second word of that."""
+        """The worker can be given work; `Plausibility` refuses a second word of that."""
         self.state.registry.make_ready(worker)
         self._watch(worker)  # its lease is shorter from now on
         local = self.state.registry.local.get(worker.name)
@@ -135,14 +135,14 @@ class Membership:
         """Somebody does the work of this role."""
         self._vacant.pop(worker.role, None)
 
-    def useful(self, worker: Worker) -> None:
+    def reset_failures(self, worker: Worker) -> None:
         """The worker did its work: failures before this do not count any more."""
         self.filled(worker)
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.failures = 0
 
-    def stranger(self, peer: PeerId, message: Message) -> None:
+    def on_unknown_peer(self, peer: PeerId, message: Message) -> None:
         """Words of a peer that is not attached (any more): counted, and it is told to go."""
         if isinstance(message, Generated):
             self.state.accounts.take(sum(delta.count for delta in message.deltas), is_expected=False)
@@ -171,7 +171,7 @@ class Membership:
         if local is not None:
             self._blame(worker, message.reason)
         else:
-            self._tell(worker, "failed", f"{worker.name} gave up: {message.reason}")
+            self._warn_lost(worker, "failed", f"{worker.name} gave up: {message.reason}")
         never_ready = not worker.ready
         self._lose(worker.peer)
         if local is not None and never_ready:
@@ -179,7 +179,7 @@ class Membership:
 
     def detach(self, worker: Worker, reason: str) -> None:
         """The worker leaves in good order."""
-        self._tell(worker, "detached", f"{worker.name} left the run: {reason}")
+        self._warn_lost(worker, "detached", f"{worker.name} left the run: {reason}")
         self._lose(worker.peer)
 
     def drain(self, operator: PeerId, name: str) -> None:
@@ -257,7 +257,7 @@ class Membership:
         if worker.is_absent:
             text = f"{worker.name} did not come back within {lease_s:g} s of the restart: its work moves."
         self._blame(worker, text, is_told=True)
-        self._tell(worker, "lease", text)
+        self._warn_lost(worker, "lease", text)
         self.state.accounts.counts["workers/lost"] += 1
         self._lose(worker.peer, has_died=True)
 
@@ -275,7 +275,7 @@ class Membership:
         worker.lease_s = self._lease_s(worker)
         self.state.registry.leases.watch(worker)
 
-    def _tell(self, worker: Worker, what: str, text: str) -> None:
+    def _warn_lost(self, worker: Worker, what: str, text: str) -> None:
         """Say how a worker went; of those that never did anything only now and then, as noise may make any
         number of them."""
         if worker.ready:

@@ -19,7 +19,7 @@ from controller.core.state.views.instances import InstanceViews
 from protocol.messages import Holding, Interrupt, Keep
 
 
-class Returns:
+class Reattachment:
     """Keeps places free for those that may come back."""
 
     def __init__(self, state: RunState, views: InstanceViews, evaluation: EvaluationRounds) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 Key = Any  # the strategy's own number or tuple, which is only compared
 
 
-class Shortlist:
+class Candidates:
     """Heaps of (key, number of the instance), one per policy version."""
 
     def __init__(self) -> None:

@@ -6,14 +6,14 @@ one whose load has not changed since is not looked at again.
 
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
-from controller.core.state.views.candidates import Shortlist
+from controller.core.state.views.candidates import Candidates
 from strategies.views import InstanceView
 
 
 def instance_view(state: RunState, instance: Instance) -> InstanceView:
     """An instance as strategies see it."""
     return InstanceView(
-        instance.number,
+        instance.id,
         instance.next_version,
         len(instance.running),
         instance.resident_tokens,
@@ -42,7 +42,7 @@ class InstanceViews:
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.shown: dict[int, InstanceView] = {}
-        self.shortlist = Shortlist()
+        self.candidates = Candidates()
 
     def refresh(self) -> list[int]:
         """Bring the views of changed instances up to date; returns their numbers."""
@@ -53,7 +53,7 @@ class InstanceViews:
             if not isinstance(instance, Instance):
                 continue  # it got tokens and was lost
             if peer in registry.changed:
-                changed.append(instance.number)
+                changed.append(instance.id)
             if takes_work(self.state, instance):
                 self._look_at(instance)
             else:
@@ -64,8 +64,8 @@ class InstanceViews:
 
     def forget(self, instance: Instance) -> None:
         """The instance is gone, or takes nothing now."""
-        self.shortlist.drop(instance.number)
-        self.shown.pop(instance.number, None)
+        self.candidates.drop(instance.id)
+        self.shown.pop(instance.id, None)
 
     def settled(self) -> list[InstanceView]:
         """All instances that could take work now and are not pulling, as of the last refresh."""
@@ -73,8 +73,8 @@ class InstanceViews:
         return [view for number, view in self.shown.items() if instance(number).pulling is None]
 
     def _look_at(self, instance: Instance) -> None:
-        number, version = instance.number, instance.next_version
+        number, version = instance.id, instance.next_version
         view = self.shown[number] = instance_view(self.state, instance)
         order = self.state.strategies.route.order
         liking = order(view, self.state.strategy_settings) if order else 0
-        self.shortlist.put(number, version, (view.running >= view.capacity, liking))
+        self.candidates.put(number, version, (view.running >= view.capacity, liking))

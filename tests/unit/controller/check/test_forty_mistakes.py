@@ -184,7 +184,7 @@ MADE_UP_HERE = [
         "routing that raises",
         ("staleness.routing", "mine.py, line 2", "IndexError", "or None"),
         ("staleness.routing=mine.py:route",),
-        strategy("def route(work, instances, settings):\n    return instances[7].index\n"),
+        strategy("def route(work, instances, settings):\n    return instances[7].id\n"),
     ),
     Mistake(
         "routing to an instance that was not offered",
@@ -196,7 +196,7 @@ MADE_UP_HERE = [
         "a synchronization that forgets to return",
         ("staleness.synchronization", "mine.py, line 1", "None", "list"),
         ("staleness.synchronization=mine.py:choose",),
-        strategy("def choose(instances, settings):\n    [i.index for i in instances]\n"),
+        strategy("def choose(instances, settings):\n    [i.id for i in instances]\n"),
     ),
     Mistake(
         "a strategy that is a class",

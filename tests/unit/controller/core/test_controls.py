@@ -126,7 +126,7 @@ def test_a_checkpoint_is_saved_once_though_none_is_due(tmp_path):
     run.run(until=lambda: run.core.state.steps >= 3)
     assert not run.of(SaveCheckpoint)
     assert not run.order("checkpoint").is_fault
-    run.run(until=lambda: run.core.training.feed.saved_version >= 3)
+    run.run(until=lambda: run.core.training.trainer_batches.saved_version >= 3)
     assert len(run.of(SaveCheckpoint)) == 1
     run.run(until=lambda: run.core.state.steps >= 6)
     assert len(run.of(SaveCheckpoint)) == 1

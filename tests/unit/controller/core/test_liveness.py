@@ -184,7 +184,7 @@ def test_a_trainer_that_comes_back_and_publishes_nothing_is_closed():
     run.do(PromptsRead(0, 6, True))
     run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
     core: Core = run.core
-    core.state.steps = core.training.feed.saved_version = 2  # two versions are made, and none but 0 published
+    core.state.steps = core.training.trainer_batches.saved_version = 2  # none but 0 was published
     run.do(WorkerExited("trainer", "trainer", -9, ""))
     run.say("trainer-2", Attach("trainer", "trainer", 1, "here"))
     run.say("trainer-2", messages.Ready(2, 0, 0))

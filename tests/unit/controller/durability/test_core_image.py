@@ -63,9 +63,9 @@ def test_an_image_of_a_thawed_core_is_the_same_image():
 def test_what_was_one_object_is_one_object_again():
     core = thaw(Freezer().freeze(some_core()), load_strategies(config()))
     state = core.state
-    parts = [core.dispatch, core.coordination, core.pulls, core.moves, core.scoring, core.training]
+    parts = [core.dispatch, core.reports, core.pulls, core.migrations, core.scoring, core.training]
     assert all(part.state is state for part in parts)
-    assert core.moves.views is core.dispatch.views
+    assert core.migrations.views is core.dispatch.views
     assert core.membership.training is core.training
     running = [(i, id) for i in state.registry.instances() for id in i.running]
     assert running

@@ -16,8 +16,8 @@ from controller.durability.release import release
 from controller.durability.replay import replay, verdict_in_words
 from controller.durability.snapshots import Snapshots
 from controller.durability.store import Store
-from controller.host.past import Past
 from controller.host.resume import read_past
+from controller.host.resumed_run import ResumedRun
 from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun
 
@@ -50,7 +50,7 @@ class Photographed(AnsweredRun):
         close()
 
 
-def past(run: AnsweredRun, folder: Path) -> Past:
+def past(run: AnsweredRun, folder: Path) -> ResumedRun:
     found = read_past(folder, run.config)
     assert found is not None
     return found

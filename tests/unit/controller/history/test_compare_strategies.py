@@ -14,11 +14,11 @@ from tests.support.answered_run import AnsweredRun
 
 def the_last(work, instances, settings):
     """A strategy of the user's."""
-    return instances[-1].index if by_least_requests(work, instances, settings) is not None else None
+    return instances[-1].id if by_least_requests(work, instances, settings) is not None else None
 
 
 def backwards(instances, settings):
-    return [instance.index for instance in reversed(instances)]
+    return [instance.id for instance in reversed(instances)]
 
 
 def impatient(instances, settings):
@@ -27,12 +27,12 @@ def impatient(instances, settings):
 
 def full_of_doubt(work, instances, settings):
     """Tells by its answer whether it was given its own knob."""
-    return None if settings.mu == 0.75 else instances[0].index
+    return None if settings.mu == 0.75 else instances[0].id
 
 
 def averse_to_interruption(work, instances, settings):
     """Tells by its answer whether it was given knobs that `staleness` calls otherwise."""
-    return None if settings.keeps_kv and not settings.uses_prediction else instances[0].index
+    return None if settings.keeps_kv and not settings.uses_prediction else instances[0].id
 
 
 def of(agreements, name):

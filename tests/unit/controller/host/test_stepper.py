@@ -6,7 +6,7 @@ import pytest
 
 from controller.core.core import Core
 from controller.core.decisions.supply.scoring import Scoring
-from controller.core.decisions.workers.door import Door
+from controller.core.decisions.workers.plausibility import Plausibility
 from controller.core.events import PeerFaulted, Received, Tick
 from controller.durability import snapshots
 from controller.durability.recording import Recording
@@ -14,8 +14,8 @@ from controller.durability.replay import replay, verdict_in_words
 from controller.durability.snapshots import Snapshots
 from controller.history.story import story
 from controller.history.trace import trace
-from controller.host.past import MAX_SKIPPED
 from controller.host.resume import read_past
+from controller.host.resumed_run import MAX_SKIPPED
 from controller.host.stepper import Stepper
 from protocol import messages
 from protocol.errors import ConfigError, RunError
@@ -218,15 +218,15 @@ def test_of_a_turn_the_words_of_others_count_and_no_more_of_the_author(tmp_path,
 
 def test_a_door_that_fails_to_look_is_passed_over_like_all_else(tmp_path, monkeypatch):
     run, disk = make_run(tmp_path / "run.db")
-    look, times = Door._encoded, [0]
+    look, times = Plausibility._encoded, [0]
 
-    def failing(door: Door, *arguments):
+    def failing(self: Plausibility, *arguments):
         times[0] += 1
         if times[0] <= 2:  # for the payload, then for the word
             raise ZeroDivisionError("a bug")
-        return look(door, *arguments)
+        return look(self, *arguments)
 
-    monkeypatch.setattr(Door, "_encoded", failing)
+    monkeypatch.setattr(Plausibility, "_encoded", failing)
     run.run()
     assert run.store.faults_skipped() == 1
     assert run.end is not None

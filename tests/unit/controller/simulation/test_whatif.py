@@ -106,7 +106,7 @@ def test_the_core_that_goes_on_knows_what_the_run_knew_and_keeps_its_invariants(
     assert type(core.state.ledger) is type(other.state.ledger)
     assert core.state.ledger.train_version == core.state.steps + bool(core.training.batch)
     assert core.state.strategies is other.state.strategies
-    assert core.moves.is_off
+    assert core.migrations.is_off
     core.state.ledger.check()
 
 

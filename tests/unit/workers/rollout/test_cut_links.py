@@ -102,7 +102,7 @@ async def test_what_was_routed_behind_a_first_pull_that_failed_ends_with_the_lin
     assert isinstance(said[1], PullFailed)
     assert any(isinstance(word, Generated) for word in said)  # the controller's Abort has not come yet
     assert not worker._engine.is_busy()  # nobody may be told of it any more
-    assert worker.last_words() is None
+    assert worker.handover() is None
     assert await say_over(worker, CutLink(words=1)) == [Ready(0, 4, 1000)]
 
 

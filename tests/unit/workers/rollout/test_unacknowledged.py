@@ -5,7 +5,7 @@ import pytest
 
 from protocol.errors import RemoteError
 from protocol.messages import Delta, Generated, GenerationFailed, InstanceStatus, Keep
-from workers.rollout.unacknowledged import Hands
+from workers.rollout.unacknowledged import Unacknowledged
 
 
 def said(*deltas: tuple[Delta, list[int]]):
@@ -18,17 +18,17 @@ FIRST = said((Delta(0, 0, 1, 2, 2, 5, ""), [10, 11]), (Delta(0, 1, 1, 0, 1, 5, "
 SECOND = said((Delta(0, 0, 1, 4, 1, 6, "length"), [12]), (Delta(7, 0, 3, 0, 2, 6, ""), [30, 31]))
 
 
-def held() -> Hands:
-    hands = Hands()
-    hands.cut("first", [FIRST, (InstanceStatus(1, 5, 1, 0, 0, 0, 0, 0.0, 0, 0.0, 0, 0, ()), ())])
-    hands.add(*SECOND)
-    return hands
+def held() -> Unacknowledged:
+    unacknowledged = Unacknowledged()
+    unacknowledged.cut("first", [FIRST, (InstanceStatus(1, 5, 1, 0, 0, 0, 0, 0.0, 0, 0.0, 0, 0, ()), ())])
+    unacknowledged.add(*SECOND)
+    return unacknowledged
 
 
 def test_it_tells_who_it_was_and_the_first_token_that_it_still_has_of_each_attempt():
-    hands = held()
-    hands.cut("second", [])
-    holding = hands.holding(6, {(7, 0, 3): 2, (8, 0, 1): 9})
+    unacknowledged = held()
+    unacknowledged.cut("second", [])
+    holding = unacknowledged.holding(6, {(7, 0, 3): 2, (8, 0, 1): 9})
     assert holding.formers == ("first", "second")
     assert holding.policy_version == 6
     assert dict.fromkeys(holding.attempts) == dict.fromkeys(
@@ -37,29 +37,29 @@ def test_it_tells_who_it_was_and_the_first_token_that_it_still_has_of_each_attem
 
 
 def test_it_hands_over_what_is_wanted_from_the_token_asked_for_each_with_its_own_bytes():
-    hands = held()
-    assert hands.release(Keep(((0, 0, 1, 4), (0, 1, 1, 0)))) == [
+    unacknowledged = held()
+    assert unacknowledged.release(Keep(((0, 0, 1, 4), (0, 1, 1, 0)))) == [
         said((Delta(0, 1, 1, 0, 1, 5, "stop"), [20])),
         said((Delta(0, 0, 1, 4, 1, 6, "length"), [12])),
     ]
-    assert not hands.are_full
-    assert hands.release(Keep(((0, 0, 1, 0),))) == []
+    assert not unacknowledged.is_pending
+    assert unacknowledged.release(Keep(((0, 0, 1, 0),))) == []
 
 
 def test_a_failure_is_told_only_of_an_attempt_that_is_wanted():
-    hands = Hands()
+    unacknowledged = Unacknowledged()
     failures = [(GenerationFailed(group, 0, 1, "no room"), ()) for group in (1, 2)]
-    hands.cut("first", failures)
-    assert hands.holding(0, {}).attempts == ((1, 0, 1, 0), (2, 0, 1, 0))
-    assert hands.release(Keep(((2, 0, 1, 0),))) == failures[1:]
+    unacknowledged.cut("first", failures)
+    assert unacknowledged.holding(0, {}).attempts == ((1, 0, 1, 0), (2, 0, 1, 0))
+    assert unacknowledged.release(Keep(((2, 0, 1, 0),))) == failures[1:]
 
 
 def test_another_process_finds_in_them_what_this_one_kept():
-    hands, version = Hands.from_bytes(held().to_bytes(6))
+    unacknowledged, version = Unacknowledged.from_bytes(held().to_bytes(6))
     assert version == 6
-    assert hands.holding(6, {}) == held().holding(6, {})
+    assert unacknowledged.holding(6, {}) == held().holding(6, {})
     wanted = Keep(((0, 0, 1, 4), (0, 1, 1, 0)))
-    assert hands.release(wanted) == held().release(wanted)
+    assert unacknowledged.release(wanted) == held().release(wanted)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_another_process_finds_in_them_what_this_one_kept():
 )
 def test_words_that_are_cut_off_or_of_something_else_are_refused(damage):
     with pytest.raises(RemoteError):
-        Hands.from_bytes(damage(held().to_bytes(6)))
+        Unacknowledged.from_bytes(damage(held().to_bytes(6)))

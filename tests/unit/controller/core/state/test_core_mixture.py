@@ -11,7 +11,7 @@ from controller.core.events import PromptsRead
 from controller.core.state.mixture import Mixture
 from controller.durability.core_image import Freezer
 from controller.durability.recording import Recording
-from controller.host.past import derive
+from controller.host.resumed_run import derive
 from strategies.schedules import SCHEDULES
 from tests.support.answered_run import AnsweredRun
 

@@ -1,10 +1,10 @@
-"""What waits and where it may go: the multi-level queue and the shortlist of instances."""
+"""What waits and where it may go: the multi-level queue and the candidates among instances."""
 
 import random
 
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Trajectory
-from controller.core.state.views.candidates import Shortlist
+from controller.core.state.views.candidates import Candidates
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 
@@ -65,19 +65,19 @@ def test_what_has_no_token_yet_may_run_only_where_its_group_may_be_due_so_soon()
 
 def test_the_shortlist_agrees_with_sorting_everything():
     rng = random.Random(4)
-    shortlist, truth = Shortlist(), {}
+    candidates, truth = Candidates(), {}
     for _ in range(3000):
         number, version, key = rng.randrange(40), rng.randrange(3), rng.randrange(10)
         if rng.random() < 0.2:
-            shortlist.drop(number)
+            candidates.drop(number)
             truth.pop(number, None)
         else:
-            shortlist.put(number, version, key)
+            candidates.put(number, version, key)
             truth[number] = (version, key)
         asked = rng.randrange(3)
-        found = shortlist.best(asked, 4)
+        found = candidates.best(asked, 4)
         expected = sorted((key, n) for n, (version, key) in truth.items() if version == asked)
         assert found == [n for _, n in expected[:4]]
-        even = shortlist.best(asked, 2, lambda number: number % 2 == 0, looks=5)
+        even = candidates.best(asked, 2, lambda number: number % 2 == 0, looks=5)
         assert even == [n for _, n in expected[:5] if n % 2 == 0][:2]
-        assert shortlist.versions() == sorted({version for version, _ in truth.values()}, reverse=True)
+        assert candidates.versions() == sorted({version for version, _ in truth.values()}, reverse=True)

@@ -1,6 +1,6 @@
 """An engine at another temperature, or with a cut distribution, is worth a sentence; rounding is not."""
 
-from controller.core.decisions.training.logprob_drift import Drift
+from controller.core.decisions.training.logprob_drift import LogprobDrift
 
 SOUND = {
     "logprob_gap_p99": 0.1,
@@ -10,7 +10,7 @@ SOUND = {
 
 
 def warnings(*changes):
-    drift = Drift(1.0)
+    drift = LogprobDrift(1.0)
     return [drift.observe(step, SOUND | change) for step, change in enumerate(changes)]
 
 

@@ -1,10 +1,10 @@
 """When a growing gap between engine and trainer is worth a sentence."""
 
-from controller.core.decisions.training.logprob_drift import Drift
+from controller.core.decisions.training.logprob_drift import LogprobDrift
 
 
 def warnings(gaps, threshold=1.0):
-    drift = Drift(threshold)
+    drift = LogprobDrift(threshold)
     found = [
         drift.observe(step, {"logprob_gap_p99": gap, "mismatch_kl": 0.1}) for step, gap in enumerate(gaps)
     ]
@@ -25,11 +25,11 @@ def test_rounding_is_no_drift_and_neither_is_a_slow_rise():
 
 
 def test_a_trainer_without_the_metric_says_nothing():
-    assert Drift(1.0).observe(1, {"loss": 0.0}) is None
+    assert LogprobDrift(1.0).observe(1, {"loss": 0.0}) is None
 
 
 def test_the_words_name_the_values_and_what_to_look_at():
-    warning = Drift(0.5).observe(7, {"logprob_gap_p99": 0.8, "mismatch_kl": 0.03})
+    warning = LogprobDrift(0.5).observe(7, {"logprob_gap_p99": 0.8, "mismatch_kl": 0.03})
     assert "Step 7: " in warning
     assert "more than 0.8" in warning
     assert "mismatch_kl 0.03" in warning

@@ -124,7 +124,7 @@ def test_a_core_that_was_frozen_amid_a_batch_goes_on_alike():
     complete(run, routes[1])
     image = Freezer().freeze(run.core)
     again = thaw(image, load_strategies(run.config))
-    assert again.training.feed.ahead == [1]
+    assert again.training.trainer_batches.ahead == [1]
     assert Freezer().freeze(again) == image
     run.core = again
     complete(run, routes[2])

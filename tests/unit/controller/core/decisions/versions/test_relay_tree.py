@@ -131,12 +131,12 @@ def test_one_that_is_told_again_does_not_pull_from_those_below_it():
     second, third = run.attach("rollout", "host 1"), run.attach("rollout", "host 2")
     for peer in (first, second, third):
         run.serve(peer)
-    fan_out, state = run.core.fan_out, run.core.state
-    fan_out.parents[0] = {first: "", second: first, third: ""}  # the third took the place of the first
+    tree, state = run.core.relay_tree, run.core.state
+    tree.parents[0] = {first: "", second: first, third: ""}  # the third took the place of the first
     again = state.registry.workers[first]
     again.pulling = None
     assert state.versions.newest is not None
-    told = list(fan_out.sources([again], state.versions.newest))
+    told = list(tree.sources([again], state.versions.newest))
     assert told == [(again, (f"tcp://{third}:1", f"tcp://{run.trainer}:1"))]
 
 
@@ -149,7 +149,7 @@ def test_copies_elsewhere_are_retired_with_the_version():
     run.retired.clear()
     run.publish(1)
     assert set(run.retired) == {run.trainer, peer}
-    assert run.core.fan_out.parents.keys() == {1}
+    assert run.core.relay_tree.parents.keys() == {1}
 
 
 ACTIONS = st.lists(

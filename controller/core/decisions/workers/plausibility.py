@@ -29,7 +29,7 @@ COUNTERS = (
 )  # fmt: skip
 
 
-class Door:
+class Plausibility:
     """Looks at every word of an attached worker before anybody acts on it."""
 
     def __init__(self, state: RunState) -> None:
@@ -82,7 +82,7 @@ class Door:
         oldest, steps = min(self.state.batches, default=self.state.steps), self.state.steps
         may_go_on = oldest <= message.policy_version <= steps
         if worker.role == "trainer" and not may_go_on and not self.state.config.trainer.local:
-            # of a local one every successor would begin there too: the run ends, in `Feed.attach`
+            # of a local one every successor would begin there too: the run ends, in `TrainerBatches.attach`
             return (
                 f"It begins at version {message.policy_version}; the run has made {steps} and keeps the "
                 f"batches from version {oldest} on, so expected {oldest} to {steps}."

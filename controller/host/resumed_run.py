@@ -22,7 +22,7 @@ MAX_ERROR_CHARS = 500
 
 
 @dataclass(slots=True)
-class Past:
+class ResumedRun:
     """A run up to its last journalled event."""
 
     core: Core
@@ -37,7 +37,7 @@ class Past:
     notes: list[str] = field(default_factory=list)  # what was damaged and done without, in words
 
 
-def derive(recording: Recording, *, until: int | None = None) -> Past:
+def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
     """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
     this release does not decide as the one that made it; CoreFailed."""
     past, after = _newest(recording, until)
@@ -70,7 +70,7 @@ def fault_of(event: Received, error: BaseException | None) -> PeerFaulted:
     return PeerFaulted(event.peer, f"The core failed on its {word} with {type(error).__name__}: {text}.")
 
 
-def derive_with_skips(recording: Recording) -> Past:
+def derive_with_skips(recording: Recording) -> ResumedRun:
     """The run at its end, without events on which the core of before may have ended, and this one would."""
     skipped: dict[int, str] = {}
     faults: list[PeerFaulted] = []
@@ -89,14 +89,15 @@ def derive_with_skips(recording: Recording) -> Past:
             return past
 
 
-def _newest(recording: Recording, until: int | None) -> tuple[Past, int]:
+def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
     """The newest moment up to event `until` that a snapshot has, and the number of its last event; else the
     beginning."""
     there = (one for one in recording.snapshots() if until is None or one.number <= until)
     snapshot = next(there, None)
     if snapshot is None:
-        return Past(recording.make_core()), recording.pruned
-    return Past(snapshot.core, snapshot.now, recording.lines(snapshot.core.state.steps)), snapshot.number
+        return ResumedRun(recording.make_core()), recording.pruned
+    lines = recording.lines(snapshot.core.state.steps)
+    return ResumedRun(snapshot.core, snapshot.now, lines), snapshot.number
 
 
 def way_on_from(run: Path) -> str:
