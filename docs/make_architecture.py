@@ -66,7 +66,7 @@ STATIONS = (
         CORE,
         "10 occupy",
         "filter, advantages, the place",
-        (f"{DECISIONS}/supply/training_groups.py", "strategies/advantages.py"),
+        (f"{DECISIONS}/supply/training_groups.py", "strategies/outcomes.py"),
     ),
     Box(CORE, "11 consume", "the bound is asserted here", (f"{DECISIONS}/training/training.py",)),
     Box(

@@ -189,8 +189,8 @@ class TrainerSettings(Section):
     """Optimization."""
 
     engine: str = "fsdp"
-    """`fsdp`, or an import path `module:Class` of a class with the methods of workers/trainer/trainer.py's
-    Trainer."""
+    """`fsdp`, or an import path `module:Class` of a class with what `TrainerEngine` in
+    workers/trainer/worker.py names."""
     algorithm: Literal[
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo", "sft"
     ] = "grpo"

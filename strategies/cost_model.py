@@ -32,26 +32,11 @@ class Coefficients(NamedTuple):
 
 
 QWEN_7B_TP1 = Coefficients(0.0064, 0.0027, 1.231e-4, 0.0028, 3.35e-8)
-"""Published with the StaleFlow release. A safe default for others too: only ratios of gains decide."""
+"""Published with the StaleFlow release; prefill is ours (docs/cost_model.md). A safe default for others too:
+only ratios of gains decide."""
 
 COST_MODELS = ("online", "published")
 """Values of `staleness.cost_model` that are no coefficients: fitted while the run goes on, or QWEN_7B_TP1."""
-
-PUBLISHED: dict[str, Coefficients] = {
-    "7b-tp1": QWEN_7B_TP1,
-    "7b-tp2": Coefficients(0.0073, 0.0053, 8.5e-5, 0.0007, 1.8789e-8, 0.0053, 8.5e-5, 8.2e-10),
-    "14b-tp1": Coefficients(
-        0.012303, 0.0049075, 2.441e-4, 0.0019664, 1.165e-7, 0.0049075, 2.441e-4, 4.0e-9
-    ),
-    "32b-tp2": Coefficients(
-        0.0250194, 0.0183826, 2.446e-4, 2e-10, 6.3e-8, 0.0183826, 2.446e-4, 2.66e-9
-    ),
-    "30b-a3b-tp1": Coefficients(
-        0.0115108, 0.0097899, 1.249e-4, 0.00086719, 7.28e-8, 0.0097899, 1.249e-4, 3.2e-9
-    ),
-}  # fmt: skip
-"""Decode rows as published. Prefill is ours: a prefilled token costs the same matrix products as a decoded
-one (other_b, other_k); the square is causal attention, 2 x layers x attention width FLOP at 123 TFLOPS."""
 
 
 def step_latency(coefficients: Coefficients, running: float, tokens: float) -> float:

@@ -34,11 +34,11 @@ class LengthModel:
 
     def __init__(self, max_tokens: int, *, memory: int = 10_000) -> None:
         """`memory`: an observation `memory` responses ago weighs 1/e; about 20 batches, as lengths drift."""
-        self._max, self._memory = max_tokens, memory
+        self._max = max_tokens
         self._per_octave = min(PER_OCTAVE, (BINS - 2) / log2(1 + max_tokens / LINEAR))
         count = int(self._position(max_tokens)) + 1
         self._edges = LINEAR * (np.exp2(np.arange(count + 1) / self._per_octave) - 1)
-        self._ended, self._tokens, self._cut, self._alive = ([0.0] * count for _ in range(4))
+        self._ended, self._tokens, self._cut = ([0.0] * count for _ in range(3))
         self._weight, self._growth = 1.0, exp(1 / memory)  # newer ones weigh more, instead of all others less
         self._fresh, self._fresh_limit = 1, 1
         self._groups = Likeness(memory)
@@ -71,17 +71,6 @@ class LengthModel:
     def observe_group(self, lengths: Sequence[int]) -> None:
         """A group has finished with these lengths: how alike are they? Each is to be observed as well."""
         self._groups.observe(lengths)
-
-    def observe_alive(self, lengths: Sequence[int]) -> None:
-        """Tokens so far of all that run now, instead of those told before.
-
-        Early in a run only short ones have ended; without this, all look short until the first long ones end.
-        What it adds fades as ended responses fill the memory.
-        """
-        self._alive = [0.0] * len(self._ended)
-        for tokens in lengths:
-            self._alive[int(self._position(min(max(tokens, 0), self._max)))] += 1.0
-        self._fresh += int(len(lengths) * self._alive_weight)
 
     def total(self, so_far: int, siblings: Sequence[int] = ()) -> float:
         """Expected final length, in tokens, of a response that has `so_far` and goes on.
@@ -137,8 +126,6 @@ class LengthModel:
         """Make the tables anew from all that was observed."""
         ended, cut = np.array(self._ended) / self._weight, np.array(self._cut) / self._weight
         seen = float(ended.sum() + cut.sum())
-        self._alive_weight = max(0.0, 1.0 - seen / self._memory)
-        cut += np.array(self._alive) * self._alive_weight
         at_risk = np.cumsum((ended + cut)[::-1])[::-1]
         hazard = ended / np.maximum(at_risk - cut / 2, 1e-12)
         surviving = np.concatenate(([1.0], np.cumprod(1.0 - np.minimum(hazard, 1.0))))

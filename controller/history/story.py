@@ -156,7 +156,7 @@ def about(message: Message, group: int) -> Iterator[str]:
                 if item.group == group:
                     yield (
                         f"Train {group}.{item.member} in the batch of version {train_version}: reward "
-                        f"{item.reward:g}, advantage {item.outcome:g}, {_of_segments(item.segments)}"
+                        f"{item.reward:g}, outcome {item.outcome:g}, {_of_segments(item.segments)}"
                     )
         case messages.TrainAhead(train_version, items):
             yield from [f"Train ahead of the batch of version {train_version}"] * any(

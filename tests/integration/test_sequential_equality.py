@@ -14,7 +14,7 @@ from controller import Controller
 from protocol.importing import load_object
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import WorkerSettings
-from strategies.advantages import grpo
+from strategies.outcomes import group_advantages
 from workers.engines.interface import Generation
 from workers.engines.torch import make_engine
 from workers.trainer.trainer import Trainer
@@ -66,7 +66,8 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
             ]
             scores = [float(reward(row["prompt"], text, row["answer"])) for text in texts]
             rewards += scores
-            for member, (score, advantage) in enumerate(zip(scores, grpo(scores), strict=True)):
+            advantages = group_advantages(scores, baseline="group_mean", scale="group_std")
+            for member, (score, advantage) in enumerate(zip(scores, advantages, strict=True)):
                 tokens, logprobs, ending = responses[(group, member, 1)]
                 segments = (Segment(1, step, len(tokens)),)
                 items.append(TrainItem(group, member, len(prompt), score, advantage, ending[0], segments))

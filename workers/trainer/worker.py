@@ -18,11 +18,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar, assert_never, cast
+from typing import NamedTuple, Protocol, TypeVar, assert_never, cast, runtime_checkable
+
+import torch
 
 from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.importing import load_object
@@ -48,7 +50,7 @@ from protocol.settings import WorkerSettings, load_settings
 from workers.link.link import Link, LinkClosed
 from workers.trainer.checkpoints import newest_checkpoint
 from workers.trainer.publisher import Publisher
-from workers.trainer.ranks import share_settings
+from workers.trainer.ranks import Ranks, share_settings
 from workers.trainer.trainer import Trainer
 from workers.weights.agent_process import make_weights_agent
 from workers.weights.store import FileSegment, PublishedFile
@@ -68,10 +70,61 @@ class _Snapshot(NamedTuple):
     write_s: float
 
 
+class TrainerEngine(Protocol):
+    """What `trainer.engine` names: a class that is called with the settings and the folder of the model.
+
+    `Trainer` in workers/trainer/trainer.py says what each method does, and on which ranks.
+    """
+
+    policy_version: int
+    ranks: Ranks
+
+    def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
+        """Train on one batch; its metrics."""
+        ...
+
+    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
+        """What a policy version consists of, as this rank holds it."""
+        ...
+
+    def save_checkpoint(self, policy_version: int) -> Path:
+        """Write a checkpoint, and return where."""
+        ...
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+@runtime_checkable
+class StreamingTrainer(TrainerEngine, Protocol):
+    """A trainer that `trainer.streaming` may be on with."""
+
+    def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
+        """Make the gradients of groups of a batch that is not complete."""
+        ...
+
+
+@runtime_checkable
+class BackgroundCheckpoints(TrainerEngine, Protocol):
+    """A trainer whose checkpoints are written while it goes on."""
+
+    def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
+        """Copy what belongs to a checkpoint; the call that is returned writes it, in any thread."""
+        ...
+
+
+@runtime_checkable
+class TimedTrainer(TrainerEngine, Protocol):
+    """A trainer that says where the time of its last step went."""
+
+    seconds: dict[str, float]
+
+
 class TrainerWorker:
     """Rank 0 of the trainer behind a link."""
 
-    _trainer: Trainer
+    _trainer: TrainerEngine
     _link: Link
 
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
@@ -173,12 +226,13 @@ class TrainerWorker:
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
         self._trainer.ranks.broadcast(train, frames)
         metrics = self._trainer.train_step(train, frames)
-        return metrics | {
-            f"time_s/{name}": spent for name, spent in getattr(self._trainer, "seconds", {}).items()
-        }
+        if isinstance(self._trainer, TimedTrainer):
+            metrics |= {f"time_s/{name}": spent for name, spent in self._trainer.seconds.items()}
+        return metrics
 
     def _train_ahead(self, order: TrainAhead, frames: tuple[bytes, ...]) -> None:
         self._trainer.ranks.broadcast(order, frames)
+        assert isinstance(self._trainer, StreamingTrainer), "make_trainer has looked"
         self._trainer.train_ahead(order, frames)
 
     def _begin_checkpoint(self, order: SaveCheckpoint) -> Callable[[], Path]:
@@ -227,14 +281,15 @@ def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple(kept.items())[:MAX_METRICS]
 
 
-def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
+def make_trainer(settings: WorkerSettings, model_directory: str) -> TrainerEngine:
     """The trainer that `trainer.engine` names, as the newest complete checkpoint of the run left it.
 
     Raises: ConfigError if it cannot be made; RunError if the checkpoint does not fit it.
     """
     name = settings.trainer.engine
-    trainer = (Trainer if name == "fsdp" else load_object(name))(settings, model_directory)
-    if settings.trainer.streaming and not hasattr(trainer, "train_ahead"):
+    make: Callable[[WorkerSettings, str], TrainerEngine] = Trainer if name == "fsdp" else load_object(name)
+    trainer = make(settings, model_directory)
+    if settings.trainer.streaming and not isinstance(trainer, StreamingTrainer):
         raise ConfigError(
             f"`trainer.streaming` is on, and {name} has no method `train_ahead`; expected one as in "
             "workers/trainer/trainer.py. Write it, or leave trainer.streaming out."
@@ -250,20 +305,20 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> Trainer:
     return trainer
 
 
-def begin_checkpoint(trainer: Trainer, policy_version: int) -> Callable[[], Path]:
+def begin_checkpoint(trainer: TrainerEngine, policy_version: int) -> Callable[[], Path]:
     """As `Trainer.begin_checkpoint`; a trainer of the user's that only has `save_checkpoint` writes now."""
-    if hasattr(trainer, "begin_checkpoint"):
+    if isinstance(trainer, BackgroundCheckpoints):
         return trainer.begin_checkpoint(policy_version)
     path = trainer.save_checkpoint(policy_version)
     return lambda: path
 
 
-def make_publisher(settings: WorkerSettings, trainer: Trainer) -> Publisher:
+def make_publisher(settings: WorkerSettings, trainer: TrainerEngine) -> Publisher:
     """This rank's hand in the versions of a trainer. Raises: RunError."""
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
 
 
-def publish_shards(trainer: Trainer, publisher: Publisher) -> FileSegment | PublishedFile | None:
+def publish_shards(trainer: TrainerEngine, publisher: Publisher) -> FileSegment | PublishedFile | None:
     """Write the version that the trainer holds; on all ranks alike. Raises: RunError."""
     return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
 
@@ -287,6 +342,7 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                     if not is_published:
                         publish_shards(trainer, publisher)
                 case TrainAhead():
+                    assert isinstance(trainer, StreamingTrainer), "make_trainer has looked"
                     trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
                     begin_checkpoint(trainer, policy_version)

@@ -118,7 +118,7 @@ class Group:
     is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
     reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()
-    advantages: tuple[float, ...] = ()
+    outcomes: tuple[float, ...] = ()  # what TrainItem.outcome says of each
     score_attempt: int = 0
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
@@ -205,7 +205,7 @@ class Group:
             assert finished == self.size, f"{here}, with {finished} of {self.size} responses"
             assert all(m.state in ("finished", "dropped") for m in self.members), f"{here}, and not complete"
         if self.state in ("occupied", "training"):
-            assert len(self.rewards) == len(self.advantages) == self.size, f"{here}, with {self.rewards}"
+            assert len(self.rewards) == len(self.outcomes) == self.size, f"{here}, with {self.rewards}"
         for member in self.members:
             assert member.state in MEMBER.states, f"{member.id} is {member.state}"
             is_placed = member.peer is not None
@@ -224,7 +224,7 @@ class Group:
                     TrainItem(
                         self.id, m.id.member, m.prompt_tokens, reward, outcome, m.ending, tuple(m.segments)
                     )
-                    for m, reward, outcome in zip(kept, self.rewards, self.advantages, strict=True)
+                    for m, reward, outcome in zip(kept, self.rewards, self.outcomes, strict=True)
                 ),
                 lengths=tuple(m.response_tokens for m in kept),
                 first_versions=dict(Counter(m.segments[0].policy_version for m in kept if m.segments)),

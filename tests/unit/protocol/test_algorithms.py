@@ -10,7 +10,7 @@ from controller.config.rules import cross_field_problems
 from docs.make_algorithms import preset_table
 from protocol.algorithms import ALGORITHMS
 from protocol.settings import TrainerSettings
-from strategies.advantages import overlong_penalty
+from strategies.outcomes import overlong_penalty
 from workers.trainer.losses import kl_estimate, log_ratio
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "algorithms.md"

@@ -6,7 +6,6 @@ import pytest
 
 from protocol.errors import ConfigError
 from strategies.cost_model import (
-    PUBLISHED,
     QWEN_7B_TP1,
     Coefficients,
     dump_coefficients,
@@ -18,6 +17,7 @@ from strategies.cost_model import (
     step_latency,
     throughput,
 )
+from tests.support.published_engines import PUBLISHED
 
 LENGTH = 4000
 

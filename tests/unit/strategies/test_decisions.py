@@ -11,13 +11,13 @@ from strategies.admission import (
     verl_async,
     whole_window,
 )
-from strategies.cost_model import PUBLISHED
 from strategies.migration import by_benefit, by_gap
 from strategies.pacing import next_cap, next_mu
 from strategies.presets import PRESETS
 from strategies.routing import by_group, by_least_requests, by_marginal_gain, round_robin
 from strategies.synchronization import by_gain, by_status, every_few, greedy
 from strategies.views import AdmissionView, InstanceView, RunningView, Settings, SyncView, WorkView
+from tests.support.published_engines import PUBLISHED
 
 WORK = WorkView(group=0, resident_tokens=4000, min_version=0, is_fresh=True, expected_tokens=4000)
 

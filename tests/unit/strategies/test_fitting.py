@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.messages import InstanceStatus
-from strategies.cost_model import PUBLISHED, QWEN_7B_TP1, Coefficients, prefill_s, scaled, step_latency
+from strategies.cost_model import QWEN_7B_TP1, Coefficients, prefill_s, scaled, step_latency
 from strategies.fitting import MAX_BINS, RING, OnlineFit
+from tests.support.published_engines import PUBLISHED
 
 TINY = Coefficients(0.003, 0.0028, 8e-6, 0.0001, 2e-9)  # our own engine on a CPU
 LINEAR = Coefficients(0.0, 0.0004, 9e-4, 0.0, 1e-7)  # no floor at all, far from the start

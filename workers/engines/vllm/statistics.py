@@ -13,7 +13,6 @@ class Statistics(StatLoggerBase):
 
     def __init__(self, engine_index: int = 0) -> None:
         self.running = self.waiting = 0
-        self.kv_usage = 0.0  # share of the KV cache's blocks that running requests hold
         self.preemptions = self.prefill_tokens = 0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *unused: Any, **also_unused: Any) -> None:
@@ -21,7 +20,6 @@ class Statistics(StatLoggerBase):
         if scheduler_stats is not None:
             self.running = scheduler_stats.num_running_reqs
             self.waiting = scheduler_stats.num_waiting_reqs + scheduler_stats.num_skipped_waiting_reqs
-            self.kv_usage = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self.preemptions += iteration_stats.num_preempted_reqs
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed

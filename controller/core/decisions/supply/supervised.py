@@ -40,6 +40,6 @@ class SupervisedGroups:
             member.segments.append(Segment(ATTEMPT, version, tokens))
             group.finish(member, "stop")
             state.accounts.take(tokens, is_expected=True)
-            group.rewards, group.advantages = (0.0,), (1.0,)
+            group.rewards, group.outcomes = (0.0,), (1.0,)
             move_group(group, "given")
             state.ledger.occupy(group.id)

@@ -1,6 +1,6 @@
 """What becomes of a group that is to be trained, at each word of a reward worker about it.
 
-Invariants: a group occupies its place in the ledger only with one finite reward and one advantage per
+Invariants: a group occupies its place in the ledger only with one finite reward and one outcome per
 response; prompts that are all refused, groups that are all filtered and a reward function that never works
 end the run, and what fails rarely costs a retry or the one prompt.
 """
@@ -10,7 +10,7 @@ from controller.core.effects import recall
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.advantages import advantages
+from strategies.outcomes import outcomes
 
 FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
@@ -49,7 +49,7 @@ class TrainingGroups:
             self.state.end(text, is_success=False)
 
     def on_scored(self, group: Group) -> None:
-        """Rewards become advantages, and the group may be trained, unless it carries no signal."""
+        """Rewards become outcomes, and the group may be trained, unless it carries no signal."""
         self._failures_in_a_row = 0
         self.state.mixture.on_scored(group.source, group.rewards)
         if not self.state.strategies.keep(group.rewards):
@@ -57,7 +57,7 @@ class TrainingGroups:
             self._count_filtered(group)
             return
         self._filtered_in_a_row = 0
-        group.advantages = advantages(
+        group.outcomes = outcomes(
             group.rewards,
             [member.response_tokens for member in group.kept],
             settings=self.state.config.trainer,

@@ -11,7 +11,8 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.state.run_state import RunState
 from protocol.errors import ConfigError
-from strategies.cost_model import PUBLISHED, dump_coefficients
+from strategies.cost_model import dump_coefficients
+from tests.support.published_engines import PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[4]
 

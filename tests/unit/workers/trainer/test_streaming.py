@@ -10,7 +10,7 @@ import torch
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train, TrainAhead
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - two are fixtures
-from workers.trainer.worker import Trainer, make_trainer
+from workers.trainer.worker import Trainer, begin_checkpoint, make_trainer
 
 GROUPS = 6
 PARTS = (([4], [0, 2], [1, 3, 5]), ([5, 1, 3, 0, 2], [4]), ([3], [5], [1], [0], [2], [4]))
@@ -136,12 +136,24 @@ def test_a_batch_that_counts_on_other_parts_is_refused(make):
         trainer.train_ahead(replace(part, train_version=1), some)
 
 
-class WholeOnly(Trainer):
-    """A user's trainer that was written before batches came in parts."""
+class WholeOnly:
+    """A user's trainer that offers what every trainer must, and no more."""
 
-    @property
-    def train_ahead(self):
-        raise AttributeError
+    def __init__(self, worker_settings, directory):
+        self._whole = Trainer(worker_settings, directory)
+        self.ranks, self.policy_version = self._whole.ranks, self._whole.policy_version
+
+    def train_step(self, train, frames):
+        return self._whole.train_step(train, frames)
+
+    def tensors_for_publish(self):
+        return self._whole.tensors_for_publish()
+
+    def save_checkpoint(self, policy_version):
+        return self._whole.save_checkpoint(policy_version)
+
+    def load_checkpoint(self, path):
+        self._whole.load_checkpoint(path)
 
 
 def test_a_trainer_that_takes_whole_batches_only_is_refused_where_they_come_in_parts(
@@ -149,6 +161,7 @@ def test_a_trainer_that_takes_whole_batches_only_is_refused_where_they_come_in_p
     model_directory,  # noqa: F811
 ):
     engine = f"{__file__}:WholeOnly"
-    make_trainer(settings(engine=engine), str(model_directory))
+    trainer = make_trainer(settings(engine=engine), str(model_directory))
+    assert begin_checkpoint(trainer, 0)().name == "step_0"  # it is written at once
     with pytest.raises(ConfigError, match="has no method `train_ahead`"):
         make_trainer(settings(engine=engine, streaming=True), str(model_directory))

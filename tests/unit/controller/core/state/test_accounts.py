@@ -29,7 +29,7 @@ def group(number: int, responses: list) -> Group:
             assert member.extend(attempt, version, tokens)
         made.finish(member, ending)
     made.rewards = tuple(reward for *_, reward in responses)
-    made.advantages = made.rewards
+    made.outcomes = made.rewards
     return made
 
 

@@ -1,7 +1,7 @@
-"""How the rewards of a group become advantages: a baseline to compare with, and a scale to divide by.
+"""What a group's rewards are to the trainer: advantages where the group decides them, else the rewards.
 
-Invariants: one advantage per reward, in order; what is not a matter of the group (means over the batch, a
-critic, KL) is left to the trainer, which gets the outcomes as they are. Units: those of the reward, or
+Invariants: one outcome per reward, in order; what is not a matter of the group (means over the batch, a
+critic, KL) is left to the trainer (workers/trainer/losses/advantages.py). Units: those of the reward, or
 standard deviations where a group is scaled.
 """
 
@@ -47,15 +47,15 @@ def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, pe
     return -penalty * min(1.0, excess / width) if width > 0 and excess > 0 else 0.0
 
 
-def advantages(
+def outcomes(
     rewards: Sequence[float],
     response_tokens: Sequence[int],
     *,
     settings: TrainerSettings,
     max_tokens: int,
 ) -> tuple[float, ...]:
-    """The advantages of one group as `trainer` asks for them, penalties for length included."""
-    outcomes = [
+    """The outcomes of one group as `trainer` asks for them, penalties for length included."""
+    penalized = [
         reward
         + overlong_penalty(
             tokens,
@@ -65,9 +65,4 @@ def advantages(
         )
         for reward, tokens in zip(rewards, response_tokens, strict=True)
     ]
-    return tuple(group_advantages(outcomes, baseline=settings.baseline, scale=settings.advantage_scale))
-
-
-def grpo(rewards: Sequence[float]) -> list[float]:
-    """The advantages of the default algorithm."""
-    return group_advantages(rewards, baseline="group_mean", scale="group_std")
+    return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.settings import TrainerSettings
-from strategies.advantages import advantages, group_advantages, grpo, overlong_penalty
+from strategies.outcomes import group_advantages, outcomes, overlong_penalty
 
 GROUPS = [(0.0, 0.0, 1.0, 1.0), (1.0, 2.0, 3.0, 6.0)]
 # sample deviations: sqrt(1/3); sqrt((4 + 1 + 0 + 9) / 3)
@@ -26,6 +26,10 @@ def test_group_advantages_equal_numbers_worked_by_hand(baseline, scale, expected
         assert found == pytest.approx(wanted, abs=1e-9)
 
 
+def grpo(rewards):
+    return group_advantages(rewards, baseline="group_mean", scale="group_std")
+
+
 def test_grpo_divides_by_the_sample_deviation_of_the_group():
     for rewards, deviation in zip(GROUPS, DEVIATIONS, strict=True):
         mean = sum(rewards) / 4
@@ -38,7 +42,7 @@ def test_dr_grpo_has_no_deviation_anywhere():
     settings = TrainerSettings(algorithm="dr_grpo")
     for factor in (1.0, 10.0):  # twice as far apart is twice the advantage
         rewards = [factor * reward for reward in GROUPS[1]]
-        found = advantages(rewards, [5] * 4, settings=settings, max_tokens=10)
+        found = outcomes(rewards, [5] * 4, settings=settings, max_tokens=10)
         assert found == pytest.approx([factor * a for a in (-2, -1, 0, 3)], abs=1e-9)
 
 
@@ -52,5 +56,5 @@ def test_the_penalty_for_length_grows_over_the_buffer_and_ends_at_its_whole():
 
 def test_the_penalty_for_length_is_part_of_what_a_group_is_compared_by():
     settings = TrainerSettings(algorithm="dapo", advantage_scale="none")
-    found = advantages((1.0, 1.0), (80, 100), settings=settings, max_tokens=100)
+    found = outcomes((1.0, 1.0), (80, 100), settings=settings, max_tokens=100)
     assert found == pytest.approx((0.5, -0.5), abs=1e-9)
