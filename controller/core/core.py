@@ -314,7 +314,7 @@ class Core:
     # -- small things -----------------------------------------------------------------------------------
 
     def _forgive(self, now: float) -> None:
-        """The controller was stopped or starved: nobody's silence in that time counts."""
+        """Extend all leases by the time that the controller itself was stalled."""
         overdue_s = now - (self.next_deadline() or now)
         if overdue_s > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)

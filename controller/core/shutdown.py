@@ -97,7 +97,7 @@ def _go_on_evaluating(core: "Core") -> bool:
 
 
 def _call_back(core: "Core", *, but_evaluations: bool) -> None:
-    """Instances stop; what they had waits, in case that the run is taken up again."""
+    """Abort everything in flight and queue it again, so that a resumed run can continue."""
     for instance in core.state.registry.instances():
         called = [id for id in instance.running if not but_evaluations or id.group < FIRST_EVALUATION_GROUP]
         if called:

@@ -1,4 +1,4 @@
-"""Which code makes decisions here: what a run's file says about its maker.
+"""Fingerprint of the code that decides, stored in every run.db.
 
 Invariant: two processes with equal releases take equal decisions on equal events.
 """

@@ -89,8 +89,10 @@ class Abort(ControllerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Pull(ControllerMessage):
-    """Load this very version. What runs was interrupted before, or goes on with the KV that it has; a Route
-    behind it runs under the new version."""
+    """Load this very version.
+
+    In-flight work was interrupted first, or keeps its KV. A Route sent after it runs on the new version.
+    """
 
     tag: ClassVar[int] = 37
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)

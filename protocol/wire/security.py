@@ -1,11 +1,11 @@
-"""Keys: who may attach and as what, and the door that asks before a byte reaches the application.
+"""Keys: who may attach and as what, and the authenticator that asks before a byte reaches the application.
 
 Invariants:
 - A secret lies only in files that their owner alone can read; the controller keeps no worker's secret.
 - A connection is admitted by its key, as the folder of keys stands at that moment; a name or a role that
   is only claimed counts for nothing.
-- Nobody is admitted while the door does not answer: libzmq lets everybody in unless ZAP_ENFORCE_DOMAIN is
-  set. Whatever goes wrong inside the door is a refusal.
+- Nobody is admitted while the authenticator does not answer: libzmq lets everybody in unless
+  ZAP_ENFORCE_DOMAIN is set. Whatever goes wrong inside it is a refusal.
 
 A folder of keys: `server.key` (secret), `workers/NAME.json` (public half of each key that is admitted, and
 its roles; deleting it revokes it), `NAME.key` (what the worker's machine needs, to be taken there).
@@ -108,8 +108,10 @@ def revoke(directory: Path, name: str) -> None:
 
 
 def channel_key(path: Path) -> ServerKey:
-    """The pair that all ends of one run's weights channel share, made if it is not there: who has it may read
-    the run's weights. Raises: ConfigError if others can read the file."""
+    """Load or create the run's shared key of the weights channel.
+
+    Anyone who holds it can read the run's weights. Raises: ConfigError if others can read the file.
+    """
     if not path.exists():
         public, secret = _pair()
         _write_new(path, ServerKey(public=public, secret=secret))

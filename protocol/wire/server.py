@@ -255,11 +255,11 @@ class Server(DrainedSocket):
             self._on_refusal(plain_line(f"Refused at {self.endpoint}{times}: {what}{example}"))
 
     def _refuse_handshake(self, what: int) -> None:
-        if what != REFUSED and self._keys is not None:  # that, the door has said already
+        if what != REFUSED and self._keys is not None:  # the authenticator has said that already
             self._refuse(NO_KEY)
 
     def _drop(self, routing_id: bytes, reason: str) -> None:
-        """Be rid of whoever broke the protocol. Only of a peer does anybody else need to know."""
+        """Drop a connection that broke the protocol; report a fault only if it had attached."""
         peer = self._peers.get(routing_id)
         if peer is None:
             self._remember(routing_id, Close(reason, True))

@@ -1,5 +1,4 @@
-"""Ties a process to the life of the one that started it, so that none is orphaned by a SIGKILL of its
-parent."""
+"""Ties a process to the life of the one that started it, so that a SIGKILL of the parent orphans none."""
 
 import ctypes
 import os
@@ -22,7 +21,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
 
 
 def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float) -> None:
-    """Hear of the end of `parent` from now on, and end `limit_s` seconds behind it at the latest.
+    """Call `on_death` when `parent` exits, and exit at most `limit_s` seconds later.
 
     `on_death` is called on a thread of its own, also in a process that was stopped when the parent ended:
     it is continued. Where the kernel has no pidfd (before Linux 5.3), nothing changes.

@@ -1,4 +1,4 @@
-"""Optimizer steps that were not finite: counted, named, and in the end a batch written out to see why.
+"""Counts optimizer steps that were not finite, and dumps a batch with a non-finite loss for debugging.
 
 Invariant: arrays are plain numbers (.npz without pickle), and the JSON beside them says what each one holds.
 """

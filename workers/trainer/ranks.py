@@ -52,8 +52,8 @@ def _meet() -> tuple[Store, int, int]:
 
 
 def share_settings(settings: WorkerSettings) -> None:
-    """Rank 0: let the other ranks begin with what the controller has told it, or begin anew if they have
-    followed another one. Raises: ConfigError."""
+    """Rank 0: send the settings of the run to the other ranks; if they served an earlier controller, tell
+    them to start again. Raises: ConfigError."""
     store, _, size = _meet()
     if size > 1 and dist.is_initialized():
         _give(Welcome(0.0, 0.0, settings.model_dump_json()))

@@ -42,9 +42,9 @@ class WeightsAgent:
         self._key, self._is_writers = orders.key, orders.is_writers
         self._window = max(MIN_WINDOW, orders.window_bytes // CHUNK_BYTES)
         self._context = zmq.Context()
-        self._door = None
+        self._authenticator = None
         if orders.key is not None:
-            self._door = CurveAuthenticator(
+            self._authenticator = CurveAuthenticator(
                 self._context, admits=orders.key.public.__eq__, on_refusal=lambda why: logger.warning(why)
             )
         self._router = serving_socket(self._context, orders.bind, window=self._window, key=orders.key)
@@ -65,13 +65,18 @@ class WeightsAgent:
         os.set_blocking(descriptor, False)
         while True:
             poller = zmq.Poller()
-            fixed = [self._router, descriptor, self._monitor, *([self._door.socket] if self._door else [])]
+            fixed = [
+                self._router,
+                descriptor,
+                self._monitor,
+                *([self._authenticator.socket] if self._authenticator else []),
+            ]
             for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
                 poller.register(what, zmq.POLLIN)
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
-            if self._door and self._door.socket in ready:
-                self._door.answer_all()
+            if self._authenticator and self._authenticator.socket in ready:
+                self._authenticator.answer_all()
             if self._monitor in ready:
                 self._look_at_the_door()
             if self._router in ready:
@@ -91,8 +96,8 @@ class WeightsAgent:
         self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(0)
-        if self._door is not None:
-            self._door.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
         self._context.destroy(linger=0)  # whatever is open still: the worker waits for this process
         self._store.close()
         if not self._is_writers:

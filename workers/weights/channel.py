@@ -55,7 +55,7 @@ def decode(frame: bytes) -> Word | None:
 def serving_socket(
     context: zmq.Context[Any], bind: str, *, window: int, key: ServerKey | None
 ) -> zmq.Socket[Any]:
-    """Bound, to a free port; with a key, it needs a Door in the same context."""
+    """Bound, to a free port; with a key, it needs a CurveAuthenticator in the same context."""
     socket = _socket(context, zmq.ROUTER, bind, window=window)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)

@@ -94,7 +94,7 @@ class PolicyVersions:
         self._visible[version.policy_version] = version
 
     def forget(self) -> None:
-        """What was visible may not have outlived its host: the trainer says again what is there."""
+        """Forget all visible versions; the trainer announces again those that survived."""
         for version in self._visible:
             self._move(version, "forgotten")
         self._visible, self._newest, self._pulled, self.passed = {}, None, {}, -1

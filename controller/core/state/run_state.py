@@ -1,4 +1,4 @@
-"""What the parts of the core share: the run's whole state, and the commands of the step that is being made.
+"""Shared state of the core, and the command buffer of the current step.
 
 Invariant: nothing here decides; each part changes only what its module names. The fields are kept flat, since
 each is read by several parts of the core.

@@ -148,9 +148,8 @@ class Reports:
     def on_pull_failed(
         self, instance: Instance, message: PullFailed, *, is_awaited: bool
     ) -> PeerFaulted | None:
-        """The instance stays at its version and tries again with the newest one: at once, or when a version
-        that went with its trainer `is_awaited` and is there again. Returns who is at fault if it has failed
-        too often."""
+        """Retry with the newest version now, or, if the trainer that published it died (`is_awaited`), once
+        it is published again. Returns who is at fault if the instance has failed too often."""
         if instance.pulling != message.policy_version:
             return None
         instance.pulling = None

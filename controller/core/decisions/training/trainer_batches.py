@@ -34,7 +34,7 @@ class TrainerBatches:
 
     @property
     def is_working(self) -> bool:
-        """Whether the trainer has a batch in hand, or groups ahead of one."""
+        """Whether the trainer is busy with a batch or with streamed groups."""
         return self.making is not None
 
     @property

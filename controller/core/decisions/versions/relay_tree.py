@@ -1,4 +1,4 @@
-"""From where an instance on another host than the trainer's gets a policy version: a tree per version.
+"""Relay tree: which peers a remote instance downloads a policy version from.
 
 Invariants: an instance is told its sources nearest first, and the last is the trainer, which has the version;
 every source before it has the version, or pulls it from those that follow and hands on what it has; at

@@ -1,5 +1,4 @@
-"""Rollout workers whose controller died: what they have in hand stays theirs until they, or their successors,
-are there.
+"""Reattachment after a controller restart: in-flight work stays reserved for its worker until the lease ends.
 
 Invariants: an absent instance is given nothing, and what it had is not routed elsewhere before its lease
 ends; who comes back goes on with the same attempts, from the token that the journal has, under weights that
@@ -27,8 +26,7 @@ class Reattachment:
         self.views, self.evaluation = views, evaluation
 
     def may_come(self, worker: Worker) -> bool:
-        """Whether somebody may still tell what a process has that the controller of before had attached: that
-        process, or the successor of a local one."""
+        """Whether this worker, or its local respawn, may still report work from before the restart."""
         if not isinstance(worker, Instance) or not worker.running:
             return False
         config = self.state.config
