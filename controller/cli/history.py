@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from controller.cli.arguments import RecordedRun
 from controller.cli.samples import show
 from controller.cli.say import say
 from controller.config.models import Config
@@ -25,7 +26,6 @@ from protocol.errors import ConfigError, RunError
 TELL_S = 2.0  # between two lines of progress
 MOST_RESPONSES = 64  # of one group, whose text is shown
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
 Strategy = Annotated[
     str | None, typer.Option(metavar="PRESET", help="Ask this strategy too, at each decision.")
 ]
@@ -42,7 +42,7 @@ At = Annotated[
 
 
 def replay(
-    run: Run, strategy: Strategy = None, changes: Changes = None, at: At = None, story: Group = None
+    run: RecordedRun, strategy: Strategy = None, changes: Changes = None, at: At = None, story: Group = None
 ) -> None:
     """Re-derive every command of a run from its journal, and say whether they are the same bit for bit.
 
@@ -107,7 +107,7 @@ def _other(
 
 
 def story(
-    run: Run,
+    run: RecordedRun,
     group: Annotated[int, typer.Argument(help="Ordinal of its prompt, from 0.")],
     text: Annotated[bool, typer.Option("--text", help="Show what was said too, if it was kept.")] = False,
 ) -> None:
@@ -147,7 +147,7 @@ def _show_text(recording: Recording, group: int) -> None:
 
 
 def trace(
-    run: Run,
+    run: RecordedRun,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE.json", help="Where the trace goes.")
     ] = "trace.json",

@@ -34,6 +34,7 @@ from controller.cli import (
     testing,
 )
 from controller.cli import install as install_command
+from controller.cli.arguments import ConfigPath, Overrides, RecordedRun
 from controller.cli.command_line import as_command
 from controller.cli.console import Console, make_console
 from controller.cli.say import say
@@ -51,10 +52,6 @@ STOPPED_AT_ONCE = 130
 GC_THRESHOLDS = 700, 10, 1_000
 """As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
-ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
-]
 
 app = typer.Typer(
     help="Asynchronous RL post-training with a strict staleness bound. `launch.py CONFIG.yaml` is "
@@ -190,7 +187,7 @@ def conformance(
 
 @app.command(rich_help_panel=LOOKING)
 def profile(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
+    run: RecordedRun,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE.json", help="Where to keep the coefficients."),

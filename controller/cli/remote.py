@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from controller.cli.arguments import Run
 from controller.cli.say import say
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Close, DrainWorker, Message, Role
@@ -68,7 +69,7 @@ def keygen(
 
 
 def drain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run that is alive.")],
+    run: Run,
     worker: Annotated[str, typer.Argument(help="Its name, as the console and the log have it.")],
 ) -> None:
     """Have a rollout or reward worker hand back what it has, and leave."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from controller.cli.arguments import ConfigPath, Overrides
 from controller.cluster.render import render_kubernetes, render_slurm
 from controller.config.load import load_config
 from protocol.errors import ConfigError
@@ -17,10 +18,8 @@ RENDERERS = {"slurm": render_slurm, "kubernetes": render_kubernetes}
 
 def render(
     where: Annotated[Literal["slurm", "kubernetes"], typer.Argument(help="What the cluster runs.")],
-    config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
-    ] = None,
+    config: ConfigPath,
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Where the files go; else printed.")
     ] = None,

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from controller.cli import needs
+from controller.cli.arguments import ConfigPath, Overrides
 from controller.config.load import load_config
 from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named
@@ -20,10 +21,8 @@ from protocol.errors import ConfigError
 
 
 def simulate(
-    config: Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
-    ] = None,
+    config: ConfigPath,
+    overrides: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="Seed of lengths and faults; default run.seed.")] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Several seeds; figures are means.")] = "",
     strategies: Annotated[

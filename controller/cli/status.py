@@ -9,17 +9,15 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from controller.cli.arguments import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from protocol.errors import RunError
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
 WORTH_TELLING_S = 5.0  # of a wait that is not overdue
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
 
 
 def status(run: Run) -> None:
