@@ -13,7 +13,7 @@ ARG INDEX=
 ENV STALEFLOW_NO_INSTALL=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
 WORKDIR /app
-# what is installed changes less often than the code: this layer is made anew only with one of these files
+# what is installed changes less often than the code: this layer is made again only with one of these files
 COPY pyproject.toml launch.py ./
 COPY install install
 COPY constraints constraints

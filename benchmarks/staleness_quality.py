@@ -4,7 +4,7 @@ seeds.
 Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
 near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
 has seen. Invariants: runs of one seed begin with the same model; one that has ended is not made again: delete
-runs/staleness_quality to begin anew.
+runs/staleness_quality to start over.
 """
 
 import argparse

@@ -60,7 +60,7 @@ class _Bin:
         self.ring: deque[tuple[int, float]] = deque(maxlen=RING)  # (observation, seconds)
         self.running = self.tokens = 0.0  # means
         self.last = 0
-        self.level: float | None = None  # latency of the bin; None when it is to be found anew
+        self.level: float | None = None  # latency of the bin; None when it is to be found again
         self.known: float | None = None
 
     def add(self, number: int, interval: Interval) -> None:

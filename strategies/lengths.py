@@ -1,7 +1,7 @@
 """Predicts the final length of a running response from its own tokens, its finished siblings and all before.
 
 Invariants:
-- Memory and the cost of a call are bounded: BINS bins of length, older evidence fades, tables are made anew
+- Memory and the cost of a call are bounded: BINS bins of length, older evidence fades, tables are made again
   only when a fiftieth of the evidence is new.
 - A response that was cut short says "at least this long", never "this long".
 - Siblings count only as far as finished groups have shown that they are alike.
@@ -123,7 +123,7 @@ class LengthModel:
         return self._per_octave * log2(1.0 + tokens / LINEAR)
 
     def _rebuild(self) -> None:
-        """Make the tables anew from all that was observed."""
+        """Make the tables again from all that was observed."""
         ended, cut = np.array(self._ended) / self._weight, np.array(self._cut) / self._weight
         seen = float(ended.sum() + cut.sum())
         at_risk = np.cumsum((ended + cut)[::-1])[::-1]

@@ -129,7 +129,7 @@ class Against:
             self.ledger.lower(group, version)
             self.versions[group] = version
         if is_allowed != is_possible or not is_allowed:
-            self._match_anew()
+            self._match_again()
 
     def occupy(self) -> None:
         if self.reserved:
@@ -154,7 +154,7 @@ class Against:
             assert now - self.versions.pop(group) <= self.bound, f"{group} is too old: {self}"
         self.trained += len(batch)
         self.ledger.consume(batch)
-        self._match_anew()
+        self._match_again()
         self._drop_useless()
 
     def _is_trainable(self, now: int) -> bool:
@@ -187,9 +187,9 @@ class Against:
         if group in self.slots.place:
             self.slots.remove(group)
         if len(self.slots.place) < len(self.versions):
-            self._match_anew()
+            self._match_again()
 
-    def _match_anew(self) -> None:
+    def _match_again(self) -> None:
         self.slots = Slots(self.ledger.train_version, self.size + self.spare)
         found = [self.slots.add(group, self.due(group)) for group in self.versions]
         assert all(found) or self.spare, f"no slots for all: {self}"

@@ -186,7 +186,7 @@ def _function_problem(name: str) -> str | None:
     if isinstance(found, Definition) and found.parameters is not None:
         words, positional, by_name = CALLED["data.path"]
         if problem := call_problem(found.parameters, positional=positional, by_name=by_name):
-            return f"{found.place} {problem}; it is called as {words}, anew for each pass over the data."
+            return f"{found.place} {problem}; it is called as {words}, again for each pass over the data."
         if not found.has_result:
             return f"{found.place} has no `return` with a value and no `yield`; expected an iterable of rows."
     return found if isinstance(found, str) else None

@@ -40,7 +40,7 @@ class RunSettings(Section):
     """Train steps to make."""
     resume: str = Field(default="auto", min_length=1)
     """What to do when the run directory holds a run. `auto`: go on with one that is not finished, with the
-    same settings, and set a finished one aside; `never`: set it aside and begin anew; the path of a run
+    same settings, and set a finished one aside; `never`: set it aside and start over; the path of a run
     directory, such as one that was set aside: go on with that one, where it is; or the path of a
     checkpoint (`RUN/checkpoints/step_20`) of another run: begin from its weights, at version 0."""
     durability: Literal["off", "process", "power"] = "process"
@@ -133,7 +133,7 @@ class StalenessSettings(Section):
     instances are not crowded now and empty later. 0: as soon as a batch is ready."""
     stragglers: Literal["wait", "retry", "truncate"] = "wait"
     """What to do with groups that alone keep the trainer waiting at their deadline: wait; start the prompt
-    anew under new weights; or end the responses where they are."""
+    again under new weights; or end the responses where they are."""
     straggler_groups: int = Field(default=4, ge=0)
     """`retry` and `truncate` act when at most so many groups are missing."""
     spare_responses: int = Field(default=0, ge=0)
@@ -164,7 +164,7 @@ class ControllerSettings(Section):
     reattach_s: float = Field(default=300.0, ge=0)
     """Seconds for which workers that were attached by hand look for a controller that is gone; enough for a
     person to start it again. Rollout workers go on generating what they have meanwhile, and the next
-    controller waits `lease_s` for them before it gives that to others; a trainer begins anew from the newest
+    controller waits `lease_s` for them before it gives that to others; a trainer starts over from the newest
     checkpoint. 0: they end at once."""
     beat_s: float = Field(default=1.0, gt=0)
     """Seconds between signs of life."""

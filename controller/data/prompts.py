@@ -171,7 +171,7 @@ class PromptSource:
                 return
 
     def _follow_function(self, make: Callable[..., Iterable[object]]) -> Iterator[tuple[str, object]]:
-        """Each pass calls the function anew, with `seed` = run.seed + pass."""
+        """Each pass calls the function again, with `seed` = run.seed + pass."""
         number = 0
         for epoch in self._passes():
             before = number

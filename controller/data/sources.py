@@ -16,7 +16,7 @@ from protocol.errors import ConfigError
 READ_AT_ONCE = 1024  # prompts
 SHOWN_CHARS = 120
 BEGIN_ANEW = (
-    "bring the old data back and go on with the same command, set run.resume=never to begin anew, or begin "
+    "bring the old data back and go on with the same command, set run.resume=never to start over, or begin "
     "a run of another name from the newest checkpoint (run.resume=RUN/checkpoints/step_N)"
 )
 
@@ -129,13 +129,13 @@ def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, be
                 raise ConfigError(
                     f"Prompt {group} was {_shown(known[group])} when the run began, and is now "
                     f"{_shown(row)}. Expected the same prompts in the same order: bring the old "
-                    "data back, or set run.resume=never to begin anew."
+                    "data back, or set run.resume=never to start over."
                 )
         number += len(rows)
         if prompts.is_end and number < count:
             raise ConfigError(
                 f"The run has read {count} prompts, and its source ends after {number} now. Expected the "
-                "same prompts as before: bring the old data back, or set run.resume=never to begin anew."
+                "same prompts as before: bring the old data back, or set run.resume=never to start over."
             )
 
 

@@ -83,7 +83,7 @@ def way_on(path: Path) -> str:
             "restore the file from a backup, or begin a new run from the newest checkpoint: "
             f"run.resume={newest} run.name=ANOTHER."
         )
-    return "restore the file from a backup, or begin anew: run.resume=never."
+    return "restore the file from a backup, or start over: run.resume=never."
 
 
 def newest_checkpoint(run: Path) -> Path | None:

@@ -39,7 +39,7 @@ MAY_CHANGE = (
 async def find_past(
     directory: RunDirectory, config: Config, *, on_warning: Callable[[str], None]
 ) -> ResumedRun | None:
-    """The run in the directory, if there is one that is not over; else the directory is made anew.
+    """The run in the directory, if there is one that is not over; else the directory is made again.
 
     Raises: as `read_past`.
     """
@@ -171,6 +171,6 @@ def _refuse_if_trained(run: Path) -> None:
     left = " and ".join(["metrics.jsonl has lines", *([f"{checkpoint} is there"] if checkpoint else [])])
     raise ConfigError(
         f"{run / 'run.db'} holds no history, though the run has trained: {left}. It was emptied or replaced. "
-        f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and begin "
-        "anew under its name: run.resume=never."
+        f"Expected the file that the run wrote: {way_on(run / 'run.db')} To set all of it aside and start "
+        "over under its name: run.resume=never."
     )

@@ -106,7 +106,7 @@ def way_on_from(run: Path) -> str:
     places = [place for place in whole if not (place / "adapter_config.json").exists()]
     numbered = {place.name.removeprefix("step_"): place for place in places}
     newest = max((number for number in numbered if number.isdigit()), key=int, default=None)
-    begin = "or set run.resume=never to set the run aside and begin anew"
+    begin = "or set run.resume=never to set the run aside and start over"
     if newest is None:
         return begin
     return (

@@ -68,7 +68,7 @@ class RunDirectory:
             raise
 
     def begin(self, *, is_blank: bool = False) -> None:
-        """Set an older run aside, and make the folder anew; one that was stopped before it had begun
+        """Set an older run aside, and make the folder again; one that was stopped before it had begun
         (`is_blank`) has nothing to keep, and is begun where it lies. Raises: ConfigError."""
         with self._in_words():
             remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here

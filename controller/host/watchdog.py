@@ -2,7 +2,7 @@
 done.
 
 Invariants: pure: it sees snapshots and their times, and keeps only since when each wait has looked as it
-does; what progresses begins anew; a wait is complained of once when it is overdue, and again each time that
+does; what progresses starts over; a wait is complained of once when it is overdue, and again each time that
 it has doubled.
 """
 

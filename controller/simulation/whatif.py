@@ -1,11 +1,11 @@
 """A recorded run in virtual time, under its own strategy and another one: from one of its moments on, or
-anew.
+again.
 
 Invariants: the core that goes on is the run's, with everything that it knew at that moment; responses are as
 long as those that the run really produced, and where it never finished one, as one drawn from those that it
 did; speeds and times are those that the run reported. What cannot be known is the same for every strategy: at
-that moment all rollout and reward workers are started anew and go on from the last reported tokens, and a
-train step that was under way begins anew. Another bound has no place for the groups under way: then both
+that moment all rollout and reward workers are started again and go on from the last reported tokens, and a
+train step that was under way starts over. Another bound has no place for the groups under way: then both
 strategies begin at version 0.
 """
 
@@ -102,7 +102,7 @@ class Continuation(Simulation):
 class Comparison:
     """Both strategies, simulated on from the same moment."""
 
-    at_s: float | None  # None: both began anew
+    at_s: float | None  # None: both started over
     itself: tuple[float, float] | None  # tokens per second and mean staleness of what really followed
     own: Window
     other: Window
@@ -133,7 +133,7 @@ def go_on(
     tell: Tell = lambda text: None,
 ) -> Comparison:
     """What the run's own strategy and another one come to from a moment on (default: half of the run), or
-    anew if the other has another bound.
+    again if the other has another bound.
 
     `measured`: of the whole run, if that is known already. Raises: ConfigError if the other strategy cannot
     take over at `at_s`, RunError if the run is too short.
@@ -142,7 +142,7 @@ def go_on(
     measured = measured or measure(recording)
     cluster = measured.cluster(recording.path)
     if other.staleness.max_staleness != recording.config().staleness.max_staleness:
-        return _begin_anew(recording, other, measured, cluster, seed=seed, tell=tell)
+        return _start_over(recording, other, measured, cluster, seed=seed, tell=tell)
     moment = reach(recording, recording.until_s / 2 if at_s is None else at_s)
     own = moment.core.state.config  # its limits may be others than at the beginning
     bound, found = own.staleness.max_staleness, []
@@ -164,7 +164,7 @@ def measure(recording: Recording) -> Measured:
     return measured
 
 
-def _begin_anew(
+def _start_over(
     recording: Recording, other: Config, measured: Measured, cluster: list[str], *, seed: int, tell: Tell
 ) -> Comparison:
     """Both strategies from version 0, each with as many workers as the run had."""

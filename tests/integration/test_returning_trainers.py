@@ -1,4 +1,4 @@
-"""Controllers are killed under trainers that were started from outside: those begin anew under the next."""
+"""Controllers are killed under trainers that were started from outside: those start over under the next."""
 
 import asyncio
 import os

@@ -218,7 +218,7 @@ class SurvivingSimulation(FaultySimulation):
     # -- what happens to it -----------------------------------------------------------------------------
 
     def _execute(self, command: Command) -> None:
-        """One that was given up hears of it when it speaks again, and attaches anew."""
+        """One that was given up hears of it when it speaks again, and attaches again."""
         if not isinstance(command, Forget) or command.name not in self._kept:
             super()._execute(command)
             return

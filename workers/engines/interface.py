@@ -92,7 +92,7 @@ class Engine(Protocol):
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, "torch.Tensor"]) -> None:
         """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
-        What runs meanwhile goes on and keeps its KV: whoever wants it computed anew interrupts it before.
+        What runs meanwhile goes on and keeps its KV: whoever wants it computed again interrupts it before.
 
         Raises: ValueError, which names the first such tensor, on a missing, surplus or misshapen one, and
         then nothing has been changed.

@@ -4,9 +4,9 @@ Invariants: the process ends with 0 if it was told to leave, 1 if it failed (its
 it could not attach; the first SIGINT or SIGTERM hands everything back and leaves, the second ends the process
 at once; only the packages that the role needs are imported. A worker that was attached by hand outlives its
 controller: it looks for one at the same address until `controller.reattach_s` have passed, and attaches
-there anew; a rollout worker goes on generating meanwhile and hands over what it has, a trainer begins anew as
-one that was started again would, with all its ranks, which end with rank 0. One that the controller started
-ends with it; a local rollout worker leaves what it has to its successor.
+there again; a rollout worker goes on generating meanwhile and hands over what it has, a trainer starts over
+as one that was started again would, with all its ranks, which end with rank 0. One that the controller
+started ends with it; a local rollout worker leaves what it has to its successor.
 """
 
 import argparse

@@ -7,10 +7,10 @@ Invariants:
   already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
   version that is made again is not published again.
 - A checkpoint is copied to host memory between two steps, and written while the next ones go on.
-- What is being written when the link is lost is finished before `run` returns: whoever begins anew from what
+- What is being written when the link is lost is finished before `run` returns: whoever starts over from what
   lies there finds it whole, and nobody else writing. The model is not kept: what of it the next controller
   counts on, only its journal knows.
-- Rank 0 alone has the link; the others repeat its orders (`follow`), and begin anew when it does.
+- Rank 0 alone has the link; the others repeat its orders (`follow`), and start over when it does.
 """
 
 import asyncio
@@ -324,7 +324,7 @@ def publish_shards(trainer: TrainerEngine, publisher: Publisher) -> FileSegment 
 
 
 def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
-    """Be a rank other than 0: do what rank 0 does until it stops, or begins anew, with what is returned then.
+    """Be a rank other than 0: do what rank 0 does until it stops, or starts over, with what is returned then.
     RANK, WORLD_SIZE and MASTER_* say where.
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.

@@ -28,7 +28,7 @@ logger = logging.getLogger("workers")
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1 << 20  # bytes of one line
-ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it anew cost as much as the rest
+ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it again cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),

@@ -43,7 +43,7 @@ class Trajectory:
     response_tokens: int = 0
     is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
     expected_tokens: int = 0  # final response length, as predicted when it was last looked at
-    next_prediction_at: int = 0  # response tokens from which on its prediction is made anew
+    next_prediction_at: int = 0  # response tokens from which on its prediction is made again
     since: float = 0.0  # when it was routed, got its last token or was called back
     is_called_back: bool = False  # its instance was asked to hand it back
 
@@ -114,7 +114,7 @@ class Group:
     size: int = 0  # responses that are trained
     members: list[Trajectory] = field(default_factory=list)  # size, and spare ones
     finished_lengths: list[int] = field(default_factory=list)  # in the order in which they ended
-    starts: int = 0  # 1, and one more for each time that it was begun anew
+    starts: int = 0  # 1, and one more for each time that it was started over
     is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
     reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()

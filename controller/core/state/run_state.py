@@ -80,7 +80,7 @@ class RunState:
         """Batches that a trainer may have to be fed again, by `train_version`, oldest first."""
         self.completed: list[Group] = []  # complete, and not yet handed to scoring
         self.pace = Pace(first_cap(**_bounds(config)))
-        self.started = 0  # groups, less those that were begun anew
+        self.started = 0  # groups, less those that were started over
         self.pulled_version = self.started_at_pull = self.in_system_at_pull = 0
         self.strategy_settings = Settings(**knobs(config))
         self.epoch = 1  # controller processes that the run has had
@@ -149,7 +149,7 @@ class RunState:
 
     def seed(self, group: Group, trajectory: Trajectory) -> int:
         """The seed of a trajectory's sampling noise, a function of the run's seed, its id, and how often its
-        prompt was begun anew."""
+        prompt was started over."""
         again = f"/{group.starts}" if group.starts > 1 else ""
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
 

@@ -213,7 +213,7 @@ class Reports:
                 registry.changed[registry.instance(number).peer] = None
 
     def _predict_again(self, instance: Instance, group: Group, member: Trajectory, pace_s: float) -> None:
-        """Predict anew how long a response becomes, and whether that is soon enough."""
+        """Predict again how long a response becomes, and whether that is soon enough."""
         had = member.response_tokens
         at_end = self.state.expected_tokens(group, member)
         is_urgent = (at_end - had) * pace_s > self._steps_left(group)

@@ -21,7 +21,7 @@ class Publication:
         self.relay_tree, self.evaluation = relay_tree, evaluation
 
     def on_published(self, trainer: Worker, message: PolicyPublished) -> None:
-        """A version became visible, or was written once more by a trainer that began anew."""
+        """A version became visible, or was written once more by a trainer that started over."""
         versions = self.state.versions
         if not trainer.ready and message.policy_version > self.state.ledger.train_version:
             # it has found what an older run of this name has left: nobody must pull that

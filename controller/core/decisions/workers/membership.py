@@ -77,7 +77,9 @@ class Membership:
             return
         former = next((w for w in registry.workers.values() if w.role == message.role == "trainer"), None)
         if former is not None and former.name == message.name and not self.state.config.trainer.local:
-            self.state.warn_once(f"again {peer}", f"{former.name} has begun anew; its former self is let go.")
+            self.state.warn_once(
+                f"again {peer}", f"{former.name} has started over; its former self is let go."
+            )
             # were it only forgotten and still there, it would attach again, and the two without end
             text = "Another process has attached under its name, and has taken its place."
             self.state.send(former.peer, Close(text, is_fault=False))

@@ -72,7 +72,7 @@ def test_each_phase_has_a_bar_of_its_own_and_no_made_up_end():
     assert task_of(console).fields["count"] == "50%"
     console.progress(0.25, "workers: reward-0 is ready (1 of 4)")
     workers = task_of(console)
-    assert workers.id != loading.id, "its time begins anew"
+    assert workers.id != loading.id, "its time starts over"
     assert (workers.fields["count"], workers.fields["left"]) == ("25%", "")
     console.progress(1.0, "workers: trainer is ready (4 of 4)")
     first = task_of(console)

@@ -126,7 +126,7 @@ def test_a_token_that_has_changed_is_refused_and_its_place_named(damaged):
     with pytest.raises(RunError) as raised:
         damaged.fetched(damaged.file)
     assert f"the tokens of group {group}, member 0, attempt 1, from 0 on, has changed" in str(raised.value)
-    assert "restore the file from a backup, or begin anew" in str(raised.value)
+    assert "restore the file from a backup, or start over" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_run_that_has_trained_and_lost_its_history_is_not_begun_anew(tmp_path,
         read_past(tmp_path, Config())
     assert "holds no history, though the run has trained: metrics.jsonl has lines and " in str(raised.value)
     assert f"run.resume={tmp_path}/checkpoints/step_7 run.name=ANOTHER." in str(raised.value)
-    assert "To set all of it aside and begin anew under its name: run.resume=never" in str(raised.value)
+    assert "To set all of it aside and start over under its name: run.resume=never" in str(raised.value)
 
 
 def test_a_database_of_another_program_is_named(tmp_path):
