@@ -1,5 +1,6 @@
 """Whoever attaches, is readied, gets work, falls silent or goes: the registry counts what is there."""
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -146,3 +147,4 @@ class Crowd(RuleBasedStateMachine):
 
 
 TestCrowd = Crowd.TestCase
+TestCrowd.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

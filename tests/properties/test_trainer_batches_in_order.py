@@ -1,6 +1,6 @@
 """Trainers come, make versions, save and die: each gets the batches in order, and none needed is lost."""
 
-from hypothesis import assume
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,7 +24,12 @@ class Trained(RuleBasedStateMachine):
         self.held: int | None = None  # of the trainer that is there
         self.asked: int | None = None  # train_version of the batch that it works on
         self.saved: list[int] = []  # its checkpoints, oldest first
+        self.may_begin_again = True  # without a checkpoint, from version 0
         self.dropped: set[int] = set()
+
+    def ways_back(self):
+        """Versions from which a trainer may have to go on."""
+        return [*[0] * self.may_begin_again, *self.saved]
 
     def look(self):
         """What was said since the last look."""
@@ -40,7 +45,7 @@ class Trained(RuleBasedStateMachine):
     @precondition(lambda self: self.held is None)
     @rule(data=st.data())
     def attach(self, data):
-        self.held = data.draw(st.sampled_from([*self.saved, *([] if len(self.saved) == self.keep else [0])]))
+        self.held = data.draw(st.sampled_from(self.ways_back()))
         self.saved = [version for version in self.saved if version <= self.held]
         self.batches.attach("trainer", self.held)
         self.look()
@@ -77,22 +82,22 @@ class Trained(RuleBasedStateMachine):
     def save(self):
         assume(self.held == self.state.steps > 0 and self.held not in self.saved)
         self.saved = [*self.saved, self.held][-self.keep :]
+        self.may_begin_again &= len(self.saved) < self.keep
         self.batches.cover(self.held)
         self.look()
 
     @invariant()
+    @precondition(lambda self: hasattr(self, "state"))
     def a_way_on_leads_from_every_checkpoint_that_is_kept(self):
-        if not hasattr(self, "state"):
-            return
-        for begin in [*self.saved, *([] if len(self.saved) == self.keep else [0])]:
+        for begin in self.ways_back():
             assert not self.dropped & set(range(begin, self.state.steps)), f"{self.dropped}, from {begin} on"
 
     @invariant()
+    @precondition(lambda self: hasattr(self, "state"))
     def the_trainer_is_busy_with_what_it_was_asked_for(self):
-        if not hasattr(self, "state"):
-            return
         assert self.batches.making == (None if self.asked is None else self.asked + 1)
         assert self.batches.is_behind == (self.held is not None and self.held < self.state.steps)
 
 
 TestTrained = Trained.TestCase
+TestTrained.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
