@@ -1,4 +1,4 @@
-"""What the door lets pass: late words of honest workers; and what follows from whom it has closed."""
+"""What passes the plausibility check: late words of honest workers; and what follows from a refusal."""
 
 import math
 
