@@ -4,7 +4,7 @@ import pytest
 
 from controller.core.state.accounts import batch_metrics
 from controller.core.state.groups import Contribution
-from tests.unit.controller.core.decisions.workers.test_door import is_closed, line_of, step_with
+from tests.unit.controller.core.decisions.workers.test_plausibility import is_closed, line_of, step_with
 
 
 def contribution(parts, *, responses=2):
