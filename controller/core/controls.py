@@ -114,7 +114,10 @@ def _abort(core: "Core", argument: str) -> str:
     if group is None or group.is_evaluation:
         shown = argument[:SHOWN_CHARS]
         raise Refused(f"There is no training group {shown!r}; expected the number of one.")
-    if group.state not in ("generating", "scoring", "occupied") or number in core.training.trainer_batches.ahead:
+    if (
+        group.state not in ("generating", "scoring", "occupied")
+        or number in core.training.trainer_batches.ahead
+    ):
         raise Refused(
             f"Group {number} is {group.state}, and cannot be given up. Expected one that is generating, "
             "scoring, or occupied and not yet sent to the trainer."

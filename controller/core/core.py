@@ -17,7 +17,7 @@ from controller.core.decisions.evaluation.evaluation_placement import Evaluation
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.placement.migration import Migrations
-from controller.core.decisions.placement.reports import Reports
+from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.supply.supervised import SupervisedGroups
@@ -76,7 +76,7 @@ class Core:
         self.purposes = Purposes(self.training_groups, self.evaluation)
         self.evaluation_schedule = EvaluationSchedule(self.state, self.evaluation)
         self.evaluation_placement = EvaluationPlacement(self.state, self.evaluation)
-        self.reports = Reports(self.state, self.evaluation, self.purposes)
+        self.reports = InstanceReports(self.state, self.evaluation, self.purposes)
         self.dispatch = Dispatch(self.state, self.views)
         self.migrations = Migrations(self.state, self.views)
         self.stragglers = Stragglers(self.state)

@@ -62,7 +62,7 @@ def a_rule_that_counts_from_the_last_pull_gets_none(monkeypatch):
 
 
 def lost_evaluations_are_awaited(monkeypatch):
-    monkeypatch.setattr(reports.Reports, "give_up_lost_evaluation", lambda self: None)
+    monkeypatch.setattr(reports.InstanceReports, "give_up_lost_evaluation", lambda self: None)
 
 
 def nothing_is_ever_overdue(monkeypatch):

@@ -83,8 +83,8 @@ def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, ta
     ("field", "answer", "words"),
     [
         ("routing", "99", "answered 99, which is none of the instances that it may choose from, 3, 8"),
-        ("routing", "True", "answered True, which is no index"),
-        ("routing", "3.0", "answered 3.0, which is no index"),
+        ("routing", "True", "answered True, which is no `id`"),
+        ("routing", "3.0", "answered 3.0, which is no `id`"),
         ("synchronization", "None", "answered None, which is no list"),
         ("synchronization", "[3, 4]", "answered [3, 4]; 4 is none of the instances"),
         ("synchronization", "'38'", "answered '38', which is no list"),

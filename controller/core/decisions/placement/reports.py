@@ -34,7 +34,7 @@ LOOKS = 16  # at a response, evenly over its longest: predictions move no faster
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
-class Reports:
+class InstanceReports:
     """Takes what instances report."""
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds, purposes: Purposes) -> None:
