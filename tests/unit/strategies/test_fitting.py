@@ -20,7 +20,7 @@ IDLE = InstanceStatus(0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0, 0, ())
 Load = Callable[[random.Random], tuple[int, int]]
 
 
-class InstanceReports:
+class Reports:
     """Status reports of a machine with these coefficients, about 40 decode steps apart."""
 
     def __init__(self, seed: int, *, noise: float = 0.05, outliers: float = 0.0) -> None:
