@@ -13,6 +13,7 @@ from typing import Annotated, get_args
 import typer
 import yaml
 
+from controller.cli.arguments import Run
 from controller.cli.remote import ask
 from controller.cli.say import say
 from protocol.errors import ConfigError
@@ -27,7 +28,7 @@ ARGUMENTS = {
 
 
 def control(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run that is alive.")],
+    run: Run,
     action: Annotated[
         str,
         typer.Argument(help="pause, unpause, checkpoint, evaluate, abort GROUP, drain WORKER, set KEY=VALUE"),
