@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from controller.cli.arguments import RecordedRun
 from controller.cli.say import say
 from controller.durability.recording import Recording
 from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of
@@ -24,7 +25,7 @@ UNLIKELY_STYLE = "red"
 
 
 def samples(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")],
+    run: RecordedRun,
     step: Annotated[int | None, typer.Option(help="Of this train step; default: the newest.")] = None,
     group: Annotated[int | None, typer.Option(help="Of this group alone.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Of all steps.")] = False,
