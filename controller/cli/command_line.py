@@ -1,4 +1,4 @@
-"""What a person may have meant by a command line that is none.
+"""The words of a command line: arguments that several commands have, and what an unknown word may mean.
 
 Invariant: pure but for one look whether a file exists; nothing is guessed: what is not understood is refused
 with what would be.
@@ -7,8 +7,18 @@ with what would be.
 import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from protocol.errors import ConfigError
+
+ConfigPath = Annotated[str, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="key.path=value", help="Override single keys.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run directory.")]
+RecordedRun = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or its run.db.")]
 
 KNOWN_ELSEWHERE = {
     "train": "run", "start": "run", "launch": "run", "resume": "run", "validate": "check", "lint": "check",

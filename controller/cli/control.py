@@ -13,7 +13,7 @@ from typing import Annotated, get_args
 import typer
 import yaml
 
-from controller.cli.arguments import Run
+from controller.cli.command_line import Run
 from controller.cli.remote import ask
 from controller.cli.say import say
 from protocol.errors import ConfigError

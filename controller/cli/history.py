@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from controller.cli.arguments import RecordedRun
+from controller.cli.command_line import RecordedRun
 from controller.cli.samples import show
 from controller.cli.say import say
 from controller.config.models import Config

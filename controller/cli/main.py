@@ -34,8 +34,7 @@ from controller.cli import (
     testing,
 )
 from controller.cli import install as install_command
-from controller.cli.arguments import ConfigPath, Overrides, RecordedRun
-from controller.cli.command_line import as_command
+from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
 from controller.cli.console import Console, make_console
 from controller.cli.say import say
 from controller.config.load import load_config

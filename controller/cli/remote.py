@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from controller.cli.arguments import Run
+from controller.cli.command_line import Run
 from controller.cli.say import say
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Close, DrainWorker, Message, Role

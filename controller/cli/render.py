@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from controller.cli.arguments import ConfigPath, Overrides
+from controller.cli.command_line import ConfigPath, Overrides
 from controller.cluster.render import render_kubernetes, render_slurm
 from controller.config.load import load_config
 from protocol.errors import ConfigError

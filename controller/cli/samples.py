@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from controller.cli.arguments import RecordedRun
+from controller.cli.command_line import RecordedRun
 from controller.cli.say import say
 from controller.durability.recording import Recording
 from controller.history.sample_text import SampleGroup, SampleReader, SampleResponse, SampleToken, lines_of

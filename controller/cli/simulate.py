@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from controller.cli import needs
-from controller.cli.arguments import ConfigPath, Overrides
+from controller.cli.command_line import ConfigPath, Overrides
 from controller.config.load import load_config
 from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named

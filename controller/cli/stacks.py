@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from controller.cli.arguments import Run
+from controller.cli.command_line import Run
 from controller.cli.say import say
 from controller.cli.status import controller_of
 from protocol.errors import RunError

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from controller.cli.arguments import Run
+from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from protocol.errors import RunError
