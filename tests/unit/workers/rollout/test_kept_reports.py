@@ -9,7 +9,7 @@ from protocol.messages import Delta, Generated, Keep
 from protocol.settings import RolloutSettings, SamplingSettings
 from protocol.wire.codec import Packet, check_frames, decode, encode
 from workers.engines.interface import Sampled, check_new
-from workers.rollout.unacknowledged import Hands
+from workers.rollout.unacknowledged import Unacknowledged
 from workers.rollout.worker import RolloutWorker, _Attempt
 
 FIRST, SECOND = KeptSet.of(np.array([1, 4]), 50), KeptSet.without(np.array([3, 5, 6]))
@@ -84,10 +84,10 @@ def words():
 
 
 def test_the_next_controller_gets_the_kept_sets_of_what_it_wants(worker_settings):
-    hands = Hands()
-    hands.cut("first", [words()])
-    hands, _ = Hands.from_bytes(hands.to_bytes(3))
-    [(message, frames)] = hands.release(Keep(((0, 1, 1, 4),)))
+    unacknowledged = Unacknowledged()
+    unacknowledged.cut("first", [words()])
+    unacknowledged, _ = Unacknowledged.from_bytes(unacknowledged.to_bytes(3))
+    [(message, frames)] = unacknowledged.release(Keep(((0, 1, 1, 4),)))
     assert message == Generated((Delta(0, 1, 1, 4, 1, 3, "stop"),), (2,))
     assert frames == (words()[1][0][8:], words()[1][1][8:], words()[1][2][8:], FIRST.words)
     check_frames(message, frames, vocabulary=50)
