@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from controller.core.decisions.training.logprob_drift import Drift
+from controller.core.decisions.training.logprob_drift import LogprobDrift
 from examples.ledger_task import make_model, make_untrained_model, prompts
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import (
@@ -143,7 +143,7 @@ def main() -> None:
         found = answers(engine, directory, added)
         metrics = trainer.train_step(*as_batch(added, found, is_cut=TRAINED in name))
         figures = "  ".join(f"{metrics[column]:10.4g}" for column in COLUMNS)
-        warned = Drift(THRESHOLD).observe(0, metrics)
+        warned = LogprobDrift(THRESHOLD).observe(0, metrics)
         print(f"{name:42s}{figures}  {len(warned.splitlines()) if warned else 'none'}", flush=True)
 
 
