@@ -5,7 +5,18 @@ import pytest
 from protocol.errors import PluginError
 from strategies import own
 from strategies.kinds import PROMISES, hold
-from strategies.pacing import Pace, StepView, adaptive, after_step, elasticity, fixed, hold_s, is_tail_bound
+from strategies.pacing import (
+    Pace,
+    StepView,
+    adaptive,
+    after_step,
+    elasticity,
+    fixed,
+    hold_s,
+    is_tail_bound,
+    next_cap,
+    next_mu,
+)
 from strategies.views import AdmissionView, InstanceView
 
 VIEW = AdmissionView(2, 8, 5, 4, 10, 6, 56, cap=16.0)
@@ -92,3 +103,29 @@ def test_numbers_of_any_kind_become_floats():
     assert own.cap_and_mu((12, 0), ()) == (12.0, 0.0)
     assert hold("pacing", lambda step: (step.admission.cap + 1, 0))(step(START)) == (17.0, 0.0)
     assert PROMISES["pacing"].parameters == ("step",)
+
+
+def test_the_cap_grows_while_groups_are_wanted_and_shrinks_while_stragglers_are_waited_for():
+    view = AdmissionView(3, 8, 5, 4, 6, 2, 50, cap=16.0)
+    grown = next_cap(view, starved=0.3, late=0.0, elasticity=0.8)
+    assert grown > 16.0
+    assert next_cap(view, starved=0.3, late=0.0, elasticity=0.0) < 16.0
+    assert next_cap(view, starved=0.0, late=0.3, elasticity=0.8) < next_cap(
+        view, starved=0.0, late=0.0, elasticity=0.8
+    )
+    assert next_cap(view._replace(cap=32.0), starved=0.9, late=0.0, elasticity=1.0) == 32.0
+
+
+def test_mu_comes_down_while_it_keeps_work_from_starting():
+    calm = {"most": 0.3, "starved": 0.0, "late": 0.2, "gated": 0.0, "long_share": 0.01}
+    assert next_mu(0.3, **calm | {"gated": 0.9}) < 0.3
+    assert next_mu(0.1, **calm) > 0.1
+    assert next_mu(0.1, **calm | {"late": 0.0}) == 0.1
+    assert next_mu(0.3, **calm) == 0.3
+
+
+def test_nothing_is_kept_back_where_many_responses_are_as_long_as_the_longest():
+    mu = 0.3
+    for _ in range(6):
+        mu = next_mu(mu, most=0.3, starved=0.0, late=0.2, gated=0.0, long_share=0.1)
+    assert mu == 0.0

@@ -1,10 +1,7 @@
-"""What waits and where it may go: the multi-level queue and the candidates among instances."""
-
-import random
+"""What waits, and where it may go: the multi-level queue."""
 
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Trajectory
-from controller.core.state.views.candidates import Candidates
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
 
@@ -61,23 +58,3 @@ def test_what_has_no_token_yet_may_run_only_where_its_group_may_be_due_so_soon()
     assert queue.peek(0, reach=4).id.group == 1
     assert queue.tally() == {(-1, 4): 1, (0, 6): 1}
     assert len(queue) == 2
-
-
-def test_the_shortlist_agrees_with_sorting_everything():
-    rng = random.Random(4)
-    candidates, truth = Candidates(), {}
-    for _ in range(3000):
-        number, version, key = rng.randrange(40), rng.randrange(3), rng.randrange(10)
-        if rng.random() < 0.2:
-            candidates.drop(number)
-            truth.pop(number, None)
-        else:
-            candidates.put(number, version, key)
-            truth[number] = (version, key)
-        asked = rng.randrange(3)
-        found = candidates.best(asked, 4)
-        expected = sorted((key, n) for n, (version, key) in truth.items() if version == asked)
-        assert found == [n for _, n in expected[:4]]
-        even = candidates.best(asked, 2, lambda number: number % 2 == 0, looks=5)
-        assert even == [n for _, n in expected[:5] if n % 2 == 0][:2]
-        assert candidates.versions() == sorted({version for version, _ in truth.values()}, reverse=True)

@@ -1,0 +1,25 @@
+"""The candidates among instances, against sorting all of them."""
+
+import random
+
+from controller.core.state.views.candidates import Candidates
+
+
+def test_the_candidates_agrees_with_sorting_everything():
+    rng = random.Random(4)
+    candidates, truth = Candidates(), {}
+    for _ in range(3000):
+        number, version, key = rng.randrange(40), rng.randrange(3), rng.randrange(10)
+        if rng.random() < 0.2:
+            candidates.drop(number)
+            truth.pop(number, None)
+        else:
+            candidates.put(number, version, key)
+            truth[number] = (version, key)
+        asked = rng.randrange(3)
+        found = candidates.best(asked, 4)
+        expected = sorted((key, n) for n, (version, key) in truth.items() if version == asked)
+        assert found == [n for _, n in expected[:4]]
+        even = candidates.best(asked, 2, lambda number: number % 2 == 0, looks=5)
+        assert even == [n for _, n in expected[:5] if n % 2 == 0][:2]
+        assert candidates.versions() == sorted({version for version, _ in truth.values()}, reverse=True)

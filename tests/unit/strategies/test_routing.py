@@ -1,0 +1,78 @@
+"""Routing, on views made by hand."""
+
+from strategies.routing import by_group, by_least_requests, by_marginal_gain, round_robin
+from strategies.views import Settings
+from tests.support.made_views import WORK, instance
+
+
+def test_one_instance_is_filled_up_to_the_published_numbers():
+    for mu, expected in ((0.2, 41), (0.3, 30), (0.5, 29)):
+        n = 0
+        while by_marginal_gain(WORK, [instance(0, n, 4000 * n)], Settings(mu=mu)) is not None:
+            n += 1
+        assert n == expected
+
+
+def test_an_idle_instance_is_never_refused_whatever_mu():
+    assert by_marginal_gain(WORK, [instance(0)], Settings(mu=1.0)) == 0
+
+
+def test_work_goes_where_it_adds_most_and_never_where_it_would_wait():
+    views = [instance(0, 20, 80_000, expected_tokens=160_000), instance(1, 5, 20_000, expected_tokens=40_000),
+             instance(2, kv=3999), instance(3, capacity=0)]  # fmt: skip
+    assert by_marginal_gain(WORK, views, Settings()) == 1
+    assert by_least_requests(WORK, views, Settings()) == 1
+    assert by_marginal_gain(WORK, views[2:], Settings()) is None
+
+
+def test_nothing_is_kept_back_at_mu_zero_even_where_urgent_ones_run():
+    busy = instance(0, 60, 240_000, expected_tokens=480_000, urgent=60)
+    settings = Settings(mu=0.0, urgency=20.0, is_tail_bound=True)
+    assert by_marginal_gain(WORK, [busy], settings) == 0
+    assert by_marginal_gain(WORK, [busy], settings._replace(mu=0.01)) is None
+
+
+def test_fresh_work_prefers_new_weights_but_not_a_crowd():
+    work = WORK._replace(is_fresh=True)
+    views = [instance(0, 4, 16_000, version=3), instance(1, 4, 16_000, version=4)]
+    assert by_marginal_gain(work, views, Settings(newest_version=4)) == 1
+    crowd = instance(1, 60, 240_000, version=4, expected_tokens=480_000)
+    settings = Settings(newest_version=4, mu=0.0, typical_tokens=4000)
+    assert by_marginal_gain(work, [instance(0, 2, 8_000, version=3), crowd], settings) == 0
+
+
+def test_an_instance_is_judged_by_those_that_stay_until_the_next_version():
+    leaving = instance(0, 12, 48_000, expected_tokens=48_600)  # each has 50 tokens left
+    staying = instance(1, 8, 32_000, expected_tokens=64_000)
+    settings = Settings(mu=0.0, typical_tokens=4000, horizon_s=10.0)
+    assert by_marginal_gain(WORK, [leaving, staying], settings) == 0
+    assert by_marginal_gain(WORK, [leaving, staying], settings._replace(uses_prediction=False)) == 1
+    assert by_marginal_gain(WORK, [leaving, staying], settings._replace(horizon_s=0.01)) == 1  # nobody ends
+
+
+def test_begun_work_that_every_pull_sends_back_is_not_kept_back():
+    crowd = [instance(0, 60, 240_000, expected_tokens=480_000)]
+    begun = WORK._replace(is_fresh=False)
+    settings = Settings(mu=0.3, keeps_kv=False)
+    assert by_marginal_gain(WORK, crowd, settings) is None
+    assert by_marginal_gain(begun, crowd, settings) == 0
+    assert by_marginal_gain(begun, crowd, settings._replace(keeps_kv=True)) is None
+
+
+def test_siblings_go_home_while_there_is_room():
+    views = [instance(0, 3, 9000), instance(1, 12, 40_000, has_sibling=True)]
+    assert by_group(WORK, views, Settings()) == 1
+    full = [views[0], views[1]._replace(capacity=12)]
+    assert by_group(WORK, full, Settings()) == 0
+
+
+def test_round_robin_takes_the_next_where_one_is_full():
+    views = [instance(0), instance(1, capacity=0), instance(2)]
+    assert round_robin(WORK._replace(group=1), views, Settings()) == 2
+
+
+def test_urgent_residents_repel_new_work_only_where_deadlines_decide():
+    views = [instance(0, 10, 40_000, urgent=8), instance(1, 11, 44_000)]
+    settings = Settings(urgency=20.0, is_tail_bound=True)
+    assert by_marginal_gain(WORK, views, settings) == 1
+    assert by_marginal_gain(WORK, views, settings._replace(is_tail_bound=False)) == 0
