@@ -2,14 +2,17 @@
 mend it."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("controller", "workers", "protocol", "strategies")
+TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 MOST_FILES = 16  # of a folder, __init__.py not counted
 MOST_LINES = 400
 MOST_FUNCTION_LINES = 50
@@ -46,7 +49,94 @@ versions.publication > versions.relay_tree
 versions.pulls > versions.relay_tree
 workers.membership > supply.scoring, training.training
 """  # which decision uses which other one; the list may shrink, and never grow
-ROLE_NAMES = {"worker.py", "engine.py"}  # one role in sibling folders
+COVERED_BY = """
+conformance/test_engine_scheduling.py: workers/engines/interface
+integration/test_attaching_in_words.py: protocol/wire/endpoints
+integration/test_code_verdicts.py: workers/sandbox/job
+integration/test_connection_floods.py: protocol/wire/server
+integration/test_fuzzed_server.py: protocol/wire/sockets
+integration/test_killed_runs.py: workers/link/parent
+integration/test_math_rewards.py: workers/reward/kinds/cpu_limit workers/reward/kinds/math
+integration/test_prompts_of_a_shell.py: controller/host/shell
+integration/test_reasoning_gym_rewards.py: workers/reward/kinds/reasoning_gym
+integration/test_remote_workers.py: controller/cli/remote workers/host/find_model workers/host/stop
+integration/test_reward_memory.py: workers/reward/keeper
+integration/test_reward_pool.py: workers/reward/child workers/reward/process
+integration/test_sandbox.py: workers/link/descendants workers/sandbox/box workers/sandbox/bubblewrap
+ workers/sandbox/choice workers/sandbox/inside/ask workers/sandbox/inside/begin workers/sandbox/inside/peer
+ workers/sandbox/inside/run workers/sandbox/inside/serve workers/sandbox/seccomp workers/sandbox/supervisor
+ workers/sandbox/usage workers/sandbox/users workers/sandbox/warden
+integration/test_security.py: protocol/wire/connection protocol/wire/security
+integration/test_stacks.py: controller/cli/stacks protocol/stacks workers/reward/pipe
+integration/test_supervisor.py: controller/host/supervisor
+integration/test_vllm_adapter.py: workers/engines/vllm/extension
+integration/test_vllm_runs.py: workers/engines/vllm/statistics
+integration/test_weights_channel.py: workers/weights/agent workers/weights/agent_process workers/weights/fetch
+integration/test_whole_runs.py: workers/host/serve workers/models/prepare
+properties/test_ledger_buffers.py: controller/core/state/counting_ledger
+simulation/test_going_back.py: controller/durability/violation controller/host/going_back
+simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
+ controller/core/decisions/placement/reports controller/core/decisions/supply/training_groups
+ controller/core/decisions/training/training controller/core/invariants
+simulation/test_restarts.py: controller/core/state/policy_versions
+simulation/test_simulated_runs.py: controller/simulation/cluster controller/simulation/faults
+ controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
+ workers/simulated/trainer
+unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
+ controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
+ workers/reward/try_prompts workers/reward/try_reward
+unit/controller/check/test_machine.py: controller/cli/doctor
+unit/controller/check/test_named_rewards.py: controller/config/reward_rules protocol/rewards/kinds
+unit/controller/cli/test_command_line.py: controller/cli/say
+unit/controller/cli/test_said_by_commands.py: controller/cli/history controller/durability/release
+unit/controller/cluster/test_render.py: controller/cli/render
+unit/controller/config/test_config_strategies.py: strategies/kinds
+unit/controller/config/test_load.py: controller/config/models controller/config/rules
+unit/controller/core/decisions/evaluation/test_evaluation_placement.py:
+ controller/core/effects/evaluation_rounds
+unit/controller/core/decisions/placement/test_dispatch.py: controller/core/decisions/versions/pulls
+ controller/core/state/views/admission controller/core/state/views/instances
+unit/controller/core/decisions/workers/test_door.py: controller/core/hearing controller/core/state/told
+unit/controller/core/decisions/workers/test_limits.py: controller/core/state/asks controller/core/waiting_for
+unit/controller/core/decisions/workers/test_reattachment.py: controller/core/state/registry
+unit/controller/core/state/test_core_mixture.py: controller/config/data controller/config/data_rules
+ strategies/schedules
+unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
+unit/controller/core/test_core.py: controller/core/state/run_state
+unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
+unit/controller/data/test_formats.py: controller/data/parquet controller/data/tables
+unit/controller/data/test_prompts.py: controller/data/saved
+unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
+unit/controller/host/test_stepper.py: controller/host/past
+unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/simulation/records
+unit/controller/simulation/test_compare.py: controller/simulation/report
+unit/controller/simulation/test_whatif.py: controller/simulation/measured
+unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
+unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
+ protocol/messages/from_workers protocol/messages/pieces
+unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
+unit/test_schema.py: protocol/settings
+unit/test_snippets.py: controller/config/places
+unit/workers/engines/torch/test_torch_engine.py: workers/engines/torch/cache workers/engines/torch/forward
+ workers/models/small_copy
+unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start workers/engines/vllm/weights
+unit/workers/models/test_mixtures.py: protocol/model_shape
+unit/workers/reward/kinds/test_answers.py: workers/reward/kinds/choice
+unit/workers/reward/kinds/test_judge.py: workers/reward/kinds/judge_cache
+unit/workers/reward/kinds/test_reward_model.py: protocol/rewards/classifier
+unit/workers/reward/test_mixture.py: workers/reward/together
+unit/workers/simulated/test_simulated_engine.py: workers/simulated/physics
+unit/workers/test_adapter_training.py: workers/models/lora workers/models/lora_layers
+unit/workers/trainer/losses/test_corrections.py: workers/trainer/losses/aggregation
+ workers/trainer/losses/importance workers/trainer/losses/ratios workers/trainer/losses/rejection
+unit/workers/trainer/losses/test_losses_advantages.py: workers/trainer/losses/critic
+unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
+unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
+ workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker
+unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
+unit/workers/weights/test_weights_address.py: workers/host/overrides
+unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
+"""  # a test of tests/, and the modules without a test of their name whose functions it runs
 
 
 def arrows(folder: str) -> Iterator[tuple[str, str, str]]:
@@ -158,3 +248,99 @@ def test_one_name_is_one_class():
                     found[node.name].append(str(file.relative_to(ROOT)))
     twice = {name: files for name, files in found.items() if len(files) > 1}
     assert not twice, f"{twice}: two public classes of one name; rename one to what it is of"
+
+
+def modules() -> list[Path]:
+    """All modules, but those that only declare: without a function, there is nothing to test."""
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("[a-z]*.py"))]
+    return [file for file in files if re.search(r"^\s*(async )?def ", file.read_text(), re.MULTILINE)]
+
+
+def own_test(module: Path) -> Path | None:
+    """The test file of a module's name.
+
+    In the folder of tests/unit that mirrors the module's: test_MODULE.py, test_MODULE_WHAT.py or
+    test_ROOM_MODULE.py, where ROOM is a folder that it lies in. In other folders of tests: the last form.
+    """
+    place = module.relative_to(ROOT).parent
+    alone = {f"test_{module.stem}"}
+    with_room = {f"test_{room}_{module.stem}" for room in place.parts}
+    for file in TEST_FILES:
+        if file.parent == ROOT / "tests/unit" / place:
+            if file.stem in alone | with_room or file.stem.startswith(f"test_{module.stem}_"):
+                return file
+        elif file.stem in with_room and "unit" not in file.parts:
+            return file
+    return None
+
+
+def covering() -> dict[Path, Path]:
+    """Module -> the test that covers it, as COVERED_BY says."""
+    rows = [row.partition(": ") for row in COVERED_BY.strip().replace("\n ", " ").splitlines()]
+    return {ROOT / f"{name}.py": ROOT / "tests" / test for test, _, names in rows for name in names.split()}
+
+
+@cache
+def named_in(file: Path) -> set[Path]:
+    """The modules that a file imports, or names in a string: to `python -m`, or as a folder of scripts."""
+    found: set[Path] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names = re.findall(r"\b(?:workers|protocol|controller|tests)\.[a-z_.]+[a-z]", node.value)
+            names += ["controller.cli.main"] if "launch.py" in node.value else []
+            folder = file.parent / node.value if node.value.isidentifier() else None
+            found.update(folder.glob("*.py") if folder and (folder / "__init__.py").exists() else ())
+        for name in names:
+            place = ROOT / name.replace(".", "/")
+            places = (
+                place.with_suffix(".py"),
+                place / "__init__.py",
+                place / "__main__.py",
+                file.parent / f"{name}.py",
+            )
+            found.update(path for path in places if path.is_file())
+    return found
+
+
+def reached_from(test: Path) -> set[Path]:
+    """All modules that a test runs, as far as imports tell."""
+    found, left = {test}, [test]
+    while left:
+        further = named_in(left.pop()) - found
+        found |= further
+        left += further
+    return found
+
+
+def test_every_module_has_a_test_of_its_name_or_is_named_with_the_one_that_covers_it():
+    listed = covering()
+    for module in modules():
+        name, test = module.relative_to(ROOT), own_test(module)
+        mirror = Path("tests/unit") / name.parent / f"test_{name.stem}.py"
+        assert test or module in listed, (
+            f"{name} has no test of its name: write {mirror} (test_{name.parent.name}_{name.stem}.py if "
+            "another test file has that name), or name it in COVERED_BY here behind the test that covers it."
+        )
+        assert not (test and module in listed), (
+            f"{name} has a test of its name, {test}: take it out of COVERED_BY here."
+        )
+
+
+def test_what_is_said_to_cover_a_module_runs_it():
+    for module, test in covering().items():
+        assert module.is_file(), f"{module.relative_to(ROOT)} is gone: take it out of COVERED_BY here"
+        assert test.is_file(), (
+            f"{test.relative_to(ROOT)} is gone: say in COVERED_BY what covers {module.name}"
+        )
+    for test in set(covering().values()):
+        reached = reached_from(test)
+        for module in [module for module, by in covering().items() if by == test]:
+            assert module in reached, (
+                f"{test.relative_to(ROOT)} is said to cover {module.relative_to(ROOT)}, and neither imports "
+                "it nor anything that does: name the test that runs it."
+            )
