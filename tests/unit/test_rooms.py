@@ -70,7 +70,7 @@ integration/test_security.py: protocol/wire/connection protocol/wire/security
 integration/test_stacks.py: controller/cli/stacks protocol/stacks workers/reward/pipe
 integration/test_supervisor.py: controller/host/supervisor
 integration/test_vllm_adapter.py: workers/engines/vllm/extension
-integration/test_vllm_runs.py: workers/engines/vllm/statistics
+integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/statistics
 integration/test_weights_channel.py: workers/weights/agent workers/weights/agent_process workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/counting_ledger
@@ -103,6 +103,7 @@ unit/controller/core/state/test_core_mixture.py: controller/config/data controll
  strategies/schedules
 unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
 unit/controller/core/test_core.py: controller/core/state/run_state
+unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets controller/durability/payload_cache
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
 unit/controller/data/test_formats.py: controller/data/parquet controller/data/tables
 unit/controller/data/test_prompts.py: controller/data/saved
@@ -126,6 +127,7 @@ unit/workers/reward/kinds/test_judge.py: workers/reward/kinds/judge_cache
 unit/workers/reward/kinds/test_reward_model.py: protocol/rewards/classifier
 unit/workers/reward/test_mixture.py: workers/reward/together
 unit/workers/simulated/test_simulated_engine.py: workers/simulated/physics
+unit/workers/test_stop_texts.py: workers/engines/stop_texts
 unit/workers/test_adapter_training.py: workers/models/lora workers/models/lora_layers
 unit/workers/trainer/losses/test_corrections.py: workers/trainer/losses/aggregation
  workers/trainer/losses/importance workers/trainer/losses/ratios workers/trainer/losses/rejection
@@ -344,3 +346,14 @@ def test_what_is_said_to_cover_a_module_runs_it():
                 f"{test.relative_to(ROOT)} is said to cover {module.relative_to(ROOT)}, and neither imports "
                 "it nor anything that does: name the test that runs it."
             )
+
+
+@pytest.mark.parametrize("package", ["torch", "vllm"])
+def test_no_folder_of_tests_hides_that_a_package_is_missing(package):
+    """The folder of each test file is searched for modules, where an empty folder counts as a package."""
+    for folder in (ROOT / "tests").rglob(package):
+        siblings = [file.name for file in folder.parent.glob("test_*.py")]
+        assert not siblings, (
+            f"{siblings} beside {folder.relative_to(ROOT)} let `import {package}` find that folder where "
+            f"{package} is not installed: lay them one folder up, and name them in COVERED_BY here."
+        )
