@@ -82,6 +82,7 @@ simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/cluster controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
  workers/simulated/trainer
+simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
  workers/reward/try_prompts workers/reward/try_reward
@@ -96,7 +97,8 @@ unit/controller/core/decisions/evaluation/test_evaluation_placement.py:
  controller/core/effects/evaluation_rounds
 unit/controller/core/decisions/placement/test_dispatch.py: controller/core/decisions/versions/pulls
  controller/core/state/views/admission controller/core/state/views/instances
-unit/controller/core/decisions/workers/test_door.py: controller/core/hearing controller/core/state/told
+unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing
+ controller/core/state/told
 unit/controller/core/decisions/workers/test_limits.py: controller/core/state/asks controller/core/waiting_for
 unit/controller/core/decisions/workers/test_reattachment.py: controller/core/state/registry
 unit/controller/core/state/test_core_mixture.py: controller/config/data controller/config/data_rules
@@ -109,7 +111,7 @@ unit/controller/data/test_fingerprints.py: controller/data/sources controller/da
 unit/controller/data/test_formats.py: controller/data/parquet controller/data/tables
 unit/controller/data/test_prompts.py: controller/data/saved
 unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
-unit/controller/host/test_stepper.py: controller/host/past
+unit/controller/host/test_stepper.py: controller/host/resumed_run
 unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/simulation/records
 unit/controller/simulation/test_compare.py: controller/simulation/report
 unit/controller/simulation/test_whatif.py: controller/simulation/measured

@@ -1,7 +1,7 @@
 """A version's life: shown when it is published, freed at the trainer when nobody needs it."""
 
 from controller.core.decisions.versions.publication import Publication
-from controller.core.decisions.versions.relay_tree import FanOut
+from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.events import WorkerExited
 from protocol.messages import Attach, PolicyPublished, Pull, Pulled, Ready, Retire
 from tests.support.core_run import Run
@@ -54,6 +54,6 @@ def test_the_time_of_a_publication_counts_once():
     state.registry.workers["trainer"].told.may_publish[1] = None
     run.say("trainer", message)
     counted = dict(state.accounts._seconds)
-    Publication(state, FanOut(state), run.core.evaluation).on_published(state.registry.trainer(), message)
+    Publication(state, RelayTree(state), run.core.evaluation).on_published(state.registry.trainer(), message)
     assert state.accounts._seconds == counted
     assert counted["publish"] >= 5.0
