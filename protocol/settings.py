@@ -360,6 +360,9 @@ class WeightsSettings(Section):
     window_mb: int = Field(default=16, ge=1, le=1024)
     """Megabytes that a host asks for ahead. At least bandwidth times round trip: 16 fills 100 Gb/s over 1 ms.
     The sender's memory is bounded by this for each host that it serves."""
+    deltas: bool = True
+    """Send to another host what differs from the newest version that it has, where that is less: exact, and
+    checked like the whole. Each host keeps one more version for it, where there is room."""
 
 
 class WorkerSettings(Section):

@@ -14,7 +14,7 @@ from protocol.errors import WeightsError
 from protocol.wire.security import channel_key
 from workers.weights.address import Announced
 from workers.weights.agent_process import WeightsAgentProcess
-from workers.weights.channel import CHUNK, GONE, HEADER, Word, decode
+from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, Word, decode
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import PublishedFile, VersionStore
 
@@ -48,11 +48,20 @@ class Hosts:
 
         return publish(self.store, version, {"w": torch.randn(CHUNKS * CHUNK_BYTES // 4)})
 
+    def publish_bf16(self, version: int, *, share: float = 0.0, size: int = CHUNKS * CHUNK_BYTES):
+        """Weights of which this share differs from those that were published last."""
+        from workers.weights.tensors import publish
+
+        words = self.words if share else torch.randn(size // 2).bfloat16().view(torch.int16)
+        self.words = torch.where(torch.rand(len(words)) < share, words ^ 1, words)
+        return publish(self.store, version, {"w": self.words.view(torch.bfloat16)})
+
 
 class Source:
     """A source that the test is: it says what it likes."""
 
-    def __init__(self, published: PublishedFile) -> None:
+    def __init__(self, published: PublishedFile, *, answers_deltas_with: bytes | None = None) -> None:
+        self.delta = answers_deltas_with
         self.content = Path(published.location).read_bytes()
         self.begin = len(self.content) - CHUNKS * CHUNK_BYTES
         self.context = zmq.Context()
@@ -73,6 +82,11 @@ class Source:
             self.socket.send_multipart([reader, frame, self.content[: self.begin]])
             return True
         self.asked.append(word.chunk)
+        if word.kind == DELTA and self.delta is not None:
+            self.socket.send_multipart([reader, frame, self.delta])
+            return True
+        if word.kind == DELTA:
+            frame = word._replace(kind=CHUNK).encode()
         if only is None or word.chunk in only:
             start = self.begin + word.chunk * CHUNK_BYTES
             data = spoil(word.chunk, self.content[start : start + CHUNK_BYTES])
@@ -276,3 +290,64 @@ async def test_words_without_the_key_are_not_heard(hosts, tmp_path):
             await hosts.add(name, key=other).fetch(1, published.digest, [endpoint])
     fetched = await hosts.add("friend", key=key).fetch(1, published.digest, [endpoint])
     assert is_same(published, fetched.location)
+
+
+async def test_the_next_version_comes_as_what_differs_and_hop_by_hop_is_made_once(hosts):
+    first = hosts.publish_bf16(1)
+    trainer, relay, reader = (hosts.add(name) for name in ("trainer", "relay", "reader"))
+    far, near = await trainer.start(), await relay.start()
+    await relay.fetch(1, first.digest, [far])
+    await reader.fetch(1, first.digest, [near])
+    second = hosts.publish_bf16(2, share=0.01)
+    fetched = [await relay.fetch(2, second.digest, [far]), await reader.fetch(2, second.digest, [near, far])]
+    assert all(is_same(second, found.location) for found in fetched)
+    assert fetched[0].received_bytes == fetched[1].received_bytes < 0.03 * second.size_bytes
+    await trainer.retire(1)
+    await trainer.retire(2)
+    assert trainer.served_bytes < 1.05 * first.size_bytes
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.thorough)])
+async def test_versions_told_by_the_one_before_are_the_same_bit_for_bit_also_after_a_lost_one(hosts, count):
+    """The trainer publishes, and frees the version before the last; the reader misses one in the middle."""
+    trainer, reader = hosts.add("trainer"), hosts.add("reader")
+    endpoint, received = await trainer.start(), {}
+    published = hosts.publish_bf16(1, size=CHUNK_BYTES + 10_000)
+    for version in range(1, count + 1):
+        if version != count // 2 + 1:
+            fetched = await reader.fetch(version, published.digest, [endpoint])
+            assert is_same(published, fetched.location)
+            received[version] = fetched.received_bytes
+        if version > 1:
+            await reader.retire(version - 1)
+            for freed in await trainer.retire(version - 1):
+                hosts.store.retire(freed)
+        published = hosts.publish_bf16(version + 1, share=0.01)
+    whole = CHUNK_BYTES + 10_000
+    assert received.pop(1) == whole
+    assert max(received.values()) < 0.04 * whole  # the one behind it is told by the one before it
+    assert len(hosts.store.versions()) == 3
+
+
+async def test_a_delta_that_gives_other_bytes_is_refused_and_the_version_pulled_whole(hosts):
+    from workers.weights.deltas import encode
+
+    trainer, reader, first = hosts.add("trainer"), hosts.add("reader"), hosts.publish_bf16(0)
+    await reader.fetch(0, first.digest, [await trainer.start()])
+    second = hosts.publish_bf16(1, share=0.01)
+    liar = Source(second, answers_deltas_with=encode(bytes(CHUNK_BYTES), bytes(CHUNK_BYTES)))
+    fetching = asyncio.ensure_future(reader.fetch(1, second.digest, [liar.endpoint]))
+    while not fetching.done():
+        await asyncio.to_thread(liar.answer, wait_ms=50)
+    liar.close()
+    assert is_same(second, (await fetching).location)
+    assert (await fetching).refused == 1
+
+
+async def test_without_deltas_every_version_comes_whole(hosts):
+    trainer, reader = hosts.add("trainer"), hosts.add("reader", deltas=False)
+    endpoint, first = await trainer.start(), hosts.publish_bf16(1)
+    await reader.fetch(1, first.digest, [endpoint])
+    second = hosts.publish_bf16(2, share=0.01)
+    fetched = await reader.fetch(2, second.digest, [endpoint])
+    assert fetched.received_bytes == CHUNKS * CHUNK_BYTES

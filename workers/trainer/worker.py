@@ -216,8 +216,8 @@ class TrainerWorker:
                 write = await self._in_thread(self._begin_checkpoint, order)
                 await self._checkpoints.put((policy_version, write))
             case Retire(policy_version):
-                await self._weights_agent.retire(policy_version)
-                await asyncio.to_thread(self._publisher.retire, policy_version)
+                for version in await self._weights_agent.retire(policy_version):
+                    await asyncio.to_thread(self._publisher.retire, version)
             case Serve():
                 self._link.send(Serving(await self._weights_agent.start()))
             case _:

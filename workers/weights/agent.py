@@ -2,8 +2,9 @@
 
 Invariants: it shares nothing with the engine but a folder, so neither pulling nor serving holds up a decode
 step; what it is still receiving it serves already; it keeps nothing in memory but what is on its way, one
-window for each reader; it ends when its worker does, however that was. On its standard input it takes its
-Orders, then one JSON object a line: `{"pull": ...}`, `{"retire": ...}`; it answers on its standard output.
+window for each reader, and deltas, of which each is made once, against the version that a reader named; it
+ends when its worker does, however that was. On its standard input it takes its Orders, then one JSON object a
+line (`{"pull": ...}`, `{"retire": ...}`, `{"free": ...}`); it answers on its standard output.
 """
 
 import json
@@ -17,16 +18,17 @@ from typing import Any
 
 import zmq
 
-from protocol.errors import StaleFlowError, WeightsError
+from protocol.errors import StaleFlowError
 from protocol.segments import remove
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
 from protocol.wire.security import CurveAuthenticator
-from workers.weights import manifest
-from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
+from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
+from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.fetch import Fetch
-from workers.weights.manifest import CHUNK_BYTES, Layout
-from workers.weights.store import VersionStore, map_file
+from workers.weights.manifest import CHUNK_BYTES
+from workers.weights.store import VersionStore
+from workers.weights.version_file import VersionFile
 
 MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
 
@@ -51,7 +53,9 @@ class WeightsAgent:
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._monitor = self._router.get_monitor_socket(ACCEPTED | CLOSED)
         self._porter = Porter(self.endpoint, most=raise_limit().strangers)
-        self._held: dict[int, tuple[memoryview, Layout]] = {}  # versions that somebody asked for
+        self._held: dict[int, VersionFile] = {}  # that somebody asked for, or for what differs from them
+        self._bases: set[int] = set()  # retired: nobody gets them any more, but others are told by them
+        self._is_telling_deltas, self._deltas = orders.deltas, DeltaCache()
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
         self._fetch: Fetch | None = None
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
@@ -114,12 +118,21 @@ class WeightsAgent:
             if "pull" in order:
                 self._orders.append(order)
             elif "retire" in order:
-                self._held.pop(order["retire"], None)
-                if not self._is_writers:
-                    self._store.retire(order["retire"])
+                self._bases.add(order["retire"])
+                self._free(order["free"])
                 self._say(retired=order["retire"], served_bytes=self.served_bytes)
+            else:
+                self._free(order["free"])
         self._start_next()
         return bool(content)
+
+    def _free(self, versions: list[int]) -> None:
+        for version in versions:
+            self._bases.discard(version)
+            self._held.pop(version, None)
+            self._deltas.forget(version)
+            if not self._is_writers:
+                self._store.retire(version)
 
     def _start_next(self) -> None:
         while self._fetch is None and self._orders:
@@ -131,8 +144,14 @@ class WeightsAgent:
             self._fetch = Fetch(
                 self._store, version, order["digest"], order["sources"],
                 context=self._context, window=self._window, key=self._key,
+                base=self._base_for(version), deltas=self._deltas,
             )  # fmt: skip
             self._end_if_over(self._fetch)
+
+    def _base_for(self, policy_version: int) -> VersionFile | None:
+        """The newest older version that is here."""
+        older = [version for version in self._store.versions() if version < policy_version]
+        return self._hold(older[-1]) if older and self._is_telling_deltas else None
 
     def _say(self, **words: Any) -> None:
         sys.stdout.write(json.dumps(words) + "\n")
@@ -142,8 +161,10 @@ class WeightsAgent:
 
     def _go_on(self, fetch: Fetch) -> None:
         had_header = fetch.header is not None
-        for index in fetch.hear():
-            self._answer_waiting(Word(CHUNK, fetch.policy_version, index))
+        came = {*fetch.hear()}
+        for word in [word for word in self._waiting if word.policy_version == fetch.policy_version]:
+            if word.kind in (CHUNK, DELTA) and word.chunk in came:
+                self._answer_waiting(word)
         if fetch.header is not None and not had_header:
             self._answer_waiting(Word(HEADER, fetch.policy_version))
         fetch.notice()
@@ -179,7 +200,7 @@ class WeightsAgent:
                 return
             self._porter.gone(int(reader.get(zmq.SRCFD)))
             word = decode(frames[0].bytes) if len(frames) == 1 else None
-            if word is not None and word.kind in (HEADER, CHUNK):
+            if word is not None and word.kind in (HEADER, CHUNK, DELTA):
                 self._answer(reader.bytes, word)
 
     def _answer_waiting(self, word: Word) -> None:
@@ -189,6 +210,8 @@ class WeightsAgent:
     def _answer(self, reader: bytes, word: Word) -> None:
         content = self._find(word)
         if content is not None:
+            if word.kind == DELTA:
+                word, content = self._as_delta(word, content)
             self._send(reader, word, content)
             return
         newest = max(self._store.versions(), default=-1)
@@ -211,25 +234,30 @@ class WeightsAgent:
         """What was asked for, out of the version that is on its way or of one that is here."""
         if self._fetch is not None and self._fetch.policy_version == word.policy_version:
             return self._fetch.header if word.kind == HEADER else self._fetch.chunk(word.chunk)
-        held = self._hold(word.policy_version)
+        held = None if word.policy_version in self._bases else self._hold(word.policy_version)
         if held is None:
             return None
-        whole, layout = held
-        begin = layout.header_bytes
-        if word.kind == HEADER:
-            return whole[:begin]
-        start = begin + word.chunk * CHUNK_BYTES
-        return whole[start : start + CHUNK_BYTES] if start < len(whole) else None
+        return held.header if word.kind == HEADER else held.chunk(word.chunk) or None
 
-    def _hold(self, policy_version: int) -> tuple[memoryview, Layout] | None:
+    def _as_delta(self, word: Word, chunk: memoryview | bytes) -> tuple[Word, memoryview | bytes]:
+        """What differs from the base that the reader has, or the chunk itself where that is no less."""
+        pair, whole = Pair(word.policy_version, word.base), Word(CHUNK, word.policy_version, word.chunk)
+        if (found := self._deltas.find(pair, word.chunk)) is not None:
+            return word, found
+        if not self._is_telling_deltas or not self._deltas.is_worth_trying(pair):
+            return whole, chunk
+        base = self._hold(word.base)
+        if base is None or len(told := base.chunk(word.chunk)) != len(chunk):
+            return whole, chunk
+        made = self._deltas.make(pair, word.chunk, chunk, told)
+        return (word, made) if made is not None else (whole, chunk)
+
+    def _hold(self, policy_version: int) -> VersionFile | None:
         if policy_version not in self._held:
-            path = self._store.path(policy_version)
-            try:
-                mapped = map_file(path)
-                layout, _ = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
-            except (OSError, WeightsError):
+            found = VersionFile.open(self._store.path(policy_version))
+            if found is None:
                 return None
-            self._held[policy_version] = memoryview(mapped), layout
+            self._held[policy_version] = found
         return self._held[policy_version]
 
     def _send(self, reader: bytes, word: Word, content: memoryview | bytes) -> None:

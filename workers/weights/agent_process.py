@@ -11,23 +11,28 @@ import logging
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from protocol.errors import WeightsError
+from protocol.segments import SHARED_MEMORY, has_room
 from protocol.settings import WorkerSettings
 from protocol.wire.endpoints import is_loopback
 from protocol.wire.security import ServerKey
 from workers.link.link import Link
 from workers.weights.address import Announced, address_to_announce
 from workers.weights.channel import Orders
+from workers.weights.store import path_of
 
 logger = logging.getLogger("workers")
 
 COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1 << 20  # bytes of one line
+KEPT_BASES = 1  # retired versions that stay for deltas, beside those that are in use
+SPARE_ROOM = 2  # versions that must still fit then
 ALLOCATOR = {  # of glibc: keep the memory that chunks come in; touching it again cost as much as the rest
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -54,14 +59,16 @@ class WeightsAgentProcess:
         window_bytes: int,
         key: ServerKey | None = None,
         is_writers: bool = False,
+        deltas: bool = True,
         on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """`address`: that of ours which others reach; `is_writers`: the folder is the trainer's;
-        `on_restart` is told of another endpoint."""
+        """`address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `deltas`: as
+        `weights.deltas`; `on_restart` is told of another endpoint."""
         self._orders = Orders(
             directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
-            is_writers=is_writers,
+            is_writers=is_writers, deltas=deltas,
         )  # fmt: skip
+        self._bases: deque[int] = deque()  # retired, and kept for what differs from them
         self._address = address
         self._on_restart = on_restart
         self._is_closing = False
@@ -93,17 +100,40 @@ class WeightsAgentProcess:
     async def fetch(self, policy_version: int, digest: str, sources: Sequence[str]) -> Fetched:
         """Have a version on this host. Raises: WeightsError if no source has it."""
         await self.start()
+        if policy_version in self._bases:  # retired here, and wanted again: whoever publishes it says whether
+            self._bases.remove(policy_version)
+            self._write({"free": [policy_version]})
         future = self._pulls[policy_version] = asyncio.get_running_loop().create_future()
         self._write({"pull": policy_version, "digest": digest, "sources": list(sources)})
         return await future
 
-    async def retire(self, policy_version: int) -> None:
-        """Let go of a version, and unless the folder is the trainer's, remove it."""
+    async def retire(self, policy_version: int) -> list[int]:
+        """Let go of versions, and unless the folder is the trainer's, remove them; which ones these are.
+
+        The one that was retired last is kept where there is room, as long as there are readers: the next is
+        told by it.
+        """
         if self._process is None or self._endpoint is None:
-            return
+            return [policy_version]
+        self._bases.append(policy_version)
+        kept = KEPT_BASES if self._orders.deltas and self._has_room_beside(policy_version) else 0
+        freed = [self._bases.popleft() for _ in range(len(self._bases) - kept)]
         future = self._retired[policy_version] = asyncio.get_running_loop().create_future()
-        self._write({"retire": policy_version})
+        self._write({"retire": policy_version, "free": freed})
         await future
+        return freed
+
+    def _has_room_beside(self, policy_version: int) -> bool:
+        """Whether the host takes two more versions as large as this one."""
+        directory = Path(self._orders.directory)
+        try:
+            size = path_of(directory, policy_version).stat().st_size
+            room = os.statvfs(directory)
+        except OSError:
+            return False
+        if directory.is_relative_to(SHARED_MEMORY):
+            return has_room(SPARE_ROOM * size)
+        return room.f_bavail * room.f_frsize >= SPARE_ROOM * size
 
     async def close(self) -> None:
         """End the agent."""
@@ -174,6 +204,7 @@ def make_weights_agent(
         window_bytes=settings.weights.window_mb << 20,
         key=link.weights_key,
         is_writers=is_writers,
+        deltas=settings.weights.deltas,
         on_restart=on_restart,
     )
 

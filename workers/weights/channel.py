@@ -1,8 +1,9 @@
 """The words by which a host gets a version from another one, and the sockets that they go over.
 
 Invariants: a reader asks for what it has room for, so nothing piles up anywhere: a sender queues no more than
-one window per reader, by reference; a word is one fixed header, and for an answer the bytes themselves.
-A request for what a source is still receiving is answered when it has it.
+one window per reader, by reference; a word is one fixed header, and for an answer the bytes themselves; what
+a source is still receiving is answered when it has it; a chunk that is asked for as a delta is answered with
+one, or whole.
 """
 
 import struct
@@ -15,8 +16,8 @@ from protocol.settings import Section
 from protocol.wire.security import ServerKey, WorkerKey, secure_client, secure_server
 from workers.weights.manifest import CHUNK_BYTES, MAX_HEADER_BYTES
 
-WORD = struct.Struct("<cQQ")  # kind, policy version, chunk
-HEADER, CHUNK, GONE = b"H", b"C", b"G"
+WORD = struct.Struct("<cQQQ")  # kind, policy version, chunk, base
+HEADER, CHUNK, DELTA, GONE = b"H", b"C", b"D", b"G"
 MAX_TEXT = 1000
 MAX_REQUEST_BYTES = 1024  # of a word, and of what ZeroMQ itself says in a handshake
 HEARTBEAT_MS, SILENCE_MS = 1000, 3000  # a peer that is stopped, or whose cable is cut
@@ -28,6 +29,8 @@ class Word(NamedTuple):
     kind: bytes
     policy_version: int
     chunk: int = 0
+    base: int = 0
+    """Of DELTA: the version that the chunk is told by. A source answers with CHUNK where it has no better."""
 
     def encode(self) -> bytes:
         """Its bytes."""
@@ -42,6 +45,7 @@ class Orders(Section):
     window_bytes: int
     key: ServerKey | None = None
     is_writers: bool = False  # the folder is the trainer's, which retires what lies there itself
+    deltas: bool = True  # ask for chunks as what differs from the newest version here
 
 
 def decode(frame: bytes) -> Word | None:
@@ -49,7 +53,7 @@ def decode(frame: bytes) -> Word | None:
     if len(frame) != WORD.size:
         return None
     word = Word(*WORD.unpack(frame))
-    return word if word.kind in (HEADER, CHUNK, GONE) else None
+    return word if word.kind in (HEADER, CHUNK, DELTA, GONE) else None
 
 
 def serving_socket(

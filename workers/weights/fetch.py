@@ -2,7 +2,8 @@
 
 Invariants: nothing that was received and verified is asked for again, whichever source is next; a chunk with
 another checksum than was published is counted and asked for elsewhere; at most `window` chunks are asked for
-at a time; the version appears when it is whole, and not at all after a failure.
+at a time; the version appears when it is whole, and not at all after a failure; a delta counts as the chunk
+that it makes, checked by the same checksum, and a wrong one ends the use of deltas for this version.
 """
 
 import time
@@ -17,8 +18,11 @@ from zmq.utils.monitor import recv_monitor_message
 from protocol.errors import RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
+from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
+from workers.weights.deltas import DeltaCache, Pair
+from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
+from workers.weights.version_file import VersionFile
 
 PATIENCE_S = 10.0  # without a chunk from a source that is connected
 ROUNDS = 3  # times that the sources are gone through: one may have been starting, or a cable loose
@@ -37,7 +41,10 @@ class Fetch:
         context: zmq.Context[Any],
         window: int,
         key: ServerKey | None = None,
+        base: VersionFile | None = None,
+        deltas: DeltaCache | None = None,
     ) -> None:
+        """`base`: an older version that is here, for chunks told by it; `deltas` keeps what was received."""
         self.policy_version = policy_version
         self.refused = 0  # chunks and headers with a wrong checksum
         self.received_bytes = 0
@@ -53,6 +60,7 @@ class Fetch:
         self._socket: zmq.Socket[Any] | None = None
         self._monitor: zmq.Socket[Any] | None = None
         self._segment: FileSegment | None = None
+        self._base, self._deltas = base, deltas
         self._digests: list[str] = []
         self._todo: dict[int, None] = {}  # chunks that are neither here nor asked for, in order
         self._asked: dict[int, None] = {}
@@ -105,6 +113,7 @@ class Fetch:
     def close(self) -> None:
         """Give up what is not finished."""
         self._disconnect()
+        self._base = None
         if self._segment is not None and self.published is None:
             self._store.discard(self._segment)
             self._segment = None
@@ -119,7 +128,9 @@ class Fetch:
         elif word.kind == HEADER and self.header is None:
             self._begin(bytes(frames[1]))
         elif word.kind == CHUNK and word.chunk in self._asked:
-            return self._keep(word.chunk, frames[1])
+            return self._keep(word.chunk, frames[1], frames[1])
+        elif word.kind == DELTA and word.chunk in self._asked:
+            return self._apply(word, frames[1])
         return []
 
     def _begin(self, header: bytes) -> None:
@@ -134,21 +145,46 @@ class Fetch:
             self._fail(str(error))
             return
         self.header, self._heard_s = header, time.monotonic()
+        if self._base is not None and self._base.layout.entries != layout.entries:
+            self._base = None  # of another model
         self._todo = dict.fromkeys(range(len(self._digests)))
         self._ask()
         self._finish_if_whole()
 
-    def _keep(self, index: int, data: memoryview) -> list[int]:
+    def _apply(self, word: Word, delta: memoryview) -> list[int]:
+        """Make a chunk of what differs from that of the base."""
+        if self._base is None or word.base != self._base.policy_version:
+            self._next(f"{self._source} tells chunk {word.chunk} by a version that was not named")
+            return []
+        try:
+            chunk = apply_delta(delta, self._base.chunk(word.chunk))
+        except WeightsError as error:
+            self._refuse_delta(word.chunk, str(error))
+            return []
+        pair, came = Pair(self.policy_version, word.base), self._keep(word.chunk, chunk, delta)
+        if came and self._deltas is not None:
+            self._deltas.keep(pair, word.chunk, bytes(delta))
+        return came
+
+    def _refuse_delta(self, index: int, why: str) -> None:
+        """Have the rest of the version whole: the base may be what is wrong."""
+        self._base = None
+        self.refused += 1
+        self._next(f"chunk {index} from {self._source}: {why}")
+
+    def _keep(self, index: int, data: memoryview, received: memoryview) -> list[int]:
+        """`received`: as it came, which is `data` itself or a delta."""
         assert self._segment is not None
         target = self._segment.chunk(index)
         if len(data) != len(target) or manifest.chunk_digest(data) != self._digests[index]:
+            self._base = None if received is not data else self._base
             self.refused += 1
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
         target[:] = data
         del self._asked[index]
         self._heard_s = time.monotonic()
-        self.received_bytes += len(data)
+        self.received_bytes += len(received)
         self._ask()
         self._finish_if_whole()
         return [index]
@@ -156,6 +192,7 @@ class Fetch:
     def _finish_if_whole(self) -> None:
         if not self._todo and not self._asked and self._segment is not None:
             self._disconnect()
+            self._base = None
             try:
                 self.published = self._store.seal(self._segment, self.header)
             except RunError as error:
@@ -165,9 +202,14 @@ class Fetch:
         """Keep the window full."""
         assert self._socket is not None
         for index in list(islice(self._todo, self._window - len(self._asked))):
-            self._socket.send(Word(CHUNK, self.policy_version, index).encode())
+            self._socket.send(self._request(index).encode())
             del self._todo[index]
             self._asked[index] = None
+
+    def _request(self, index: int) -> Word:
+        if self._base is None:
+            return Word(CHUNK, self.policy_version, index)
+        return Word(DELTA, self.policy_version, index, self._base.policy_version)
 
     def _next(self, why: str) -> None:
         """Go on with the next source, from where we are."""

@@ -1,0 +1,42 @@
+"""A whole version of this host, open for its chunks."""
+
+import mmap
+from pathlib import Path
+
+from protocol.errors import WeightsError
+from workers.weights import manifest
+from workers.weights.manifest import CHUNK_BYTES, Layout
+from workers.weights.store import map_file
+
+
+class VersionFile:
+    """A mapped version; its storage is not used again as long as this lives."""
+
+    def __init__(self, mapped: mmap.mmap, layout: Layout) -> None:
+        self.layout = layout
+        self._whole = memoryview(mapped)
+
+    @classmethod
+    def open(cls, path: Path) -> "VersionFile | None":
+        """The version there; None if there is none that is whole."""
+        try:
+            mapped = map_file(path)
+            layout, _ = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
+        except (OSError, WeightsError):
+            return None
+        return cls(mapped, layout) if len(mapped) == layout.file_bytes else None
+
+    @property
+    def policy_version(self) -> int:
+        """As its header has it."""
+        return self.layout.policy_version
+
+    @property
+    def header(self) -> memoryview:
+        """All before the data."""
+        return self._whole[: self.layout.header_bytes]
+
+    def chunk(self, index: int) -> memoryview:
+        """One chunk of the data; empty beyond its end."""
+        start = self.layout.header_bytes + index * CHUNK_BYTES
+        return self._whole[start : start + CHUNK_BYTES] if start < len(self._whole) else memoryview(b"")
