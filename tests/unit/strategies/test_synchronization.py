@@ -47,3 +47,18 @@ def test_every_few_versions_means_every_few():
     views = [behind(0, 5)]
     assert every_few(views, Settings(newest_version=3, sync_steps=4)) == []
     assert every_few(views, Settings(newest_version=4, sync_steps=4)) == [0]
+
+
+def test_an_instance_that_pulls_for_nothing_is_named_once_and_takes_no_share():
+    cheap = SyncView(0, 0, 3, 3_000, pull_s=0.5)
+    dear = SyncView(1, 0, 2, 8_000, pull_s=3.0, restart_s=28.0)
+    settings = Settings(newest_version=1, typical_tokens=4000, horizon_s=60.0, fresh=16)
+    assert by_gain([cheap, dear], settings) == [0, 1]
+
+
+def test_work_goes_to_the_cheapest_of_the_dear_and_none_is_left_for_the_others():
+    dear = [SyncView(number, 0, 2, 8_000, pull_s=3.0, restart_s=28.0 + number) for number in range(3)]
+    settings = Settings(newest_version=1, typical_tokens=4000, horizon_s=60.0, fresh=2)
+    assert by_gain(dear, settings) == []  # one each: not worth a pull
+    room = [view._replace(capacity=18) for view in dear]
+    assert by_gain(room[:1], settings._replace(fresh=16)) == [0]
