@@ -35,3 +35,12 @@ def test_the_words_name_the_values_and_what_to_look_at():
     assert "mismatch_kl 0.03" in warning
     assert "expected 0.5 (trainer.logprob_gap_warning) at most" in warning
     assert "model.dtype" in warning
+
+
+def test_a_sudden_gap_is_told_with_the_median_and_how_many_steps_it_is_of():
+    drift = LogprobDrift(1.0)
+    for step in range(12):
+        assert drift.observe(step, {"logprob_gap_p99": 0.05}) is None
+    warning = drift.observe(12, {"logprob_gap_p99": 0.9})
+    assert warning is not None
+    assert "expected about 0.05, the median of the last 12 steps" in warning
