@@ -6,7 +6,7 @@ import pytest
 from controller.cli.console import brief
 from controller.core.commands import Finish, Warn
 from controller.core.events import PeerFaulted, Tick, WorkerExited
-from protocol.messages import Attach, Beat, Welcome, WorkerFailed
+from protocol.messages import Attach, Beat, Detach, Ready, Welcome, WorkerFailed
 from tests.support.core_run import Run
 
 FAULT = "Ready is malformed at policy_version: Input should be greater than or equal to 0"
@@ -129,3 +129,19 @@ def test_equal_causes_are_told_once():
 )
 def test_a_warning_is_one_line_on_the_console(text, shown):
     assert brief(text) == shown
+
+
+def test_who_leaves_before_it_was_ready_is_told_of_now_and_then_and_who_was_ready_each_time():
+    run = Run(controller={"lease_s": 5.0})
+    said: dict[bool, list[str]] = {}
+    for is_ready in (False, True):
+        for number in range(10):
+            peer = f"{is_ready} {number}"
+            run.say(peer, Attach("rollout", f"guest#{number}", 1, "here"))
+            if is_ready:
+                run.say(peer, Ready(0, 4, 1000))
+            run.say(peer, Detach("enough"))
+            left = [text for text in warnings(run.commands) if "left the run" in text]
+            said.setdefault(is_ready, []).extend(left)
+    assert len(said[False]) == 2, "the 1st and the 10th"
+    assert len(said[True]) == 10
