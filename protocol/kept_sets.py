@@ -20,7 +20,7 @@ BIAS = (
 """What follows from sampling that the trainer does not know of."""
 BITS = 1 << 30
 WORD_BITS = 32
-Ids = NDArray[np.signedinteger[Any]]
+Ids = NDArray[np.signedinteger[Any]]  # Any: integers of every width
 
 
 class KeptSet(NamedTuple):

@@ -1,2 +1,1 @@
-"""Choices as pure functions on a frozen view: which work to admit, where to run it, when to pull, what to
-keep."""
+"""Choices as pure functions on a frozen view: what to admit, where to run it, when to pull, what to keep."""

@@ -34,8 +34,11 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 
 
 def adaptive(view: AdmissionView, batches: float) -> int:
-    """As `by_cap`, with the cap that strategies/pacing.py has found, and held until new weights are out only
-    where deadlines decide the speed: elsewhere nothing is gained by starting later."""
+    """Like `by_cap`, with the cap that strategies/pacing.py has found.
+
+    It holds until new weights are out only where deadlines decide the speed: elsewhere nothing is gained by
+    starting later.
+    """
     del batches
     return round(view.cap) - (held(view) if view.is_tail_bound else view.generating + view.occupied)
 
@@ -48,8 +51,10 @@ def whole_window(view: AdmissionView, batches: float) -> int:
 
 
 def one_batch(view: AdmissionView, batches: float) -> int:
-    """A whole batch at a time, the next when the last goes to the trainer: synchronous and one-step
-    systems."""
+    """A whole batch at a time, the next when the last goes to the trainer.
+
+    Synchronous and one-step systems do so.
+    """
     del batches
     return view.batch_groups + view.spare_groups - view.generating - view.occupied
 

@@ -57,8 +57,7 @@ def throughput(coefficients: Coefficients, running: float, tokens: float) -> flo
 
 
 def marginal_gain(coefficients: Coefficients, running: float, tokens: float, length: float) -> float:
-    """Tokens per second that a trajectory of `length` tokens adds to an instance; negative if it
-    does harm."""
+    """Tokens per second that a trajectory of `length` tokens adds; negative if it does harm."""
     before = throughput(coefficients, running, tokens)
     return throughput(coefficients, running + 1, tokens + length) - before
 

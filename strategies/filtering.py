@@ -1,5 +1,7 @@
-"""Which scored groups are worth training on: `keep(rewards) -> bool`. A dropped group is replaced by one
-fresh prompt."""
+"""Which scored groups are worth training on: `keep(rewards) -> bool`.
+
+A dropped group is replaced by one fresh prompt.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -13,8 +15,10 @@ def keep_all(rewards: Sequence[float]) -> bool:
 
 
 def has_variance(rewards: Sequence[float]) -> bool:
-    """Groups whose rewards differ; equal rewards give zero advantages (DAPO, arXiv 2503.14476: dynamic
-    sampling)."""
+    """Keep groups whose rewards differ; equal rewards give zero advantages.
+
+    Source: DAPO (arXiv 2503.14476), dynamic sampling.
+    """
     return max(rewards) > min(rewards)
 
 

@@ -61,8 +61,10 @@ class InstanceKinds:
         return [other for other, member in self._members.items() if member.fit is fit]
 
     def observe(self, number: int, before: InstanceStatus, after: InstanceStatus) -> OnlineFit:
-        """Learn from two successive reports of one instance; returns the fit of its kind, which may be
-        another one from now on."""
+        """Learn from two successive reports of one instance.
+
+        Returns the fit of its kind, which may be another one from now on.
+        """
         member = self._members[number]
         member.fit.observe(before, after)
         interval = interval_between(before, after)

@@ -52,8 +52,10 @@ class LengthModel:
         return self._groups.rho()
 
     def observe(self, tokens: int, is_cut: bool) -> None:
-        """A response has ended with so many tokens; `is_cut`: not by itself. At max_tokens that is no
-        difference."""
+        """Learn from a response that has ended with so many tokens.
+
+        `is_cut`: not by itself. At max_tokens that makes no difference.
+        """
         tokens = min(max(tokens, 0), self._max)
         bin = int(self._position(tokens))
         if is_cut and tokens < self._max:

@@ -27,8 +27,9 @@ def none(instances: Sequence[InstanceView], running: Running, settings: Settings
 
 
 def by_gap(instances: Sequence[InstanceView], running: Running, settings: Settings) -> list[int]:
-    """From the instance with the highest throughput to the one with the lowest, when one is over
-    `phi_throughput` times the other and nothing waits at the lower.
+    """Move work from the instance with the highest throughput to the one with the lowest.
+
+    It moves when one is over `phi_throughput` times the other and nothing waits at the lower.
 
     Victims are single trajectories, shortest first (the cheapest to prefill), and only to the same or a newer
     version. Without such a gap, the longest leave devices that are slower by themselves. Source: StaleFlow
@@ -100,8 +101,10 @@ def _by_latency(
 
 
 def _speed(instance: InstanceView) -> float:
-    """Seconds of a step of one trajectory alone: what the device can do, rounded so that the noise of fits
-    orders nothing."""
+    """Seconds of a step of one trajectory alone: what the device can do.
+
+    Rounded, so that the noise of fits orders nothing.
+    """
     return round(step_latency(instance.coefficients, 1, 0), 3)
 
 

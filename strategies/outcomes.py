@@ -19,8 +19,10 @@ def mean_of_group(rewards: Sequence[float]) -> list[float]:
 
 
 def mean_of_others(rewards: Sequence[float]) -> list[float]:
-    """The mean of the *other* rewards, for each; 0 for a reward on its own. Source: RLOO (arXiv
-    2402.14740)."""
+    """The mean of the *other* rewards, for each; 0 for a reward on its own.
+
+    Source: RLOO (arXiv 2402.14740).
+    """
     total, others = sum(rewards), max(1, len(rewards) - 1)
     return [(total - reward) / others for reward in rewards]
 
@@ -40,8 +42,12 @@ def group_advantages(rewards: Sequence[float], *, baseline: str, scale: str) -> 
 
 
 def overlong_penalty(response_tokens: int, *, max_tokens: int, buffer: float, penalty: float) -> float:
-    """What is added to the reward: 0 up to the last `buffer` share of `max_tokens`, then linearly down to
-    -penalty. Source: soft overlong punishment of DAPO (arXiv 2503.14476)."""
+    """What to add to the reward for the length of its response.
+
+    0 up to the last `buffer` share of `max_tokens`, then linearly down to -penalty.
+
+    Source: soft overlong punishment of DAPO (arXiv 2503.14476).
+    """
     width = buffer * max_tokens
     excess = response_tokens - (max_tokens - width)
     return -penalty * min(1.0, excess / width) if width > 0 and excess > 0 else 0.0

@@ -64,8 +64,11 @@ ADAPTATIONS: dict[str, Adaptation] = {"adaptive": adaptive, "fixed": fixed}
 
 
 def after_step(pace: Pace, *, period_s: float, starved_s: float, late_s: float, window: int) -> Pace:
-    """The pace with one more step: `period_s` from a batch to the next, of which the trainer waited
-    `starved_s` for groups and then `late_s` for stragglers; `window`: steps that are remembered."""
+    """The pace with one more step.
+
+    `period_s`: from a batch to the next, of which the trainer waited `starved_s` for groups and then `late_s`
+    for stragglers; `window`: steps that are remembered.
+    """
     starved, late, mean = starved_s / period_s, late_s / period_s, pace.period_s
     return pace._replace(
         starved=pace.starved + PERIOD_MEMORY * (starved - pace.starved),
@@ -76,8 +79,10 @@ def after_step(pace: Pace, *, period_s: float, starved_s: float, late_s: float, 
 
 
 def is_tail_bound(pace: Pace, before: bool) -> bool:
-    """Whether the trainer waits for the longest responses more than for groups; as `before` where it waits
-    for neither."""
+    """Whether the trainer waits for the longest responses more than for groups.
+
+    As `before` where it waits for neither.
+    """
     return pace.late > pace.starved if max(pace.starved, pace.late) > STARVED else before
 
 

@@ -52,9 +52,11 @@ def size(work: WorkView, settings: Settings) -> int:
 
 
 def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance whose throughput grows most until the next version is out; only where it grows now by at
-    least mu times what an idle one would gain (with mu = 0, wherever there is room). Where a pull sends back
-    all that runs (`keep_kv: false`), only fresh work is kept back so: what has begun is due sooner.
+    """The instance whose throughput grows most until the next version is out.
+
+    It is chosen only where throughput grows now by at least mu times what an idle instance would gain (with
+    mu = 0, wherever there is room). Where a pull sends back all that runs (`keep_kv: false`), only fresh work
+    is kept back so: what has begun is due sooner.
 
     Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for new
     groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a
@@ -112,16 +114,20 @@ def _gain_order(instance: InstanceView, settings: Settings) -> float:
 
 
 def by_least_requests(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance with the fewest running trajectories (the default of PSRL, the released StaleFlow
-    code)."""
+    """The instance with the fewest running trajectories.
+
+    Source: the default of PSRL, the released StaleFlow code.
+    """
     del settings
     candidates = [i for i in instances if has_room(work, i)]
     return min(candidates, key=lambda i: (i.running, i.id)).id if candidates else None
 
 
 def by_group(work: WorkView, instances: Sequence[InstanceView], settings: Settings) -> int | None:
-    """The instance that holds a sibling, so that the prompt is prefilled once; the first member, and any that
-    finds its siblings' instance full, goes where throughput grows most."""
+    """The instance that holds a sibling, so that the prompt is prefilled once.
+
+    The first member, and any that finds its siblings' instance full, goes where throughput grows most.
+    """
     home = [i for i in instances if i.has_sibling and has_room(work, i)]
     return by_marginal_gain(work, home or instances, settings)
 

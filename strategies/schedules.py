@@ -54,8 +54,10 @@ def ramp(view: MixtureView) -> Sequence[float]:
 
 
 def by_pass_rate(view: MixtureView) -> list[float]:
-    """The configured weights, times how much the policy still has to learn from a source: the variance of
-    passing, largest where half of the responses pass."""
+    """The configured weights, times how much the policy still has to learn from a source.
+
+    That is the variance of passing, largest where half of the responses pass.
+    """
     return [
         source.weight * max(FLOOR, 4 * source.pass_rate * (1 - source.pass_rate)) for source in view.sources
     ]

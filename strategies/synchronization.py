@@ -65,8 +65,10 @@ def loss(instance: SyncView) -> float:
 
 
 def by_status(instances: Sequence[SyncView], settings: Settings) -> list[int]:
-    """Those that have thinned out: nothing waits in the engine, nothing queued could still run at the old
-    version, and the indicator is at or under its threshold.
+    """Instances that have thinned out.
+
+    Nothing waits in the engine, nothing queued could still run at the old version, and the indicator is at or
+    under its threshold.
 
     Indicators: `requests` (running trajectories), `throughput` (tokens/s), `kv` (share of the KV cache in
     use). Source: PSRL, status-based synchronization.

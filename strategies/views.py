@@ -9,8 +9,10 @@ from strategies.cost_model import QWEN_7B_TP1, Coefficients
 
 
 class InstanceView(NamedTuple):
-    """One rollout instance as the controller believes it to be: every route and return that was decided
-    counts, acknowledged or not (StaleFlow's speculative state)."""
+    """One rollout instance as the controller believes it to be.
+
+    Every route and return that was decided counts, acknowledged or not (StaleFlow's speculative state).
+    """
 
     # names the instance to the core: what a strategy returns
     id: int

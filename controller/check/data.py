@@ -47,8 +47,10 @@ class Sample:
 
 
 def samples(config: Config, *, is_thorough: bool = False) -> list[Sample]:
-    """Every source of prompts that the run reads. `is_thorough`: also open saved datasets and those of the
-    Hub, which takes seconds."""
+    """Every source of prompts that the run reads.
+
+    `is_thorough`: also open saved datasets and those of the Hub, which takes seconds.
+    """
     sources = config.data.each
     evaluation = config.evaluation
     for name, one in evaluation.data.items() if evaluation.every_steps else ():

@@ -16,8 +16,11 @@ OUTPUTS = ("lm_head", "embed_out", "output")  # the last part of an output layer
 
 
 def adapter_problems(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Iterator[tuple[str, str]]:
-    """(field, what is wrong) of a run with `trainer.lora`; `shape` is the model's config.json and `weights`
-    the shapes of its tensors by name, both {} if it is not made yet."""
+    """What is wrong with a run with `trainer.lora`: (field, text) of each problem.
+
+    `shape` is the model's config.json and `weights` the shapes of its tensors by name, both {} if it is not
+    made yet.
+    """
     lora = config.trainer.lora
     if not lora.rank:
         return

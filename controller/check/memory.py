@@ -29,8 +29,11 @@ MemoryFinding = tuple[Literal["error", "note"], str, str]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by part: of one rollout instance, of one trainer rank, and of what rank 0 holds in host memory
-    while a checkpoint is copied."""
+    """Bytes by part.
+
+    Of one rollout instance, of one trainer rank, and of what rank 0 holds in host memory while a checkpoint
+    is copied.
+    """
 
     instance: Mapping[str, int]
     rank: Mapping[str, int]

@@ -78,8 +78,10 @@ LEAVE_OUT = ("length", "loss", "idle", "staleness", "rate", "left")
 
 
 def step_line(metrics: Metrics, *, steps: int, remaining_s: float | None, width: int | None = None) -> str:
-    """One train step in one line, of `width` characters at most if some is left over for it; what the trainer
-    did not report is left out."""
+    """One train step in one line; what the trainer did not report is left out.
+
+    Of `width` characters at most, if some are left over for it.
+    """
     parts = {"step": f"step {metrics['step']:>{len(str(steps))}}/{steps}"}
     for name, *texts in KEYS:
         shown = [form.format(metrics[key]) for form, key in texts if _is_number(metrics.get(key))]

@@ -242,8 +242,10 @@ class Stopping:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
     def use(self, stop: Callable[[str], None], *, may_wait: Callable[[], bool] = lambda: True) -> None:
-        """From now on the first signal calls `stop(reason)` if the run `may_wait` for a good end; before, and
-        else, it ends the program."""
+        """Let the first signal call `stop(reason)` if the run `may_wait` for a good end.
+
+        Before, and else, a signal ends the program.
+        """
         self._stop, self._may_wait = stop, may_wait
 
     def _on_signal(self) -> None:

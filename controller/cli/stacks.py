@@ -28,8 +28,10 @@ class Found(NamedTuple):
 
 
 def stacks(run: Run) -> None:
-    """Have the controller and every local worker of a run write the stacks of all their threads to their
-    logs; a worker that was attached by hand does on `kill -USR1 PID`."""
+    """Write the stacks of all threads of the controller and of every local worker to their logs.
+
+    A worker that was attached by hand does so on `kill -USR1 PID`.
+    """
     if not PROCESSES.is_dir():
         raise RunError(
             "This machine has no /proc, which tells the processes of a run. Expected Linux; by hand: "

@@ -24,8 +24,10 @@ class HeldOutSettings(RowSettings):
 
 
 class EvaluationSettings(Section):
-    """Held-out prompts, answered by the same rollout and reward workers at chosen policy versions, without a
-    place in the staleness ledger. See docs/evaluation.md."""
+    """Held-out prompts, answered by the run's own workers at chosen policy versions.
+
+    They have no place in the staleness ledger. See docs/evaluation.md.
+    """
 
     every_steps: int = Field(default=0, ge=0)
     """Train steps from one evaluated policy version to the next; 0 turns evaluation off. One that is due

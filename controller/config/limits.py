@@ -9,10 +9,12 @@ from protocol.settings import Section
 
 
 class LimitSettings(Section):
-    """What a worker may take that is heard and does not do what it was asked: then it is closed, by name, its
-    work moves, and a local one is started again. Only the time counts in which the controller itself ran.
-    (Who is not heard at all is lost after `controller.lease_s`; a call of the reward is ended by
-    `reward.timeout_s`.)"""
+    """How long a worker that is heard may take to do what it was asked.
+
+    Then it is closed, by name, its work moves, and a local one is started again. Only the time counts in
+    which the controller itself ran. (A worker that is not heard at all is lost after `controller.lease_s`; a
+    call of the reward is ended by `reward.timeout_s`.)
+    """
 
     answer_s: float = Field(default=120.0, gt=0)
     """Seconds for an answer that takes no work: to hand a response back, to encode up to 64 prompts, to say

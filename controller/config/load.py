@@ -78,9 +78,12 @@ def _line(lines: dict[str, str], path: variables.Path) -> str:
 
 
 def _resolved(config: Config, folder: Path) -> Config:
-    """Paths made absolute, the checkpoint of `run.resume` as the model, and the coefficients of
-    `staleness.cost_model` in place of their file, so that a run's history does not depend on a file that may
-    change."""
+    """The configuration with all that it names outside the file put in.
+
+    Paths are made absolute, the checkpoint of `run.resume` becomes the model, and the coefficients of
+    `staleness.cost_model` take the place of their file, so that a run's history does not depend on a file
+    that may change.
+    """
     config = _from_checkpoint(with_absolute_paths(config, folder))
     name = config.staleness.cost_model
     if name in COST_MODELS or name.lstrip().startswith("{"):
@@ -239,8 +242,10 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
 
 
 def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(dotted path, problem) of every refused field; the branches of a union become one sentence. What came
-    out of the environment is shown as it was written."""
+    """Every refused field, as (dotted path, problem).
+
+    The branches of a union become one sentence. What came out of the environment is shown as it was written.
+    """
     messages: dict[str, list[str]] = {}
     for entry in error.errors(include_url=False):
         field, value = _field_of(entry["loc"], tree)
@@ -261,8 +266,9 @@ def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) ->
 
 
 def _field_of(location: tuple[int | str, ...], tree: Tree) -> tuple[str, Any]:
-    """The part of a pydantic location that exists in the file (the rest names a branch of a union), and its
-    value.
+    """The part of a pydantic location that exists in the file, and its value.
+
+    The rest of the location names a branch of a union.
     """
     value: Any = tree
     names: list[str] = []

@@ -1,5 +1,4 @@
-"""The configuration: what a run is, as one frozen, strict pydantic model that is also its reference
-manual."""
+"""The configuration of a run: one frozen, strict pydantic model that is also its reference manual."""
 
 import contextlib
 import json
@@ -184,8 +183,11 @@ class ControllerSettings(Section):
 
 
 class SampleSettings(Section):
-    """Trained groups whose text is kept in run.db, for `launch.py samples`. The core chooses them: of every
-    four the two with the widest spread of rewards, one at random, and the oldest."""
+    """Trained groups whose text is kept in run.db, for `launch.py samples`.
+
+    The core chooses them: of every four the two with the widest spread of rewards, one at random, and the
+    oldest.
+    """
 
     groups: int = Field(default=4, ge=0, le=4096)
     """Groups of each step: prompt, all responses with the logprobs they were sampled with, rewards,

@@ -12,8 +12,11 @@ from protocol.settings import Section
 
 
 class WorkloadSettings(Section):
-    """How long responses are. The longest is always `rollout.max_response_tokens`; what is left at null is a
-    share of it, the same for every cap."""
+    """How long responses are.
+
+    The longest is always `rollout.max_response_tokens`; what is left at null is a share of it, the same for
+    every cap.
+    """
 
     kind: Literal["lognormal", "bimodal", "power_law", "uniform", "fixed", "trace"] = "lognormal"
     """Distribution of response lengths, cut at the cap. `trace` draws from the responses of a finished
@@ -39,8 +42,11 @@ class WorkloadSettings(Section):
 
 
 class EngineSettings(Section):
-    """A rollout engine that batches continuously. A decode step of r responses with C resident tokens takes
-    decode_base_s + decode_context_s * C + max(floor_s, step_base_s + token_s * r) seconds."""
+    """A rollout engine that batches continuously.
+
+    A decode step of r responses with C resident tokens takes decode_base_s + decode_context_s * C +
+    max(floor_s, step_base_s + token_s * r) seconds.
+    """
 
     floor_s: float = Field(default=0.0069, ge=0)
     """Least time of a step without attention: reading the weights."""

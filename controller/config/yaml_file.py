@@ -20,8 +20,10 @@ NOT_RESOLVED = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as meant: `1e-6` is a number, `2026-01-01` and `no` are strings, and a key given twice is a
-    mistake."""
+    """YAML as people mean it.
+
+    `1e-6` is a number, `2026-01-01` and `no` are strings, and a key given twice is a mistake.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Raises: yaml.YAMLError, also for what only looks like a number, such as `0x_`."""

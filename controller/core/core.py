@@ -302,8 +302,10 @@ class Core:
         return is_out_of_data(self)
 
     def keeps_payload(self, peer: str, message: Message) -> bool:
-        """Whether the buffers that came with a message are worth keeping: not those of a lie, which may be
-        taken for what another worker says of the same thing."""
+        """Whether to keep the buffers that came with a message: not those of a lie.
+
+        They might be taken for what another worker says of the same thing.
+        """
         return self.plausibility.keeps_payload(self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:

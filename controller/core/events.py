@@ -20,8 +20,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """Another controller process goes on with the run: an epoch begins, and no worker of the last one is
-    left."""
+    """Another controller process goes on with the run.
+
+    An epoch begins, and no worker of the last one is left.
+    """
 
     tag: ClassVar[int] = 8
     config: str  # JSON of the configuration that counts from now on

@@ -89,8 +89,10 @@ def still_until(core: "Core") -> float | None:
 
 
 def check_liveness(core: "Core", *, grace_s: float | None = None) -> None:
-    """Raises: AssertionError if the run has been stuck for longer than `grace_s`, which is one
-    `rollout.status_s` if nothing else is said."""
+    """Check that the run is not stuck.
+
+    Raises: AssertionError if it has been for longer than `grace_s`, one `rollout.status_s` if not given.
+    """
     state = core.state
     grace_s = state.config.rollout.status_s if grace_s is None else grace_s
     if state.still_since is not None and state.awake_s - state.still_since >= grace_s:

@@ -34,8 +34,10 @@ def is_out_of_data(core: "Core") -> bool:
 
 
 def wind_up(core: "Core") -> None:
-    """Let the trainer finish and save and evaluations come to their end, then close everybody. A failed
-    run ends at once."""
+    """Let the trainer save and evaluations end, then close all workers.
+
+    A failed run ends at once.
+    """
     state, trainer = core.state, core.state.registry.trainer()
     state.accounts.is_ending = True
     if trainer is None and not state.config.trainer.local and state.ending_is_success:

@@ -1,5 +1,4 @@
-"""What is being waited for now: by the next train step, by each worker's oldest unanswered command, by the
-oldest group.
+"""What the next train step, each worker's oldest unanswered command and the oldest group wait for.
 
 Invariant: pure, and nothing is changed; the words of a wait change when it comes nearer to its end, so that
 whoever looks again can tell a slow thing from a stuck one.
@@ -20,8 +19,10 @@ BEGUN = ("generating", "scoring", "occupied", "training")
 
 
 def awaited(core: "Core") -> Cause:
-    """What the next train step waits for now. Each event asks: of the instances it looks only for the first
-    that generates."""
+    """What the next train step waits for now.
+
+    Each event asks, so of the instances it looks only for the first that generates.
+    """
     state, training = core.state, core.training
     if training.is_working:
         return "training"
@@ -41,8 +42,10 @@ def awaited(core: "Core") -> Cause:
 
 
 def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> Cause:
-    """Why the groups of the next batch are not there. `unscored`: those that only wait for rewards;
-    `is_more_there`: encoded prompts that have not started."""
+    """Why the groups of the next batch are not there.
+
+    `unscored`: those that only wait for rewards; `is_more_there`: encoded prompts that have not started.
+    """
     ledger = state.ledger
     missing = ledger.batch_groups - ledger.occupied
     if missing > 0 and unscored >= missing:

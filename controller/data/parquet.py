@@ -95,8 +95,10 @@ class Parquet:
             yield f"{path}, row {number}", row
 
     def _batches(self, order: Any, skip: int) -> Iterator[tuple[Part, int, Any]]:
-        """What the row groups hold, in this order, without the first `skip` rows; with each the row of the
-        file that it begins with."""
+        """Batches of these row groups in order, without the first `skip` rows.
+
+        With each comes the row of the file that it begins with.
+        """
         for index in order:
             part = self._parts[index]
             if skip >= part.rows:

@@ -43,11 +43,11 @@ class PromptSource:
         most: int | None = None,
         on_refused: Callable[[str], object] | None = None,
     ) -> None:
-        """Find the source; `iterable` takes the place of `data.path`; of a text file, index the first `most`
-        rows only.
+        """Find the source; `iterable` takes the place of `data.path`.
 
-        `name` goes with each row as its `source`. `on_refused(text)` hears, in the thread that reads, of a
-        row that is left out; without it such a row is an error. Raises: ConfigError if there is no source.
+        Of a text file, only the first `most` rows are indexed. `name` goes with each row as its `source`.
+        `on_refused(text)` hears, in the thread that reads, of a row that is left out; without it such a row
+        is an error. Raises: ConfigError if there is no source.
         """
         self.is_end = False
         """No more rows will come. Known once `read` has returned fewer rows than asked for."""
@@ -159,8 +159,7 @@ class PromptSource:
         )
 
     def _follow_iterable(self, iterable: Iterable[object]) -> Iterator[tuple[str, object]]:
-        """An iterator is passed over once; what can be iterated again (a list) as often as data.epochs
-        says."""
+        """Rows of an iterable: an iterator once, a list as often as data.epochs says."""
         number = 0
         for _ in self._passes():
             before = number

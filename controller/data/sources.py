@@ -72,8 +72,9 @@ class Sources:
         return json.dumps([source.cursor for source in self._sources])
 
     def read(self, count: int, wanted: Sequence[int] = ()) -> tuple[list[bytes], tuple[int, ...]]:
-        """The next `count` rows, of the sources `wanted` in this order, fewer where one ends; and the source
-        of each, () if there is only one.
+        """The next `count` rows, fewer where a source ends, and the source of each.
+
+        `wanted`: the sources, in this order. What is returned of them is () if there is only one.
 
         Raises: ConfigError that names the row and what is wrong with it.
         """
@@ -116,8 +117,9 @@ class Sources:
 
 
 def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, begin: int = 0) -> None:
-    """Read past the first `count` prompts, of which `begin` are behind already. `known`: rows that the run
-    still needs, by number.
+    """Read past the first `count` prompts, of which `begin` are behind already.
+
+    `known`: rows that the run still needs, by number.
 
     Raises: ConfigError if the source gives others than it gave, or fewer.
     """

@@ -156,8 +156,10 @@ class SeparatedValues(Rows):
         return fingerprints.of_files([self._path], self._count)
 
     def _records(self, offset: int, number: int) -> Iterator[tuple[list[str], int, int]]:
-        """Records from a place on, which is `number` lines into the file: values, and the place and the lines
-        behind them."""
+        """Records from a place in the file on: values, and the place and the lines behind them.
+
+        `number`: lines before that place.
+        """
         lines = 0
         self._file.seek(offset)
 

@@ -221,8 +221,10 @@ class Payload:
         self._live.grow(2 * added, keep=columns[0][0])
 
     def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes]]:
-        """What a chunk has of a group: (member, attempt), start, tokens and logprobs of each delta. Raises:
-        RunError."""
+        """What a chunk has of a group: (member, attempt), start, tokens and logprobs of each delta.
+
+        Raises: RunError.
+        """
         query = "SELECT places, places_checksum, tokens, logprobs, checksum FROM chunks WHERE number = ?"
         places, places_checksum, tokens, logprobs, checksum = self._db.execute(query, (number,)).fetchone()
         if not is_whole(places_checksum, chunk_checksum, number, places):

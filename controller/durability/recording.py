@@ -170,8 +170,9 @@ class Recording:
             ) from error
 
     def make_core(self, config: Config | None = None) -> Core:
-        """The core as the run built it, or as it was before the first event that is kept; or a new one with
-        another configuration.
+        """The core as the run built it, or as it was before the first event that is kept.
+
+        Or a new one, with another configuration.
 
         Raises: ConfigError if a strategy cannot be imported; RunError if the beginning was deleted by another
         release.
@@ -194,8 +195,10 @@ class Recording:
         return next(self.snapshots(number), None)
 
     def snapshots(self, number: int | None = None) -> "Iterator[Snapshot]":
-        """Those that this release made and that are whole, newest first; `number`: only the one after that
-        event. Raises: RunError."""
+        """Snapshots that this release made and that are whole, newest first.
+
+        `number`: only the one after that event. Raises: RunError.
+        """
         with self._open() as db:
             made = db.execute("SELECT seq FROM snapshots WHERE seq <= ? ORDER BY seq DESC", (self.last,))
             numbers = [seq for (seq,) in made if number in (None, seq)]
@@ -274,8 +277,9 @@ class Recording:
         return Core(config, strategies, run_dir=run_dir, import_paths=self._import_paths())
 
     def events(self, after: int | None = None, until: int | None = None) -> Iterator[Recorded]:
-        """The history in order, all that is kept or what follows event `after`, up to event `until`; without
-        what was skipped.
+        """The history in order, without what was skipped.
+
+        All that is kept, or what follows event `after`, up to event `until`.
 
         Raises: RunError naming the first record that is damaged or missing.
         """
@@ -309,8 +313,10 @@ class Recording:
                 yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
 
     def number_at(self, now: float) -> int:
-        """The last event up to this second of the run; the one before the first that is kept if there is
-        none."""
+        """The last event up to this second of the run.
+
+        If there is none: the one before the first that is kept.
+        """
         with self._open() as db:
             query = "SELECT max(seq) FROM events WHERE now <= ? AND seq <= ?"
             (found,) = db.execute(query, (now, self.last)).fetchone()

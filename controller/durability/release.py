@@ -19,8 +19,11 @@ DECIDING = ("controller", "protocol", "strategies")
 
 @cache
 def release() -> dict[str, str]:
-    """Versions of everything that a decision depends on; `sources` is a digest of the deciding packages, as
-    this process found them: what is installed under a run that goes on does not decide in it."""
+    """Versions of everything that a decision depends on.
+
+    `sources` is a digest of the deciding packages, as this process found them: what is installed under a run
+    that goes on does not decide in it.
+    """
     digest = blake2b(digest_size=8)
     for package in DECIDING:
         for file in sorted((ROOT / package).rglob("*.py")):
@@ -35,8 +38,10 @@ def release() -> dict[str, str]:
 
 
 def facts_of(config: Config, *, run_dir: str, import_paths: tuple[str, ...]) -> dict[str, str]:
-    """What a core is built from, and by what: all that a replay needs beside the events. `config` is as
-    written, without secrets."""
+    """What a core is built from, and by what: all that a replay needs beside the events.
+
+    `config` is as written, without secrets.
+    """
     return {
         "config": config.model_dump_json(),
         "run_dir": run_dir,

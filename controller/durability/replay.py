@@ -1,4 +1,4 @@
-"""A run's history through the core again: does it give the commands that it gave?
+"""Replay of a run's history through the core, which has to give the commands that it gave.
 
 Invariants: the core is stepped with the recorded events at the recorded times and with nothing else; commands
 are compared, never executed.

@@ -1,5 +1,4 @@
-"""When the whole core is written beside its journal, so that a restart is the newest snapshot and what
-follows.
+"""Snapshots of the core beside its journal: a restart reads the newest and the events behind it.
 
 Invariants: the core is checked before a snapshot of it is made, at least every CHECK_S seconds in which
 anything happens, so that a restart never begins at a core that breaks an invariant; a snapshot is of the core
@@ -37,8 +36,11 @@ class Snapshots:
     """Writes those of one run."""
 
     def __init__(self, store: Store, *, is_compact: bool, unsaved_events: int = 0) -> None:
-        """`is_compact`: delete the events that all kept snapshots cover; `unsaved_events`: in the journal
-        after the newest snapshot."""
+        """Snapshots of the core of `store`.
+
+        `is_compact`: delete the events that all kept snapshots cover; `unsaved_events`: in the journal after
+        the newest snapshot.
+        """
         self._store, self._is_compact = store, is_compact
         self._release = json.dumps(release())
         self._freezer = Freezer()

@@ -145,8 +145,10 @@ class Store:
         return self._last
 
     def skip(self, number: int, reason: str) -> None:
-        """Event `number` counts as never heard. `reason`: what the core failed with; "" if it was only said
-        behind such a one, by the same worker."""
+        """Count event `number` as never heard.
+
+        `reason`: what the core failed with; "" if it was only said behind such a one, by the same worker.
+        """
         self._db.execute("INSERT OR IGNORE INTO skipped VALUES (?, ?)", (number, reason))
 
     def faults_skipped(self) -> int:
@@ -171,8 +173,10 @@ class Store:
         )
 
     def keep_snapshots(self, count: int) -> int | None:
-        """Delete all but the newest `count`; returns the event that the oldest kept one is of, None while
-        there are fewer."""
+        """Delete all but the newest `count` snapshots.
+
+        Returns the event that the oldest kept one is of, None while there are fewer.
+        """
         newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
         found = self._db.execute(newest, (count - 1,)).fetchone()
         if found is None:
@@ -186,8 +190,10 @@ class Store:
         self._db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))
 
     def events(self) -> Iterator[tuple[float, Event]]:
-        """The whole history in order, less what was skipped. Raises: RunError naming the record that does
-        not decode."""
+        """The whole history in order, without what was skipped.
+
+        Raises: RunError naming the record that does not decode.
+        """
         query = "SELECT seq, now, event, checksum FROM events WHERE seq NOT IN (SELECT seq FROM skipped)"
         with self._in_words():
             for record in self._db.execute(f"{query} ORDER BY seq"):

@@ -157,8 +157,11 @@ def agreement_in_words(agreements: dict[str, Agreement]) -> str:
 
 
 def _effect(what: str, answer: Any) -> Any:
-    """An answer as the core takes it: which instances pull, and which trajectories move, is a set; admission
-    is asked again after each group, so it says yes or no."""
+    """An answer as the core takes it.
+
+    Which instances pull, and which trajectories move, is a set; admission is asked again after each group, so
+    it says yes or no.
+    """
     if what == "admit" and isinstance(answer, int | float):
         return answer > 0
     is_numbers = isinstance(answer, list) and all(isinstance(number, int) for number in answer)

@@ -44,8 +44,10 @@ class Fault:
 
 
 def leave_word(store: Store, stepper: Stepper, failure: Exception | None) -> None:
-    """Write the last of a controller, inside a transaction: if the core is broken, the next one has to know
-    since when; else what was dropped is deleted."""
+    """Write what a controller leaves to the next one, inside a transaction.
+
+    If the core is broken, the next one has to know since when; else what was dropped is deleted.
+    """
     broken_at = failure.number if isinstance(failure, BrokenInvariant) else 0
     if not broken_at and violation_of(stepper.core) is not None:
         broken_at = stepper.last
@@ -157,8 +159,10 @@ def _named(event: Event, author: str) -> str:
 
 
 def write_way_back(store: Store, past: ResumedRun, run: Path) -> list[str]:
-    """Write, inside a transaction, what does not count any more, and delete what came with it; returns what
-    to tell a person."""
+    """Write what does not count any more, inside a transaction, and delete what came with it.
+
+    Returns what to tell a person.
+    """
     told = []
     for number, reason in past.skipped.items():
         store.skip(number, reason)

@@ -17,8 +17,10 @@ class OwnersLog(logging.FileHandler):
 
 
 def log_to_file(path: Path, *, level: str, stack: ExitStack) -> None:
-    """Write what the controller logs to this file too, and the stacks that a signal asks for, until
-    `stack` closes."""
+    """Write what the controller logs to this file too, until `stack` closes.
+
+    So are the stacks that a signal asks for.
+    """
     handler = OwnersLog(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("staleflow")

@@ -32,10 +32,11 @@ class PromptReader:
         known: str | None,
         on_refused: Callable[[str], None],
     ) -> Self:
-        """Find the sources: `prompts`, or else what `data` names. `known`: their fingerprints when the run
-        began. `on_refused(text)` hears of rows that were passed over, in the running loop.
+        """Find the sources: `prompts`, or else what `data` names.
 
-        Raises: ConfigError."""
+        `known`: their fingerprints when the run began. `on_refused(text)` hears of rows that were passed
+        over, in the running loop. Raises: ConfigError.
+        """
         loop = asyncio.get_running_loop()
 
         def refused(text: str) -> None:
@@ -49,10 +50,11 @@ class PromptReader:
         return self._sources.fingerprints
 
     async def go_on(self, core: Core, rows: Mapping[int, bytes], *, cursors: str | None) -> None:
-        """Pass over what a run has read. `rows` are those that it still holds, by group; `cursors`: where
-        the sources stood.
+        """Pass over what a run has read.
 
-        Raises: ConfigError if the data has changed."""
+        `rows` are those that it still holds, by group; `cursors`: where the sources stood. Raises:
+        ConfigError if the data has changed.
+        """
         self._next_group = core.scoring.read_until
         known, read = known_rows(core, rows), core.state.mixture.read
         await asyncio.to_thread(self._sources.take_up, read, known, cursors)

@@ -69,8 +69,10 @@ async def find_past(
 
 
 def finished_steps(run: Path, config: Config) -> int | None:
-    """Train steps of a run that has made as many as `config` asks for, whatever release or settings made it;
-    None if it has not, or its journal must be asked."""
+    """Train steps of a run that has made as many as `config` asks for.
+
+    Whatever release or settings made it; None if it has not, or its journal must be asked.
+    """
     try:
         summary = json.loads((run / "summary.json").read_text())
         steps = int(summary["steps"])

@@ -38,8 +38,11 @@ class ResumedRun:
 
 
 def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
-    """The run as it stood after event `until`, or at its end. Raises: RunError if the journal is damaged, or
-    this release does not decide as the one that made it; CoreFailed."""
+    """The run as it stood after event `until`, or at its end.
+
+    Raises: RunError if the journal is damaged, or this release does not decide as the one that made it;
+    CoreFailed.
+    """
     past, after = _newest(recording, until)
     past.notes = recording.notes
     saved = len(past.lines)
@@ -58,8 +61,10 @@ def derive(recording: Recording, *, until: int | None = None) -> ResumedRun:
 
 
 def may_skip(error: BaseException | None) -> bool:
-    """Whether a worker's word may be to blame for this error of the core: not for one with words of its own,
-    which is the user's, nor for a machine without memory."""
+    """Whether a worker's word may be to blame for this error of the core.
+
+    Not for an error with words of its own, which is the user's, nor for a machine without memory.
+    """
     return not isinstance(error, StaleFlowError | MemoryError)
 
 
@@ -90,8 +95,10 @@ def derive_with_skips(recording: Recording) -> ResumedRun:
 
 
 def _newest(recording: Recording, until: int | None) -> tuple[ResumedRun, int]:
-    """The newest moment up to event `until` that a snapshot has, and the number of its last event; else the
-    beginning."""
+    """The newest moment up to event `until` that a snapshot has, and the number of its last event.
+
+    Else the beginning.
+    """
     there = (one for one in recording.snapshots() if until is None or one.number <= until)
     snapshot = next(there, None)
     if snapshot is None:

@@ -68,8 +68,11 @@ class RunDirectory:
             raise
 
     def begin(self, *, is_blank: bool = False) -> None:
-        """Set an older run aside, and make the folder again; one that was stopped before it had begun
-        (`is_blank`) has nothing to keep, and is begun where it lies. Raises: ConfigError."""
+        """Set an older run aside, and make the folder again.
+
+        One that was stopped before it had begun (`is_blank`) has nothing to keep, and is begun where it lies.
+        Raises: ConfigError.
+        """
         with self._in_words():
             remove(self._segments, even_if_held=True)  # the lock says that nobody of an older run lives here
             self.previous, self.has_run = None if is_blank else self._set_aside(), False
@@ -78,8 +81,10 @@ class RunDirectory:
             self._open()
 
     def go_on(self, lines: list[dict[str, object]], evaluations: list[dict[str, object]]) -> None:
-        """Take up the run in the folder; `lines` are its metrics.jsonl, and `evaluations` its
-        evaluations.jsonl. Raises: ConfigError."""
+        """Take up the run in the folder.
+
+        `lines` are its metrics.jsonl, and `evaluations` its evaluations.jsonl. Raises: ConfigError.
+        """
         with self._in_words():
             self._write_atomically("metrics.jsonl", _json_lines(lines))
             if evaluations:
@@ -117,11 +122,10 @@ class RunDirectory:
         return f"ipc://{folder}/controller"
 
     def has_model(self, origin: str) -> bool:
-        """Whether the initial model is there and was made by `origin`; if not, room is made and `origin`
-        noted.
+        """Whether the initial model is there and was made by `origin`.
 
-        A model without a note was put there by the user, and is taken as it is; so is that of a run which
-        goes on.
+        If not, room is made and `origin` noted. A model without a note was put there by the user, and is
+        taken as it is; so is that of a run which goes on.
         """
         note = self.model.with_name(f"{self.model.name}.json")
         if self.model.exists():

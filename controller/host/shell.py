@@ -73,8 +73,7 @@ class Shell:
         on_warning: Callable[[str], None],
         on_progress: Callable[[float, str], None],
     ) -> None:
-        """`on_progress(fraction, text)` tells of the initial model and of workers that get ready: its text
-        begins with `model: ` or `workers: `."""
+        """`on_progress(fraction, text)` hears of the initial model (`model: `) and of `workers: `."""
         self.failure: StaleFlowError | None = None
         """Why the run failed; None while it goes on and after success."""
         self.summary: dict[str, object] = {}
@@ -236,8 +235,7 @@ class Shell:
         self._post(events.Received(peer, message), frames)
 
     def _may_be_there(self, saved: CheckpointSaved) -> bool:
-        """Batches are dropped for ever because of what a trainer says that it has saved: on this machine one
-        can look."""
+        """Whether the checkpoint is there, as far as one can look: batches are dropped for ever for it."""
         return not self._config.trainer.local or Path(saved.path).exists()
 
     def _on_fault(self, peer: PeerId, reason: str) -> None:

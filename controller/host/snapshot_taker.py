@@ -24,8 +24,11 @@ class SnapshotTaker:
         is_over: Callable[[], bool],
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """`unsaved_events`: in the journal after the newest snapshot. One that was begun is not written once
-        `is_over()`; `on_failure(error)` hears why one could not be."""
+        """Takes snapshots of a live run.
+
+        `unsaved_events`: in the journal after the newest snapshot. One that was begun is not written once
+        `is_over()`; `on_failure(error)` hears why one could not be.
+        """
         is_compact = run.journal == "compact" or run.durability == "off"  # memory is dear
         self._store = store
         self._snapshots = Snapshots(store, is_compact=is_compact, unsaved_events=unsaved_events)
@@ -41,8 +44,10 @@ class SnapshotTaker:
         self._snapshots.close()
 
     def after_turn(self, stepper: Stepper, *, events: int, now: float) -> None:
-        """Take or begin one if it is due, after so many more events. Raises: RunError if the core breaks an
-        invariant, or the disk refuses."""
+        """Take a snapshot, or begin one, if it is due after so many more events.
+
+        Raises: RunError if the core breaks an invariant, or the disk refuses.
+        """
         added, self._seen_bytes = self._store.journal_bytes - self._seen_bytes, self._store.journal_bytes
         if not self._snapshots.is_due(events=events, journal_bytes=added, now=now):
             return

@@ -137,8 +137,10 @@ class Stepper:
             return False
 
     def _pass_over(self, number: int, more: list[int], reason: str) -> None:
-        """Say in the journal that event `number` does not count, nor what its author says behind it in this
-        turn, and go back to before it."""
+        """Say in the journal that event `number` does not count, and go back to before it.
+
+        Nor does what its author says behind it in this turn.
+        """
         began = time.monotonic()
         with self._store.transaction():
             self.write_rest()

@@ -1,5 +1,4 @@
-"""Says of every wait whose it is, how long it has been, how long such a wait usually is, and what will be
-done.
+"""Watches every wait: whose it is, how long it has been and usually is, and what will be done.
 
 Invariants: pure: it sees snapshots and their times, and keeps only since when each wait has looked as it
 does; what progresses starts over; a wait is complained of once when it is overdue, and again each time that
@@ -111,8 +110,10 @@ class Watchdog:
 
 
 def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
-    """A picture of the run for status.json. `tokens_per_s`: of the last train step, as everywhere else; None
-    before the first."""
+    """The state of the run for status.json.
+
+    `tokens_per_s`: of the last train step, as everywhere else; None before the first.
+    """
     return {
         **asdict(seen),
         "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),

@@ -119,8 +119,10 @@ def _alone_s(demand: Demand) -> float:
 
 
 def _instance_s(demand: Demand, window_s: float | None) -> float:
-    """Least instance seconds (of speed 1) for one batch if every response has `window_s` to run; inf if it
-    cannot be."""
+    """Least instance seconds (of speed 1) for one batch if every response has `window_s` to run.
+
+    inf if it cannot be.
+    """
     from scipy.optimize import linprog  # late: only bounds need it
 
     matrix, limits, equal, kinds = _program(demand, window_s)

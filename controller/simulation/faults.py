@@ -47,8 +47,10 @@ class FaultSource:
         self.faults, self.rng = faults, rng
 
     def start(self, at: Callable[..., None], strike: Callable[[Kind], None]) -> None:
-        """Schedule the first fault of each kind: `at(delay_s, action, argument)`; `strike` carries it out
-        and calls `again`."""
+        """Schedule the first fault of each kind: `at(delay_s, action, argument)`.
+
+        `strike` carries it out and calls `again`.
+        """
         for kind in KINDS:
             self.again(kind, at, strike)
 

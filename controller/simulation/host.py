@@ -90,9 +90,11 @@ class Simulation:
         core: Core | None = None,
         now: float = 0.0,
     ) -> None:
-        """`prompts`: how many there are (None: no end); `check_every`: events between two calls of
-        Core.check; `core`: go on with this one at `now` instead of a new one, with workers that `adopt`
-        enters."""
+        """A run of simulated workers in virtual time.
+
+        `prompts`: how many there are (None: no end); `check_every`: events between two calls of Core.check;
+        `core`: go on with this one at `now` instead of a new one, with workers that `adopt` enters.
+        """
         self.core = core or Core(config, load_strategies(config))
         self._is_begun = core is not None
         self._config, self._now = config, now
@@ -116,8 +118,11 @@ class Simulation:
         self.outcome = Outcome()
 
     def run(self, *, max_events: int = 5_000_000, patience_s: float = inf) -> Outcome:
-        """Run to the end. Raises: RuntimeError if it does not come within `max_events`, or no batch goes to
-        the trainer in `patience_s` of virtual time."""
+        """Run to the end.
+
+        Raises: RuntimeError if it does not come within `max_events`, or no batch goes to the trainer in
+        `patience_s` of virtual time.
+        """
         if not self._is_begun:
             self._deliver(Started())
         self._faults.start(self._at, self._strike)
@@ -159,8 +164,10 @@ class Simulation:
         self._on(self._now + delay_s, action, *arguments)
 
     def _on(self, time_s: float, action: Callable[..., None], *arguments: object) -> None:
-        """At this very time, to the last bit: a worker that is woken a rounding error early has nothing to
-        say."""
+        """Schedule an action at this very time, to the last bit.
+
+        A worker that is woken a rounding error early has nothing to say.
+        """
         self._count += 1
         heapq.heappush(self._heap, (max(self._now, time_s), self._count, action, arguments))
 

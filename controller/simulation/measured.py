@@ -110,8 +110,10 @@ class Measured:
         return max((after - before for before, after in pairwise(times)), default=0.0)
 
     def itself(self, at_s: float) -> tuple[float, float] | None:
-        """Tokens per second and mean staleness of the run itself from `at_s` to its last batch; None if too
-        little is left."""
+        """Tokens per second and mean staleness of the run itself from `at_s` to its last batch.
+
+        None if too little is left.
+        """
         rest = [batch for batch in self.batches if batch.at_s >= at_s]
         ages = [age for batch in rest[:-1] for age in batch.ages]
         if len(rest) < 2 or not ages:
@@ -119,8 +121,10 @@ class Measured:
         return sum(b.tokens for b in rest[:-1]) / max(rest[-1].at_s - rest[0].at_s, 1e-9), fmean(ages)
 
     def cluster(self, path: str) -> list[str]:
-        """Overrides of `simulation` that make workers like those of the run in this file. Raises: RunError if
-        it was too short to tell."""
+        """Overrides of `simulation` that make workers like those of the run in this file.
+
+        Raises: RunError if it was too short to tell.
+        """
         if not (self.lengths and self.train_s and self.prompt_tokens and self.kv_tokens):
             raise RunError(
                 f"{path} cannot be simulated on: it has {len(self.lengths)} complete responses, "

@@ -44,8 +44,10 @@ class TrainStart(NamedTuple):
 
 
 def engine_totals(rollouts: list[SimulatedRollout]) -> tuple[int, int, int, int, int, float]:
-    """Decode steps, tokens decoded, prefilled and prefilled again, preemptions, and busy seconds of all
-    engines ever."""
+    """What all engines ever have done.
+
+    Decode steps, tokens decoded, prefilled and prefilled again, preemptions, and busy seconds.
+    """
     engines = [rollout.engine for rollout in rollouts]
     return (
         sum(engine.decode_steps for engine in engines),

@@ -13,8 +13,11 @@ from protocol.messages import Delta, Generated
 
 
 def read_lengths(path: str) -> list[int]:
-    """Lengths in tokens of the finished responses of a run, given its directory or its run.db, in the order
-    in which they ended. Raises: ConfigError if there is no such run; RunError if its journal is broken."""
+    """Lengths in tokens of the finished responses of a run, in the order in which they ended.
+
+    The run is given as its directory or its run.db. Raises: ConfigError if there is no such run; RunError if
+    its journal is broken.
+    """
     file = Path(path) / "run.db" if Path(path).is_dir() else Path(path)
     if not path or not file.is_file():
         raise ConfigError(

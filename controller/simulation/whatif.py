@@ -1,5 +1,6 @@
-"""A recorded run in virtual time, under its own strategy and another one: from one of its moments on, or
-again.
+"""A recorded run in virtual time, under its own strategy and another one.
+
+It goes on from one of its moments, or begins again.
 
 Invariants: the core that goes on is the run's, with everything that it knew at that moment; responses are as
 long as those that the run really produced, and where it never finished one, as one drawn from those that it
@@ -132,8 +133,9 @@ def go_on(
     seed: int = 0,
     tell: Tell = lambda text: None,
 ) -> Comparison:
-    """What the run's own strategy and another one come to from a moment on (default: half of the run), or
-    again if the other has another bound.
+    """What the run's own strategy and another one come to from a moment on (default: half of the run).
+
+    They begin again if the other has another bound.
 
     `measured`: of the whole run, if that is known already. Raises: ConfigError if the other strategy cannot
     take over at `at_s`, RunError if the run is too short.

@@ -34,8 +34,10 @@ class Replica:
     def __init__(
         self, recording: Recording, *, keyframes_bytes: int = KEYFRAMES_BYTES, spacing: int = FIRST_SPACING
     ) -> None:
-        """Begins before the first event that is kept. Raises: RunError or ConfigError if this release cannot
-        read the run."""
+        """A replica before the first event that is kept.
+
+        Raises: RunError or ConfigError if this release cannot read the run.
+        """
         self.recording = recording
         self._strategies = recording.strategies()
         self._room, self._spacing = keyframes_bytes, spacing

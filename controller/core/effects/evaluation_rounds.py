@@ -85,8 +85,10 @@ class EvaluationRounds:
 
     @property
     def wanted(self) -> Published | None:
-        """The weights that the round has to be answered with: these very ones if it is exact, else these or
-        newer ones. None if nothing is to be placed."""
+        """The weights that must answer the round; None if nothing is to be placed.
+
+        These very ones if the round is exact, else these or newer ones.
+        """
         versions = self.state.versions
         if self.round is None or not self.is_placing:
             return None
@@ -94,8 +96,10 @@ class EvaluationRounds:
 
     @property
     def is_lost(self) -> bool:
-        """Whether an exact round waits for weights that will never be there again: the trainer that is there
-        began behind them, or has shown newer ones."""
+        """Whether an exact round waits for weights that will never be there again.
+
+        The trainer that is there began behind them, or has shown newer ones.
+        """
         versions, found = self.state.versions, self.round
         if found is None or not found.is_exact or not self.is_placing:
             return False

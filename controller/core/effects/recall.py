@@ -20,8 +20,10 @@ from protocol.messages import Abort, Ending, Interrupt
 
 
 def remove(state: RunState, group: Group, end: GroupEnd) -> None:
-    """A group leaves without being trained, wherever its members are; a fresh prompt takes its place by
-    itself."""
+    """Remove a group without training it, wherever its members are.
+
+    A fresh prompt takes its place by itself.
+    """
     _abort_running(state, group.members)
     move_group(group, end)
     if group.id in state.ledger:

@@ -139,8 +139,11 @@ class Accounts:
         self._now = 0.0
 
     def advance(self, now: float, *, cause: Cause, ready: int, busy: int) -> None:
-        """Account the time since the last call, in the state that held during it: what the run waited for,
-        instances ready, and those of them that had work. Starting up is not idling, nor is a pause."""
+        """Account the time since the last call to the state that held during it.
+
+        That is what the run waited for, instances that were ready, and those of them that had work. Starting
+        up is not idling.
+        """
         elapsed, self._now = now - self._now, now
         self.spent_s[cause] = self.spent_s.get(cause, 0.0) + elapsed
         if elapsed > 0 and cause not in NO_IDLING:
@@ -203,8 +206,11 @@ class Accounts:
         trainer: dict[str, float],
         more: dict[str, object],
     ) -> dict[str, object]:
-        """The line of metrics.jsonl for a finished train step. What the controller says itself counts: a
-        metric of the `trainer` under such a name is kept as trainer/NAME."""
+        """The line of metrics.jsonl for a finished train step.
+
+        What the controller says itself counts: a metric of the `trainer` under such a name is kept as
+        trainer/NAME.
+        """
         elapsed = max(now - self._last_line_s, 1e-9)
         trajectories = batch.pop("trajectories")
         reward = batch["reward/mean"]

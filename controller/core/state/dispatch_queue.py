@@ -49,8 +49,11 @@ class DispatchQueue:
         return UNSTARTED
 
     def peek(self, policy_version: int, reach: int = ANY) -> Trajectory | None:
-        """The next that may run under this version, left in place: what has begun under it or an older one,
-        and what has not if its group is due by `reach` (see `Ledger.reach`)."""
+        """The next trajectory that may run under this version; it stays in the queue.
+
+        Either it has begun under this version or an older one, or it has no token and its group is due by
+        `reach` (see `Ledger.reach`).
+        """
         best: Entry | None = None
         for version in sorted(self._levels):
             if version > policy_version:

@@ -35,8 +35,9 @@ class Answered:
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """Probability that at least one of k responses passes, estimated without bias from `samples`, of which
-    `passed` did: 1 - C(n - c, k) / C(n, k).
+    """Probability that at least one of k responses passes, estimated from `samples`, of which `passed` did.
+
+    The estimate without bias is 1 - C(n - c, k) / C(n, k).
 
     Raises: ValueError unless 0 <= passed <= samples and 1 <= k <= samples.
     Source: Chen et al. 2021 (arXiv 2107.03374), equation 1.
@@ -71,8 +72,10 @@ def line(
     answered: Mapping[int, Answered], failed: Mapping[int, str], sources: Sequence[str],
     *, samples: int, threshold: float,
 ) -> dict[str, object]:  # fmt: skip
-    """The figures of a whole evaluation. `answered`, `failed`: by the number of the prompt; `sources`: of all
-    prompts, in order."""
+    """The figures of a whole evaluation.
+
+    `answered`, `failed`: by the number of the prompt; `sources`: of all prompts, in order.
+    """
     versions: Counter[int] = Counter()
     for prompt in answered.values():
         versions.update(prompt.versions)

@@ -170,8 +170,11 @@ class Group:
         return min(first, default=self.policy_version)
 
     def take(self, delta: Delta, peer: PeerId) -> Trajectory | None:
-        """Give the tokens of a delta to the member that it continues; None if what it says is late: of an
-        attempt that does not run there any more, of tokens that are known, or of an older version."""
+        """Give the tokens of a delta to the member that it continues; None if the delta is late.
+
+        A late one is of an attempt that does not run there any more, of tokens that are known, or of an older
+        version.
+        """
         _, number, attempt, start, count, policy_version, _ = delta
         member = self.members[number] if number < len(self.members) else None
         if (

@@ -1,5 +1,4 @@
-"""The staleness ledger: which group may start, and which batch may be trained, so that no bound is ever
-broken.
+"""The staleness ledger: which group may start, and which batch may be trained, without breaking a bound.
 
 A reservation is a *deadline*, not a slot: a group that starts under version v must be consumed by the batch
 of `v + max_staleness` at the latest. Invariants:
@@ -21,8 +20,11 @@ from controller.core.state.snapshot import BufferSnapshot
 
 
 def buffer_state(is_ready: bool, free: int) -> str:
-    """The state of a buffer, in the words of the StaleFlow paper: whether it can be consumed, and whether
-    groups may start in it. STUCK: neither, it waits for what runs."""
+    """The state of a buffer, in the words of the StaleFlow paper.
+
+    It says whether the buffer can be consumed, and whether groups may start in it. STUCK: neither, it waits
+    for what runs.
+    """
     if is_ready:
         return "READY_WITH_CAPACITY" if free else "READY"
     return "PENDING" if free else "STUCK"
@@ -100,8 +102,10 @@ class Ledger(LedgerBase):
         return self._reserved[group] <= self.reach(policy_version)
 
     def reach(self, policy_version: int) -> int:
-        """The latest deadline of a group that may include a member started under this version: one that is
-        due later would take a place that is promised."""
+        """The latest deadline of a group that may include a member started under this version.
+
+        A group that is due later would take a place that is promised.
+        """
         deadline = policy_version + self.max_staleness
         if deadline < self.train_version:
             return deadline
@@ -124,8 +128,10 @@ class Ledger(LedgerBase):
         self._count(self._due_occupied, self._occupied[group], 1)
 
     def abort(self, group: int) -> None:
-        """The group will never be trained; its place is free at once. Raises: KeyError if it is not in the
-        ledger."""
+        """Free the place of a group that will never be trained.
+
+        Raises: KeyError if it is not in the ledger.
+        """
         if group in self._occupied:
             self._count(self._due_occupied, self._occupied[group], -1)
             self._count(self._due, self._occupied.pop(group), -1)
@@ -133,8 +139,7 @@ class Ledger(LedgerBase):
             self._count(self._due, self._reserved.pop(group), -1)
 
     def ready_batch(self) -> list[int] | None:
-        """The groups to train now, oldest deadline first, or None while that would break a promise or is too
-        few.
+        """The groups to train now, oldest deadline first; None if they are too few, or would break a promise.
 
         Taking the earliest deadlines leaves the most room for the rest, so if this choice fails every other
         does.
@@ -173,8 +178,10 @@ class Ledger(LedgerBase):
         self.train_version += 1
 
     def useless(self) -> list[int]:
-        """Groups that no batch can use any more: those past their deadline, and, once occupied groups fill
-        every batch up to a deadline, all that are still generated for it. Empty without redundancy.
+        """Groups that no batch can use any more; empty without redundancy.
+
+        These are those past their deadline and, once occupied groups fill every batch up to a deadline, all
+        that are still generated for it.
 
         Source: StaleFlow (arXiv 2601.12784), abort by version.
         """
@@ -198,8 +205,9 @@ class Ledger(LedgerBase):
         return sorted({*past, *idle})
 
     def settle(self) -> list[int]:
-        """Occupied groups that are in the next batch whatever comes, earliest deadline first: a trainer may
-        begin on them. They are due now from here on, so that no later start displaces them.
+        """Fix occupied groups that are in the next batch whatever comes, earliest deadline first.
+
+        A trainer may begin on them. They are due now from here on, so that no later start displaces them.
 
         Only groups are taken that the earliest deadlines would give the batch anyway; among equal deadlines
         those that are complete first. So L2 holds afterwards: of a group's forerunners and itself, no more

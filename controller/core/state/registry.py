@@ -81,8 +81,10 @@ class Instance(Worker):
 
     @property
     def next_version(self) -> int:
-        """Version that the next trajectory sent to it is sampled from: messages keep their order, so a route
-        behind a pull runs under what was pulled."""
+        """Version that the next trajectory sent to it is sampled from.
+
+        Messages keep their order, so a route behind a pull runs under what was pulled.
+        """
         return self.policy_version if self.pulling is None else self.pulling
 
 

@@ -148,8 +148,10 @@ class RunState:
             self.ending, self.ending_is_success = reason, is_success
 
     def seed(self, group: Group, trajectory: Trajectory) -> int:
-        """The seed of a trajectory's sampling noise, a function of the run's seed, its id, and how often its
-        prompt was started over."""
+        """The seed of a trajectory's sampling noise.
+
+        A function of the run's seed, the trajectory's id, and how often its prompt was started.
+        """
         again = f"/{group.starts}" if group.starts > 1 else ""
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
 

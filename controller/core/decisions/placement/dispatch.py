@@ -47,8 +47,7 @@ class Dispatch:
         self._settled: tuple[object, ...] | None = None  # the situation in which nothing more could be routed
 
     def run(self) -> None:
-        """Route what waits: begun work by deadline, then fresh groups as far as ledger and admission
-        allow."""
+        """Route queued work by deadline, then fresh groups as far as the ledger and admission allow."""
         if not self.state.registry.changed and self._situation() == self._settled:
             return  # nothing could be routed, and nothing has changed since
         changed = self.views.refresh()
@@ -116,8 +115,11 @@ class Dispatch:
         )
 
     def _heads(self) -> Iterator[Head]:
-        """What may go next, for the instances of each policy version, newest first: the queued work that is
-        due first of what may run under it, and a fresh group where none may."""
+        """Candidates to route next, for the instances of each policy version, newest version first.
+
+        Of the queued work that may run under a version, the one that is due first; a fresh group where none
+        may.
+        """
         due_first = None
         for version in self.views.candidates.versions():
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
@@ -215,8 +217,10 @@ class Dispatch:
         return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
 
     def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
-        """Version rules: no token older than the one before it, and no start that the ledger has no
-        room for."""
+        """Check the version rules for a start or a continuation.
+
+        No token is older than the one before it, and nothing starts that the ledger has no room for.
+        """
         if is_fresh:
             return self.state.ledger.can_reserve(policy_version)
         if trajectory.newest_version >= 0:

@@ -102,8 +102,10 @@ class InstanceReports:
             self.state.requeue(member)
 
     def on_silent(self, instance: Instance, members: Sequence[Trajectory]) -> None:
-        """These got no token in their time: they go on elsewhere, and what this happens to again and again is
-        set aside."""
+        """Move trajectories that got no token in their time to other instances.
+
+        Those that this happens to repeatedly are set aside.
+        """
         limit = f"limits.token_s allows {self.state.config.limits.token_s:g} s"
         text = f"{members[0].id} got no token on {instance.name}; {limit}, so it goes on elsewhere."
         self.state.warn_counted(f"silent {instance.name}", text)
@@ -148,8 +150,11 @@ class InstanceReports:
     def on_pull_failed(
         self, instance: Instance, message: PullFailed, *, is_awaited: bool
     ) -> PeerFaulted | None:
-        """Retry with the newest version now, or, if the trainer that published it died (`is_awaited`), once
-        it is published again. Returns who is at fault if the instance has failed too often."""
+        """Retry with the newest version.
+
+        Now, or, if the trainer that published it died (`is_awaited`), once it is published again. Returns
+        who is at fault if the instance has failed too often.
+        """
         if instance.pulling != message.policy_version:
             return None
         instance.pulling = None
@@ -168,8 +173,10 @@ class InstanceReports:
         return self._at_fault(instance, message) if instance.pull_failures >= MAX_PULL_FAILURES else None
 
     def _at_fault(self, instance: Instance, message: PullFailed) -> PeerFaulted:
-        """Who is to blame for pulls that fail: the instance, or the trainer where no instance could pull what
-        it has published."""
+        """Who is to blame for failing pulls.
+
+        The instance, or the trainer if no instance could pull what it has published.
+        """
         version, trainer = message.policy_version, self.state.registry.trainer()
         others = [one for one in self.state.registry.instances() if one.ready and one is not instance]
         is_nobodys = bool(others) and all(other.pull_failures for other in others)

@@ -204,8 +204,10 @@ class Scoring:
             self._to_score.popleft()  # None: it became useless while it waited
 
     def _worker_for(self, group: Group) -> TextWorker | None:
-        """The worker with the least on its hands, of those with room; a suspect goes to one that scores
-        nothing, and nothing joins it there."""
+        """The least busy reward worker with room.
+
+        A suspect group goes to a worker that scores nothing, and nothing joins it there.
+        """
         workers = self.state.registry.text_workers()
         if self._is_suspect(group):
             return next((worker for worker in workers if not worker.scoring), None)

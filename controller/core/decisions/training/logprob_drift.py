@@ -27,8 +27,10 @@ class LogprobDrift:
         self._warned: dict[str, None] = {}  # kinds that were said and are not over
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """A warning, if something begins with this batch; a line for each kind. Metrics without a figure say
-        nothing about it."""
+        """One warning for each kind of drift that begins with this batch.
+
+        A metric without a figure says nothing about its kind.
+        """
         new: list[str] = []
         for kind, text in self._judge(metrics):
             if text and kind not in self._warned:

@@ -59,8 +59,10 @@ class TrainerBatches:
         return is_wanted and self.saved_version < steps > 0
 
     def attach(self, peer: PeerId, policy_version: int) -> None:
-        """A trainer is ready that holds this version: feed it what it has missed. Ends the run if it cannot
-        get from there to where the run is."""
+        """Feed a trainer that is ready, and holds this version, the batches that it has missed.
+
+        Ends the run if they do not lead from that version to where the run is.
+        """
         steps, oldest = self.state.steps, min(self.state.batches, default=self.state.steps)
         if not min(oldest, steps) <= policy_version <= steps:
             self.state.end(_no_way_on(policy_version, oldest=oldest, steps=steps), is_success=False)
@@ -84,8 +86,10 @@ class TrainerBatches:
         self.ahead, self.is_ahead = [], False
 
     def send_ahead(self, groups: list[Group], peer: PeerId) -> None:
-        """Let the trainer begin on these, which are sure to be in the next batch. One such order at a time:
-        those that come meanwhile are packed together."""
+        """Let the trainer begin on groups that are certain to be in the next batch.
+
+        One such order is out at a time: groups that become certain meanwhile are packed together.
+        """
         assert self._held is not None, "nobody is there to begin"
         assert not self.is_ahead, "it has begun on others"
         self.ahead += [group.id for group in groups]
@@ -138,8 +142,10 @@ class TrainerBatches:
         self.saved_version = policy_version or -1
 
     def cover(self, policy_version: int) -> None:
-        """A complete checkpoint holds this version: what made the oldest that counts is not needed any
-        more."""
+        """Drop the batches that the oldest checkpoint that counts has made unnecessary.
+
+        `policy_version`: that of a checkpoint that is complete now.
+        """
         self.saved_version = max(self.saved_version, policy_version)
         keep = self.state.config.trainer.keep_checkpoints
         self._saved = sorted({*self._saved, policy_version})[-keep:]

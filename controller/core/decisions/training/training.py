@@ -97,8 +97,10 @@ class Training:
         return True
 
     def run_ahead(self) -> None:
-        """Let a trainer that waits begin on groups that are certain to be in its batch; at least one is left,
-        with which it takes the step."""
+        """Let a waiting trainer begin on groups that are certain to be in its batch.
+
+        At least one group is left, with which it takes the step.
+        """
         trainer, sent = self.state.registry.trainer(), self.trainer_batches
         if not self.state.config.trainer.streaming or trainer is None or self.is_busy or sent.is_ahead:
             return
@@ -117,8 +119,10 @@ class Training:
         return is_there and not self.is_busy and may
 
     def _holds(self) -> bool:
-        """Whether a batch that is ready had better wait, so that steps come at an even pace: while a group is
-        still generated that started before all others of the window."""
+        """Whether a ready batch had better wait, so that steps come at an even pace.
+
+        It waits while a group is still generated that started before all others of the window.
+        """
         self.held_until = None
         state, staleness = self.state, self.state.config.staleness
         if self._consumed_at is None or not state.strategy_settings.is_tail_bound:
@@ -182,8 +186,7 @@ class Training:
         self.checkpoint_of = self.held_until = None
 
     def on_finished(self, trainer: Worker, message: TrainStepFinished) -> bool:
-        """A version was made: account its batch and write its line; returns whether the run is a step
-        further."""
+        """Account a finished batch and write its line; returns whether the run is a step further."""
         if not self.trainer_batches.finish(message.policy_version):
             return False
         self._idle_since = self.state.now
@@ -276,8 +279,10 @@ class Training:
                 self._save_if_due(trainer)
 
     def is_awaited(self, policy_version: int) -> bool:
-        """Whether the newest version, which is this one, will be published once more: its trainer is lost, or
-        its successor has not made it again yet."""
+        """Whether this version, the newest, will be published again.
+
+        It will if its trainer is lost, or if the successor has not made it again yet.
+        """
         newest = self.state.versions.newest
         is_newest = newest is not None and newest.policy_version == policy_version
         return is_newest and (self.state.registry.trainer() is None or self.trainer_batches.is_behind)

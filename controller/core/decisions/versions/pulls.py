@@ -50,7 +50,9 @@ class Pulls:
 
     def serve_evaluation(self) -> None:
         """Bring one instance to the weights that an evaluation waits for, if none is there or on its way.
-        What has tokens of a version already goes on at that one or a newer."""
+
+        What has tokens of a version already goes on at that one or a newer one.
+        """
         wanted = self.evaluation.wanted
         if wanted is None or self.state.versions.is_lost(wanted.policy_version):
             return
@@ -73,8 +75,10 @@ class Pulls:
             self._pull([chosen], wanted)
 
     def _must_pull(self, instance: Instance) -> bool:
-        """Whether it can do nothing at its version, whatever the strategy says: it has no weights yet, or it
-        is idle and neither fresh nor begun work may run there."""
+        """Whether the instance can do nothing at its version, whatever the strategy says.
+
+        It has no weights yet, or it is idle and neither fresh nor begun work may run there.
+        """
         if instance.policy_version < 0:
             return True
         if len(instance.running) > instance.evaluating:
@@ -88,8 +92,11 @@ class Pulls:
         return bool(queue) or not ledger.can_reserve(version) or admission.is_closed(self.state)
 
     def _useful(self, versions: set[int]) -> dict[int, int]:
-        """How many queued trajectories may run under each of these versions. One that has no token yet may
-        not everywhere: its group would be due sooner, and others may need that place."""
+        """How many queued trajectories may run under each of these versions.
+
+        One that has no token yet may not run under all of them: its group would be due sooner, and others may
+        need that place.
+        """
         tally, reach = self.state.queue.tally(), {v: self.state.ledger.reach(v) for v in sorted(versions)}
         return {
             version: sum(

@@ -45,10 +45,11 @@ class RelayTree:
     def sources(
         self, instances: Iterable[Instance], version: Published
     ) -> Iterator[tuple[Instance, tuple[str, ...]]]:
-        """Those of these reachable instances that may pull the version now, and where each gets it, nearest
-        first; () where it lies already. Of one host, only one may, until it has answered.
+        """Choose the reachable instances that may pull the version now, each with its sources.
 
-        Each of them counts as a source of the next, so the caller is to make it pull.
+        Sources are listed nearest first; () where the version lies already. Of one host, only one instance
+        may pull, until it has answered. Each of them counts as a source of the next, so the caller is to make
+        it pull.
         """
         pulling = {i.host for i in self.state.registry.instances() if i.pulling is not None}
         room: _Room | None = None

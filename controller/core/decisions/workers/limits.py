@@ -318,8 +318,10 @@ class Limits:
         return "" if line is None or line.first is None else f"asked to {line.first.what}"
 
     def outlook(self, worker: Worker) -> tuple[float | None, str]:
-        """Seconds until something is done about what the worker works on, and what that is; (None, "") if it
-        owes nothing."""
+        """Seconds until the core acts on what the worker owes, and what it owes.
+
+        (None, "") if it owes nothing.
+        """
         local = self.state.registry.local.get(worker.name)
         if worker.is_absent and worker.deadline is not None:
             return worker.deadline - self.state.now, "its work moves if it is not back"
@@ -380,8 +382,10 @@ class Limits:
         return min(self._absent.values()) + self.limit_s("absent")
 
     def await_end(self) -> bool:
-        """The run is to end, and a trainer from outside that is gone has something to do first: whether there
-        is time for that left."""
+        """Whether there is time left to await a trainer from outside that still has something to do.
+
+        Called when the run is to end while that trainer is gone.
+        """
         if self._ending_since is None:
             self._ending_since = self.state.awake_s
         until = self._end_at()

@@ -153,8 +153,10 @@ class Membership:
         self.state.send(peer, Close(reason, is_fault=False))
 
     def faulted(self, event: PeerFaulted, *, has_died: bool = False) -> None:
-        """A peer broke the protocol: it is closed, and what it had goes elsewhere. `has_died`: it may be what
-        it scored that made it so."""
+        """Close a peer that broke the protocol, and give its work to others.
+
+        `has_died`: what it scored may have made it do so.
+        """
         worker = self.state.registry.workers.get(event.peer)
         name = worker.name if worker else "a peer that never attached"
         self.state.accounts.counts["peers/faulted"] += 1
@@ -231,8 +233,10 @@ class Membership:
             self._give_up(local, words)
 
     def expire(self) -> None:
-        """Lose whoever was silent for longer than the lease, or did not get ready in time; give up roles that
-        nobody has come for."""
+        """Lose workers that were silent for longer than the lease, or were not ready in time.
+
+        Roles that no worker has come for in time are given up.
+        """
         while (deadline := self.state.registry.leases.next()) is not None and deadline <= self.state.now:
             late = self.state.registry.leases.first()
             if isinstance(late, Worker):
@@ -278,8 +282,10 @@ class Membership:
         self.state.registry.leases.watch(worker)
 
     def _warn_lost(self, worker: Worker, what: str, text: str) -> None:
-        """Say how a worker went; of those that never did anything only now and then, as noise may make any
-        number of them."""
+        """Say how a worker went.
+
+        Of workers that never did anything only now and then, as noise may make any number of them.
+        """
         if worker.ready:
             self.state.warn_once(f"{what} {worker.peer}", text)
         else:
@@ -294,8 +300,10 @@ class Membership:
         self.state.emit(Progress(ready / expected, f"workers: {name} is ready ({ready} of {expected})"))
 
     def _lease_s(self, worker: Worker) -> float:
-        """Loading a model or an engine can hold the worker's interpreter for long: the lease begins with
-        Ready."""
+        """The lease of a worker, which begins with Ready.
+
+        Loading a model or an engine can hold the worker's interpreter for long.
+        """
         controller = self.state.config.controller
         return controller.lease_s if worker.ready or worker.is_absent else controller.attach_timeout_s
 

@@ -53,8 +53,11 @@ class Plausibility:
         return self._of_trainer(worker, told, message)
 
     def keeps_payload(self, worker: Worker | None, message: Message) -> bool:
-        """Whether the buffers of a message are kept: those of what this worker was given, and of no more
-        tokens than that may have. It holds for a message whatever came in the same turn before it."""
+        """Whether to keep the buffers of a message.
+
+        Those of what this worker was given are kept, of no more tokens than that may have. The answer holds
+        for a message whatever came before it in the same turn.
+        """
         if isinstance(worker, TextWorker):
             return self.objection(worker, message) is None
         if worker is None or not isinstance(worker.told, ToldInstance) or not isinstance(message, Generated):
@@ -147,8 +150,10 @@ class Plausibility:
         return None
 
     def _of_live(self, instance: Instance, delta: Delta, reported: int, *, is_kept: bool) -> str | None:
-        """A delta of an attempt that the instance is to make, `reported` tokens into it; of one that it has
-        `kept` from before it may tell what it did long ago."""
+        """Whether a delta continues an attempt that the instance is to make, `reported` tokens into it.
+
+        Of an attempt that it has `kept` from before, it may tell what it did long ago.
+        """
         version = delta.policy_version
         if version not in (instance.policy_version, instance.pulling) and not is_kept:
             return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (

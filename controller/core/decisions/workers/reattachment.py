@@ -94,8 +94,7 @@ class Reattachment:
         self.state.emit(Forget(former.peer, ""))
 
     def _may_go_on(self, member: Trajectory, version: int) -> bool:
-        """Whether its next tokens may be of this version: of one that a pull was to replace they may not
-        be."""
+        """Whether its next tokens may be of this version: not if a pull was to replace it."""
         group = self.state.groups[member.id.group]
         assert group.policy_version is not None, f"group {group.id} runs and has not started"
         if version < max(member.newest_version, group.policy_version):

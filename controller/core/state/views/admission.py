@@ -44,8 +44,10 @@ def admissible(state: RunState) -> int:
 
 
 def is_closed(state: RunState) -> bool:
-    """Whether nothing is on its way, and admission lets nothing start: a rule that counts from the last pull
-    may wait for the next one for ever."""
+    """Whether admission lets nothing start while nothing is on its way.
+
+    A rule that counts from the last pull may then wait for the next one for ever.
+    """
     ledger, newest = state.ledger, state.versions.newest
     if newest is None or newest.policy_version < ledger.train_version or ledger.reserved or state.paused:
         return False
