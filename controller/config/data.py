@@ -68,6 +68,9 @@ class SourceSettings(RowSettings):
     the name of its file."""
     weight: Weight = 1.0
     """Share of the prompts, relative to the other sources'."""
+    max_response_tokens: int = Field(default=0, ge=0)
+    """A response to a prompt of this source that reaches this many tokens ends with `length`; at most
+    `rollout.max_response_tokens`, which 0 stands for."""
 
 
 class StageSettings(Section):

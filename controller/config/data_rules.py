@@ -21,6 +21,7 @@ def data_problems(config: Config) -> Iterator[Problem]:
         yield from _row_problems(f"evaluation.data.{name}", one)
     if data.sources:
         yield from _source_problems(data)
+        yield from _length_problems(data, config.rollout.max_response_tokens)
     yield from _stage_problems(data)
     if data.schedule == "pass_rate" and config.trainer.is_supervised:
         yield (
@@ -71,6 +72,16 @@ def _source_problems(data: DataSettings) -> Iterator[Problem]:
             f"({', '.join(f'{one.name} {one.weight:g}' for one in data.sources)}), so that nothing could "
             "be read; give at least one source a weight above 0.",
         )
+
+
+def _length_problems(data: DataSettings, most: int) -> Iterator[Problem]:
+    for number, one in enumerate(data.sources):
+        if one.max_response_tokens > most:
+            yield (
+                (f"data.sources.{number}.max_response_tokens", "rollout.max_response_tokens"),
+                f"is {one.max_response_tokens}, above rollout.max_response_tokens {most}, which memory is "
+                "laid out for; lower it, or raise the other.",
+            )
 
 
 def _stage_problems(data: DataSettings) -> Iterator[Problem]:

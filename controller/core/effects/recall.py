@@ -72,7 +72,7 @@ def cut_short(state: RunState, group: Group) -> None:
 
 def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
     """What the end of an attempt means for its trajectory and its group."""
-    is_whole = member.response_tokens >= state.config.rollout.max_response_tokens
+    is_whole = member.response_tokens >= state.longest_response(group)
     is_cut = is_whole or (group.is_cut_short and member.response_tokens)
     if ending == "interrupt" and not is_cut:
         state.requeue(member)

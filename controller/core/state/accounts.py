@@ -18,7 +18,7 @@ from controller.core.state.snapshot import TokenLedger
 
 ROLLOUT_ONLY = (
     "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
-    "tokens/reprefilled", "time_s/pull", "time_s/publish",
+    "tokens/reprefilled", "time_s/pull", "time_s/publish", "source/",
 )  # fmt: skip
 
 
@@ -47,8 +47,11 @@ def quantile(sorted_values: Sequence[int], q: float) -> int:
     return sorted_values[min(len(sorted_values) - 1, int(q * len(sorted_values)))]
 
 
-def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> dict[str, object]:
-    """What can be said of a batch from ids, lengths, versions and rewards alone.
+def batch_metrics(
+    contributions: Sequence[Contribution], train_version: int, sources: Sequence[str] = ()
+) -> dict[str, object]:
+    """What can be said of a batch from ids, lengths, versions and rewards alone; `sources`: names of the
+    sources of prompts, where there are several.
 
     Variances of groups are merged as in Chan, Golub, LeVeque 1979.
     """
@@ -66,6 +69,7 @@ def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> 
         "reward/mean": mean,
         "reward/std": sqrt(squares / count),
         **_reward_parts(contributions),
+        **_by_source(contributions, sources),
         "response_length/mean": sum(lengths) / count,
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),
@@ -76,6 +80,21 @@ def batch_metrics(contributions: Sequence[Contribution], train_version: int) -> 
         "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
         "partial/share": sum(c.partial for c in contributions) / count,
     }
+
+
+def _by_source(contributions: Sequence[Contribution], sources: Sequence[str]) -> dict[str, float]:
+    """How many responses of the batch are of each source, their mean reward and length; of one that has none
+    in it, that alone."""
+    found: dict[str, float] = {}
+    for number, name in enumerate(sources):
+        own = [contribution for contribution in contributions if contribution.source == number]
+        count = sum(len(contribution.lengths) for contribution in own)
+        found[f"source/{name}/responses"] = count
+        if count:
+            found[f"source/{name}/reward"] = fsum(contribution.reward_sum for contribution in own) / count
+            tokens = sum(sum(contribution.lengths) for contribution in own)
+            found[f"source/{name}/response_length"] = tokens / count
+    return found
 
 
 def _reward_parts(contributions: Sequence[Contribution]) -> dict[str, float]:

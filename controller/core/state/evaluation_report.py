@@ -22,6 +22,7 @@ class Answered:
     lengths: tuple[int, ...]
     cut: int  # responses that ended for their length
     versions: dict[int, int]  # policy version -> tokens that it made
+    parts: tuple[tuple[str, tuple[float, ...]], ...] = ()  # rewards that the reward was made of, by name
 
     @classmethod
     def of(cls, group: Group) -> "Answered":
@@ -31,7 +32,8 @@ class Answered:
         for segment in (segment for member in members for segment in member.segments):
             versions[segment.policy_version] += segment.count
         lengths = tuple(member.response_tokens for member in members)
-        return cls(group.rewards, lengths, sum(m.ending == "length" for m in members), dict(versions))
+        cut = sum(member.ending == "length" for member in members)
+        return cls(group.rewards, lengths, cut, dict(versions), group.reward_parts)
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
@@ -62,6 +64,9 @@ def figures(answered: Sequence[Answered], *, samples: int, threshold: float) -> 
     lengths = sorted(length for prompt in answered for length in prompt.lengths)
     found["pass@1/stderr"] = stdev(shares) / sqrt(len(shares)) if len(shares) > 1 else None
     found["reward/mean"] = fmean(reward for prompt in answered for reward in prompt.rewards)
+    parts = [part for prompt in answered for part in prompt.parts]
+    for name in sorted({name for name, _ in parts}):  # each over the responses that it scored
+        found[f"reward/{name}"] = fmean(value for one, values in parts if one == name for value in values)
     found["response_length/mean"] = fmean(lengths)
     found["response_length/max"] = lengths[-1]
     found["response_length/cut"] = sum(prompt.cut for prompt in answered) / len(lengths)

@@ -91,6 +91,7 @@ class Contribution(NamedTuple):
     reward_sum: float
     reward_squares: float  # squared differences from the group's own mean
     reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
+    source: int = 0  # number of the source of its prompt
 
 
 class Batch(NamedTuple):
@@ -236,5 +237,6 @@ class Group:
                 reward_sum=sum(self.rewards),
                 reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
                 reward_parts={name: sum(values) for name, values in self.reward_parts},
+                source=self.source,
             )
         return self.contribution

@@ -170,7 +170,15 @@ class RunState:
         """Predicted length of the whole response; what it has, where prediction is off."""
         if not self.strategy_settings.uses_prediction:
             return trajectory.response_tokens
-        return round(self.lengths.total(trajectory.response_tokens, group.finished_lengths))
+        expected = round(self.lengths.total(trajectory.response_tokens, group.finished_lengths))
+        return min(expected, self.longest_response(group))
+
+    def longest_response(self, group: Group) -> int:
+        """The tokens at which a response of this group ends: those of its source, if that says fewer."""
+        most, sources = self.config.rollout.max_response_tokens, self.config.data.sources
+        if group.is_evaluation or not sources:
+            return most
+        return sources[group.source].max_response_tokens or most
 
     def refresh_settings(self, fresh: int = 0) -> Settings:
         """What concerns all instances, as of now; `fresh`: groups that may start."""

@@ -255,7 +255,7 @@ class Dispatch:
         trajectory.moved_from = None
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
-        budget = state.config.rollout.max_response_tokens - trajectory.response_tokens
+        budget = state.longest_response(group) - trajectory.response_tokens
         seed, segments = state.seed(group, trajectory), tuple(trajectory.segments)
         message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments)
         state.send(instance.peer, message)

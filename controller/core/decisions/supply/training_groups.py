@@ -61,7 +61,7 @@ class TrainingGroups:
             group.rewards,
             [member.response_tokens for member in group.kept],
             settings=self.state.config.trainer,
-            max_tokens=self.state.config.rollout.max_response_tokens,
+            max_tokens=self.state.longest_response(group),
         )
         move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once

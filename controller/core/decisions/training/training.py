@@ -44,6 +44,7 @@ class Training:
         self._consumed_at: float | None = None
         self.held_until: float | None = None  # when a batch that is ready goes to the trainer for evenness
         self._metrics: dict[str, object] = {}
+        self._sources = [source.name for source in state.config.data.sources]
         self.drift = LogprobDrift(state.config.trainer.logprob_gap_warning)
 
     @property
@@ -88,7 +89,7 @@ class Training:
             move_group(group, "consumed")
             group.contribution = None
         self.batch = tuple(group.id for group in groups)
-        self._metrics = batch_metrics(contributions, train_version)
+        self._metrics = batch_metrics(contributions, train_version, self._sources)
         self._metrics["trajectories"] = sum(group.size for group in groups)
         if self._idle_since is not None:
             self.state.accounts.spend("wait", self.state.now - self._idle_since)

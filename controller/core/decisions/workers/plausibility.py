@@ -167,7 +167,9 @@ class Plausibility:
         return self._too_many(delta, tokens)
 
     def _too_many(self, delta: Delta, tokens: int) -> str | None:
+        group = self.state.groups.get(delta.group)
         most = self.state.config.rollout.max_response_tokens
+        most = most if group is None else self.state.longest_response(group)
         if tokens <= most:
             return None
         return f"It told of {tokens} tokens of response {delta.group}.{delta.member}; at most {most} may be."
