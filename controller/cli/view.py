@@ -1,0 +1,55 @@
+"""`launch.py view RUN...`: pages that show runs, in a process of its own.
+
+Invariant: no run notices: journals are only read, and orders go the way of `launch.py control`.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controller.cli.control import operator, order_of
+from controller.cli.needs import require_extras
+from controller.cli.remote import ask
+from controller.cli.say import say
+
+
+def view(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Run directories, alive or not, or copies of them.")
+    ],
+    port: Annotated[int | None, typer.Option(help="Default: the first free one from 8470 on.")] = None,
+    host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Look, and give no orders.")] = False,
+) -> None:
+    """Show runs in a browser: now, at any event before, and what the model said."""
+    require_extras("web", reason="launch.py view needs the extra web")
+    from controller.view.access import Access
+    from controller.view.listener import leave_token, listen, serve
+    from controller.view.shown_run import ShownRun
+    from controller.view.site import Site
+
+    shown = [ShownRun(run) for run in runs]
+    bound = listen(host, port)
+    access = Access(host=host, port=bound.getsockname()[1])
+    site = Site(shown, access, order=None if read_only else _order)
+    base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/"
+    is_left = leave_token(shown[0].path, access.token)
+
+    def tell() -> None:
+        if sys.stdout.isatty() or not is_left:
+            say(f"View: {base}?token={access.token}")
+        else:
+            say(f"View: {base}?token=... (the token is in {shown[0].path / 'view.token'})")
+
+    try:
+        asyncio.run(serve(site.app(), bound, on_ready=tell))
+    finally:
+        if is_left:
+            Path(shown[0].path / "view.token").unlink(missing_ok=True)
+
+
+async def _order(run: str, action: str, argument: str, why: str) -> str:
+    return await ask(run, order_of(action, argument, why=why, who=operator()))

@@ -1,0 +1,102 @@
+"""Who may look at a run, and who may act on it: token, Host and Origin, before anything else is done.
+
+Invariants: no answer but "who are you" without the token; the Host header names this very listener, so that
+no other name can be made to lead here; what acts needs a header that no foreign page can send, and an Origin
+of our own if there is one; tokens are compared in constant time; every answer forbids foreign scripts, frames
+and caching.
+"""
+
+import secrets
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+TOKEN_BYTES = 32
+MOST_BODY_BYTES = 64 << 10
+ACTING = "x-staleflow-act"  # a header that a page of another origin cannot set without being asked
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Asked(NamedTuple):
+    """What counts of a request."""
+
+    method: str
+    query: str
+    headers: Mapping[str, str]  # names in lower case
+
+
+class Denied(NamedTuple):
+    """Why a request is not answered."""
+
+    status: int
+    reason: str
+
+
+class Access:
+    """The door of one listener."""
+
+    def __init__(self, *, host: str, port: int, token: str = "") -> None:
+        """`host`: what the listener is bound to; `token`: "" makes one."""
+        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self.cookie = f"staleflow_{port}"  # cookies do not tell ports apart
+        shown = f"[{host}]" if ":" in host else host
+        names = {shown, "127.0.0.1", "localhost", "[::1]"}
+        self.hosts = frozenset(f"{name}:{port}" for name in names)
+        self.origins = frozenset(f"http://{name}" for name in self.hosts)
+
+    def objection(self, asked: Asked) -> Denied | None:
+        """Why not; None if it may be answered."""
+        host = asked.headers.get("host", "")
+        if host not in self.hosts:
+            return Denied(403, f"This is {sorted(self.hosts)[0]}, and not {host[:80]!r}.")
+        if not self._has_token(asked):
+            return Denied(401, "Open the link with its token, which the view has printed when it began.")
+        if asked.method in ("GET", "HEAD"):
+            return None
+        origin = asked.headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            return Denied(403, f"A page of {origin[:80]!r} may not act on a run.")
+        if ACTING not in asked.headers:
+            return Denied(403, f"What acts needs the header {ACTING}.")
+        if not asked.headers.get("content-length", "0").isdecimal():
+            return Denied(400, "The length of the body is no number.")
+        if int(asked.headers.get("content-length", "0")) > MOST_BODY_BYTES:
+            return Denied(413, f"More than {MOST_BODY_BYTES} bytes are no order.")
+        return None
+
+    def brings_token(self, asked: Asked) -> bool:
+        """Whether the link itself has the token, which then becomes a cookie."""
+        return self._is_token(parse_qs(asked.query).get("token", [""])[0])
+
+    def set_cookie(self) -> str:
+        """The header's value that makes a browser bring the token with all that it asks for."""
+        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+
+    def _has_token(self, asked: Asked) -> bool:
+        scheme, _, told = asked.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(told):
+            return True
+        return self._is_token(_cookie(asked.headers.get("cookie", ""), self.cookie)) or self.brings_token(
+            asked
+        )
+
+    def _is_token(self, told: str) -> bool:
+        return secrets.compare_digest(told.encode(errors="replace"), self.token.encode())
+
+
+def _cookie(header: str, name: str) -> str:
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value

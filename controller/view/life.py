@@ -1,0 +1,120 @@
+"""The life of one group as bars: where each response ran, when, and which version gave it how many tokens.
+
+Invariant: all of it is re-derived from the journal, as the story is, and at the same time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.core.commands import Send
+from controller.core.events import Received
+from controller.durability.recording import Recording
+from controller.durability.replay import Turn
+from controller.history.story import story
+from protocol import messages
+from protocol.ids import PeerId
+
+MOST_LINES = 2_000  # of a story
+
+
+@dataclass(slots=True)
+class Bar:
+    """One attempt at a response on one instance."""
+
+    member: int
+    attempt: int
+    worker: str
+    begin_s: float
+    end_s: float | None = None  # None while it runs
+    ending: str = ""
+    pieces: list[tuple[float, int, int]] = field(default_factory=list)  # (second, policy version, tokens)
+
+
+@dataclass(slots=True)
+class Life:
+    """What has become of a group."""
+
+    bars: list[Bar] = field(default_factory=list)
+    marks: list[tuple[float, str]] = field(default_factory=list)  # (second, what happened to the group)
+    lines: list[str] = field(default_factory=list)  # its story
+
+
+def life_of(recording: Recording, group: int) -> Life:
+    """From the row that was read to the last word about it. Raises: RunError if nothing names the group."""
+    watcher = _Watcher(group)
+    for line in story(recording, group, on_turn=watcher.turn):
+        if len(watcher.life.lines) < MOST_LINES:
+            watcher.life.lines.append(line)
+    return watcher.life
+
+
+def as_json(life: Life) -> dict[str, Any]:
+    """For the page."""
+    bars = [{name: getattr(bar, name) for name in Bar.__slots__} for bar in life.bars]
+    return {"bars": bars, "marks": life.marks, "lines": life.lines}
+
+
+class _Watcher:
+    def __init__(self, group: int) -> None:
+        self.life = Life()
+        self._group = group
+        self._names: dict[PeerId, str] = {}
+        self._open: dict[tuple[int, int], Bar] = {}
+
+    def turn(self, turn: Turn) -> None:
+        now, event = turn.recorded.now, turn.recorded.event
+        if isinstance(event, Received):
+            if isinstance(event.message, messages.Attach):
+                self._names[event.peer] = event.message.name
+            self._hear(now, event.message)
+        for command in turn.commands:
+            if isinstance(command, Send):
+                self._tell(now, command)
+
+    def _hear(self, now: float, message: messages.Message) -> None:
+        match message:
+            case messages.Generated(deltas):
+                for delta in deltas:
+                    if delta.group == self._group:
+                        self._progress(now, delta)
+            case messages.GroupScored() if message.group == self._group:
+                self.life.marks.append((now, "scored"))
+            case messages.GenerationFailed() if message.group == self._group:
+                self._close(now, message.member, message.attempt, "failed")
+            case messages.TrainStepFinished() if self.life.marks and self.life.marks[-1][1] == "trained on":
+                self.life.marks.append((now, f"version {message.policy_version} made"))
+            case _:
+                pass
+
+    def _tell(self, now: float, command: Send) -> None:
+        match command.message:
+            case messages.Route() if command.message.group == self._group:
+                route = command.message
+                bar = Bar(route.member, route.attempt, self._names.get(command.peer, command.peer), now)
+                self._open[route.member, route.attempt] = bar
+                self.life.bars.append(bar)
+            case messages.Abort(attempts):
+                for group, member, attempt in attempts:
+                    if group == self._group:
+                        self._close(now, member, attempt, "aborted")
+            case messages.Score() if command.message.group == self._group:
+                self.life.marks.append((now, "sent to be scored"))
+            case messages.Train(_, items):
+                if any(item.group == self._group for item in items):
+                    self.life.marks.append((now, "trained on"))
+            case _:
+                pass
+
+    def _progress(self, now: float, delta: messages.Delta) -> None:
+        bar = self._open.get((delta.member, delta.attempt))
+        if bar is None:
+            return
+        if delta.count:
+            bar.pieces.append((now, delta.policy_version, delta.count))
+        if delta.ending:
+            self._close(now, delta.member, delta.attempt, delta.ending)
+
+    def _close(self, now: float, member: int, attempt: int, ending: str) -> None:
+        bar = self._open.pop((member, attempt), None)
+        if bar is not None:
+            bar.end_s, bar.ending = now, ending

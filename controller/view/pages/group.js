@@ -1,0 +1,58 @@
+// Group: the life of one prompt as bars over time, coloured by policy version, and its story.
+import { make, draw, card, table, short, versionClass } from "./dom.js";
+
+export const isMoving = false;
+const LEFT = 74, ROW = 15, WIDTH = 1100;
+
+export async function render({ ask, go, here }) {
+  const search = make("form", { class: "row", onsubmit: (event) => { event.preventDefault(); go({ page: "group", group: new FormData(event.target).get("group") }); } },
+    make("label", {}, "Group ", make("input", { name: "group", type: "number", min: 0, value: here.words.group ?? "" })), make("button", {}, "Show"));
+  if (here.words.group === undefined) return [card("Group", make("p", { class: "dim" }, "The number of a prompt, from 0; or click a group in the ledger."), search)];
+  const found = await ask(`groups/${encodeURIComponent(here.words.group)}`);
+  const { life, standing } = found;
+  return [
+    card(`Group ${here.words.group}`, search, standing === null ? make("p", { class: "dim" }, "It is not in the system at this moment.")
+      : make("p", {}, `${standing.state}${standing.policy_version === null ? "" : `, began at v${standing.policy_version}`}${standing.due === null ? "" : `, due in the batch of v${standing.due}`}; ${standing.prompt_tokens} prompt tokens`
+        + (standing.starts > 1 ? `; begun ${standing.starts} times` : ""))),
+    card("Its life", life.bars.length ? swimlane(life) : make("p", { class: "dim" }, "No response was routed."), legend(life)),
+    standing === null || !standing.members.length ? null : card("Responses at this moment", table(["", "state", "where", "tokens", "about", "attempt", "versions", "ends by", "reward", "advantage"],
+      standing.members.map((one) => [`.${one.member}`, one.state, one.where, one.tokens, one.expected, one.attempt,
+        one.segments.map(([, version, count]) => `${count} by v${version}`).join(" + "), one.ending, one.reward ?? "", one.advantage ?? ""]))),
+    found.samples.length ? card("What was said", ...found.samples.map(([step, group]) => make("p", {}, make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "samples", step, group }); } }, `Read its responses, of step ${step}`)))) : null,
+    card("Story", make("pre", { class: "story" }, life.lines.join("\n"))),
+  ].filter((one) => one !== null);
+}
+
+const versions = (life) => [...new Set(life.bars.flatMap((bar) => bar.pieces.map(([, version]) => version)))].sort((a, b) => a - b);
+
+function legend(life) {
+  return make("div", { class: "legend" }, versions(life).map((version) => make("span", { class: versionClass(version) }, `■ tokens by v${version}`)),
+    make("span", {}, "grey: routed, and no token yet"));
+}
+
+function swimlane(life) {
+  const times = [...life.bars.flatMap((bar) => [bar.begin_s, bar.end_s ?? bar.begin_s, ...bar.pieces.map(([second]) => second)]), ...life.marks.map(([second]) => second)];
+  const from = Math.min(...times), until = Math.max(...times, from + 0.001);
+  const x = (second) => LEFT + ((second - from) / (until - from)) * (WIDTH - LEFT - 20);
+  const members = [...new Set(life.bars.map((bar) => bar.member))].sort((a, b) => a - b);
+  const height = members.length * ROW + 40;
+  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "Responses over time" });
+  members.forEach((member, row) => svg.append(draw("text", { x: 4, y: row * ROW + 12 }, `.${member}`)));
+  for (const bar of life.bars) {
+    const y = members.indexOf(bar.member) * ROW + 3;
+    const end = bar.end_s ?? until;
+    svg.append(draw("rect", { x: x(bar.begin_s), y, width: Math.max(1, x(end) - x(bar.begin_s)), height: ROW - 5, fill: "var(--line)", rx: 2 },
+      draw("title", {}, `${bar.member}, attempt ${bar.attempt} on ${bar.worker}: ${(end - bar.begin_s).toFixed(2)} s, ${bar.pieces.reduce((sum, [, , count]) => sum + count, 0)} tokens, ends by ${bar.ending || "nothing yet"}`)));
+    let since = bar.begin_s;
+    for (const [second, version, count] of bar.pieces) {
+      svg.append(draw("rect", { x: x(since), y, width: Math.max(1, x(second) - x(since) - 0.4), height: ROW - 5, class: versionClass(version), fill: "currentColor", "pointer-events": "none" }));
+      since = second;
+    }
+  }
+  life.marks.forEach(([second, what], place) => {
+    svg.append(draw("line", { x1: x(second), x2: x(second), y1: 0, y2: height - 30, stroke: "var(--dim)", "stroke-dasharray": "3 3" }));
+    const isLate = x(second) > WIDTH * 0.7;
+    svg.append(draw("text", { x: x(second), y: height - 18 + (place % 2) * 13, "text-anchor": isLate ? "end" : "start" }, `${what} ${second.toFixed(1)} s`));
+  });
+  return svg;
+}

@@ -1,0 +1,157 @@
+// The frame of all pages: which run, which moment, which page. The address bar has all three, so a link is enough.
+import { make, duration, short } from "./dom.js";
+import * as now from "./now.js";
+import * as ledger from "./ledger.js";
+import * as group from "./group.js";
+import * as samples from "./samples.js";
+import * as metrics from "./metrics.js";
+import * as controls from "./controls.js";
+
+const PAGES = { now, ledger, group, samples, metrics, controls };
+const TITLES = { now: "Now", ledger: "Ledger", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
+const FOLLOW_MS = 1000;
+const SLOW_MS = 200;
+const byId = (id) => document.getElementById(id);
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false };
+
+/** What the server says at an address of this run; throws its sentence if it refuses. */
+async function ask(path, words = {}, options = {}) {
+  const query = new URLSearchParams(words);
+  if (here.at !== null && options.atMoment !== false) query.set("event", here.at);
+  const text = query.size ? `?${query}` : "";
+  const { atMoment, ...rest } = options;
+  const answer = await fetch(`/api/runs/${here.run}/${path}${text}`, rest);
+  const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
+  if (!answer.ok) throw new Error(found.error ?? `The view answered with status ${answer.status}.`);
+  return found;
+}
+
+/** Go to another page, run or moment; words are what the page itself wants to know. */
+function go(change) {
+  const words = { page: here.page, run: here.run, ...(here.at === null ? {} : { at: here.at }), ...here.words, ...change };
+  if (change.page && change.page !== here.page) for (const key of Object.keys(here.words)) if (!(key in change)) delete words[key];
+  const { page, ...rest } = words;
+  for (const key of Object.keys(rest)) if (rest[key] === null || rest[key] === undefined) delete rest[key];
+  location.hash = `#${page}?${new URLSearchParams(rest)}`;
+}
+
+function readAddress() {
+  const [page, query = ""] = location.hash.slice(1).split("?");
+  const words = Object.fromEntries(new URLSearchParams(query));
+  here.page = page in PAGES ? page : "now";
+  here.run = Math.min(Math.max(0, Number.parseInt(words.run ?? "0", 10) || 0), Math.max(0, here.runs.length - 1));
+  here.at = words.at === undefined ? null : Math.max(0, Number.parseInt(words.at, 10) || 0);
+  delete words.run;
+  delete words.at;
+  here.words = words;
+}
+
+const tools = { ask, go, here };
+
+async function show({ isRepeated = false } = {}) {
+  if (here.isAsking) { // what was asked for meanwhile is shown next; a look that is only repeated need not be
+    here.isMissed ||= !isRepeated;
+    return;
+  }
+  here.isAsking = true;
+  const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
+  try {
+    const page = PAGES[here.page];
+    const name = `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
+    const moment = await ask("moment");
+    const content = isRepeated && here.shown === name && !page.isMoving ? null : await page.render(tools);
+    showMoment(moment);
+    if (content !== null) byId("page").replaceChildren(...content);
+    here.shown = name;
+    byId("trouble").hidden = true;
+  } catch (error) {
+    byId("trouble").textContent = error instanceof TypeError
+      ? "The view does not answer: it has ended, or this machine cannot reach it. The run goes on without it." : error.message;
+    byId("trouble").hidden = false;
+  } finally {
+    clearTimeout(slow);
+    byId("page").classList.remove("busy");
+    here.isAsking = false;
+  }
+  showFrame();
+  if (here.isMissed) {
+    here.isMissed = false;
+    await show();
+  }
+}
+
+function showFrame() {
+  byId("tabs").replaceChildren(...Object.keys(PAGES).map((page) => make("a", {
+    href: `#${page}?${new URLSearchParams({ run: here.run, ...(here.at === null ? {} : { at: here.at }) })}`,
+    "aria-current": page === here.page ? "page" : null,
+  }, TITLES[page])));
+  const run = here.runs[here.run];
+  const kinds = { live: "good", over: "dim", gone: "bad" };
+  const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
+  byId("state").className = `chip ${kinds[run?.state] ?? ""}`;
+  byId("state").textContent = words[run?.state] ?? "";
+  document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
+}
+
+function showMoment(moment) {
+  const slider = byId("slider");
+  slider.min = moment.first;
+  slider.max = moment.last;
+  if (document.activeElement !== slider || here.at === null) slider.value = moment.number;
+  byId("where").textContent = `event ${short(moment.number)} of ${short(moment.last)}, ${duration(moment.now_s)} of ${duration(moment.until_s)}`;
+  byId("live").classList.toggle("on", here.at === null);
+  byId("back").disabled = moment.number <= moment.first;
+  byId("forward").disabled = moment.number >= moment.last;
+  const event = moment.event;
+  byId("event").textContent = event === null ? "" : `${event.text}  →  ${event.commands.length ? event.commands.map((one) => one.split(" ")[0]).join(", ") : "nothing"}`;
+  byId("event").title = event === null ? "" : event.commands.join("\n");
+  here.number = moment.number;
+}
+
+function listen() {
+  let timer = null;
+  byId("slider").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => go({ at: byId("slider").value }), 80);
+  });
+  byId("back").addEventListener("click", () => go({ at: Math.max(0, here.number - 1) }));
+  byId("forward").addEventListener("click", () => go({ at: here.number + 1 }));
+  byId("live").addEventListener("click", () => go({ at: null }));
+  byId("step").addEventListener("change", async () => {
+    const step = byId("step").value;
+    if (step === "") return;
+    const found = await ask("moment", { step }, { atMoment: false }).catch(() => null);
+    if (found !== null) go({ at: found.number });
+  });
+  byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null }));
+  window.addEventListener("hashchange", () => { readAddress(); show(); });
+  document.addEventListener("keydown", (event) => {
+    if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "ArrowLeft") byId("back").click();
+    else if (event.key === "ArrowRight") byId("forward").click();
+    else if (event.key === "l" || event.key === "L") byId("live").click();
+  });
+}
+
+async function readRuns() {
+  const found = await (await fetch("/api/runs")).json();
+  if (found.error) throw new Error(found.error);
+  here.runs = found.runs;
+  here.mayAct = found.may_act;
+  byId("run").replaceChildren(...here.runs.map((run, place) => make("option", { value: place, selected: place === here.run }, run.name)));
+}
+
+async function follow() {
+  if (here.at === null && !document.hidden && here.runs[here.run]?.state === "live") {
+    await readRuns().catch(() => null);
+    await show({ isRepeated: true });
+  }
+  setTimeout(follow, FOLLOW_MS);
+}
+
+if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
+listen();
+await readRuns().catch((error) => { byId("trouble").textContent = error.message; byId("trouble").hidden = false; });
+readAddress();
+await show();
+follow();

@@ -1,0 +1,68 @@
+// Now: what the run waits for, how far it is, and where its tokens and seconds went.
+import { make, card, figure, table, short, duration } from "./dom.js";
+
+export const isMoving = true;
+const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
+const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", paused: "--dim", "start-up": "--line" };
+
+export async function render({ ask, go }) {
+  const now = await ask("now");
+  const left = Math.max(0, now.steps_wanted - now.steps);
+  const isOn = !now.is_over;
+  return [
+    card(null,
+      make("p", { class: `headline ${now.paused ? "warn" : now.is_over && !now.is_success ? "bad" : ""}` }, headline(now)),
+      now.idle_because && !now.paused ? make("p", { class: "warn" }, now.idle_because) : null,
+      make("div", { class: "figures" },
+        figure(`${short(now.steps)} of ${short(now.steps_wanted)}`, "train steps"),
+        figure(`v${now.published_version}`, "newest version published"),
+        figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
+        isOn && now.mean_step_s !== null ? figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace") : null,
+        figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
+        figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
+        figure(short(now.queued), "responses queued"),
+        figure(short(now.tokens.generated), "tokens generated"))),
+    make("div", { class: "grid" },
+      card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
+      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
+    make("div", { class: "grid" },
+      card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
+        now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
+      card("Staleness of what was trained", bar(now.ages, Object.fromEntries(Object.keys(now.ages).map((age) => [age, `--v${age % 6}`])), short, (age) => `${age} versions old`))),
+    card("Workers", table(["worker", "role", "version", "running", "tokens held", "silent", "working on", "then"], now.workers.map((one) => [
+      one.name, one.role, one.policy_version < 0 ? "" : `v${one.policy_version}`, one.running, one.resident_tokens,
+      make("span", { class: one.silent_s > 5 ? "warn" : "" }, `${one.silent_s.toFixed(1)} s`), one.working_on,
+      one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
+  ];
+}
+
+function headline(now) {
+  if (now.is_over || now.ending) return now.ending || "The run is over.";
+  return now.paused ? `PAUSED: ${now.paused}` : `Waits for ${now.waiting_for}`;
+}
+
+function oldest(now, go) {
+  const group = now.oldest_group;
+  if (group === null) return null;
+  return make("p", {}, "The oldest is ", make("a", { href: "#", onclick: (event) => { event.preventDefault(); go({ page: "group", group: group.id }); } }, `group ${group.id}`),
+    `: ${group.state} since v${group.policy_version}, waits for ${group.waits_for}`);
+}
+
+const without = (counts, name) => Object.fromEntries(Object.entries(counts).filter(([key]) => key !== name));
+
+function meanAge(ages) {
+  const all = Object.values(ages).reduce((sum, count) => sum + count, 0);
+  return all ? (Object.entries(ages).reduce((sum, [age, count]) => sum + age * count, 0) / all).toFixed(2) : "–";
+}
+
+function bar(counts, colours, format = short, name = (key) => key) {
+  const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const parts = Object.entries(counts).filter(([, count]) => count > 0);
+  const colour = (key) => `var(${colours[key] ?? "--dim"})`;
+  if (!total) return make("p", { class: "dim" }, "Nothing yet.");
+  return make("div", {},
+    make("div", { class: "bar", role: "img", "aria-label": parts.map(([key, count]) => `${name(key)} ${format(count)}`).join(", ") },
+      parts.map(([key, count]) => make("i", { style: { width: `${(100 * count) / total}%`, background: colour(key) }, title: `${name(key)}: ${format(count)}` }))),
+    make("div", { class: "legend" }, parts.map(([key, count]) => make("span", {}, make("i", { style: { background: colour(key) } }),
+      `${name(key)} ${format(count)} (${((100 * count) / total).toFixed(1)} %)`))));
+}

@@ -1,0 +1,226 @@
+"""What pages show of a core at one moment, as plain values for JSON.
+
+Invariants: pure, and nothing is changed; every number is the core's own; a group of any size comes out as a
+few hundred bytes, so that thousands of them are one answer.
+"""
+
+from typing import Any
+
+from controller.core.core import Core
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance, TextWorker
+from controller.durability.replay import Turn, in_words, kind, shortened
+
+MOST_WAITS = 40
+MOST_COMMANDS = 50
+Json = dict[str, Any]
+
+
+def now_of(core: Core) -> Json:
+    """The headline of the run, its workers, and where its tokens and seconds went."""
+    seen, state = core.snapshot(), core.state
+    summary = core.summary()
+    return {
+        "now_s": seen.now_s,
+        "steps": seen.steps,
+        "steps_wanted": state.config.run.steps,
+        "train_version": seen.train_version,
+        "published_version": seen.published_version,
+        "epoch": state.epoch,
+        "waiting_for": seen.waiting_for,
+        "idle_because": seen.idle_because,
+        "paused": seen.paused,
+        "evaluating": seen.evaluating,
+        "ending": state.ending or "",
+        "is_over": state.finished,
+        "is_success": state.ending_is_success,
+        "verdict": summary.get("verdict", ""),
+        "spent_s": dict(sorted(state.accounts.spent_s.items())),
+        "tokens": {name: getattr(seen.tokens, name) for name in seen.tokens.__slots__},
+        "groups": seen.groups,
+        "queued": seen.queued,
+        "ages": {str(age): count for age, count in sorted(state.accounts.ages.items())},
+        "violations": state.accounts.violations,
+        "max_staleness": state.config.staleness.max_staleness,
+        "oldest_group": None if seen.oldest_group is None else _slots(seen.oldest_group),
+        "workers": [_slots(worker) for worker in seen.workers],
+        "mean_step_s": _mean_step_s(core),
+    }
+
+
+def ledger_of(core: Core) -> Json:
+    """One column per batch of the window, with its groups and free places, and who waits for whom."""
+    state, ledger = core.state, core.state.ledger
+    blockers = set(ledger.blockers())
+    columns: list[Json] = []
+    by_due: dict[int, list[Group]] = {}
+    for group in state.groups.values():
+        if not group.is_evaluation and group.id in ledger:
+            by_due.setdefault(ledger.deadline(group.id), []).append(group)
+    for buffer in ledger.buffers():
+        groups = sorted(by_due.pop(buffer.train_version, ()), key=_nearness)
+        columns.append({**_slots(buffer), "groups": [_cell(core, group, blockers) for group in groups]})
+    late = [group for groups in by_due.values() for group in groups]
+    return {
+        "batch_groups": ledger.batch_groups,
+        "max_staleness": ledger.max_staleness,
+        "train_version": ledger.train_version,
+        "reserved": ledger.reserved,
+        "occupied": ledger.occupied,
+        "columns": columns,
+        "others": [_cell(core, group, blockers) for group in late],
+        "training": {
+            "train_version": state.steps,
+            "groups": [_cell(core, state.groups[id], blockers) for id in core.training.batch],
+            "ahead": list(core.training.feed.ahead),
+        },
+        "fresh": len(state.fresh),
+        "waits": _waits(core),
+        "waiting_for": core.snapshot().waiting_for,
+    }
+
+
+def group_of(core: Core, number: int) -> Json | None:
+    """One group and its responses as they stand; None if it is not in the system."""
+    group = core.state.groups.get(number)
+    if group is None:
+        return None
+    rewards = dict(zip((m.id.member for m in group.kept), group.rewards, strict=False))
+    advantages = dict(zip((m.id.member for m in group.kept), group.advantages, strict=False))
+    ledger = core.state.ledger
+    due = ledger.deadline(number) if number in ledger else None
+    return {
+        "id": number,
+        "state": group.state,
+        "policy_version": group.policy_version,
+        "due": due,
+        "prompt_tokens": group.prompt_tokens,
+        "starts": group.starts,
+        "members": [
+            {
+                "member": member.id.member,
+                "state": member.state,
+                "attempt": member.attempt,
+                "where": _where(core, member),
+                "segments": [list(segment) for segment in member.segments],
+                "tokens": member.response_tokens,
+                "expected": core.state.expected_tokens(group, member),
+                "ending": member.ending,
+                "reward": rewards.get(member.id.member),
+                "advantage": advantages.get(member.id.member),
+            }
+            for member in group.members
+        ],
+    }
+
+
+def event_of(core: Core, turn: Turn | None) -> Json | None:
+    """One event in words, and the commands that it gave; who is attached is called by name."""
+    if turn is None:
+        return None
+    names = {worker.peer: worker.name for worker in core.state.registry.workers.values()}
+
+    def named(text: str) -> str:
+        for peer, name in names.items():
+            text = text.replace(peer, name)
+        return text
+
+    shown = [
+        f"{kind(command)} {named(shortened(repr(command)))}" for command in turn.commands[:MOST_COMMANDS]
+    ]
+    return {
+        "number": turn.recorded.number,
+        "text": named(in_words(turn.recorded)),
+        "commands": shown,
+        "more": max(0, len(turn.commands) - MOST_COMMANDS),
+    }
+
+
+def _cell(core: Core, group: Group, blockers: set[int]) -> Json:
+    """A group in the ledger: how far it is."""
+    done, expected = group.response_tokens, sum(_expected(core, group))
+    finished = sum(member.state == "finished" for member in group.members)
+    return {
+        "id": group.id,
+        "state": group.state,
+        "version": group.policy_version,
+        "done": 1.0 if group.state != "generating" else round(min(1.0, done / max(1, expected)), 3),
+        "finished": finished,
+        "size": group.size,
+        "queued": sum(member.state == "queued" for member in group.members),
+        "tokens": done,
+        "is_blocker": group.id in blockers,
+    }
+
+
+def _expected(core: Core, group: Group) -> list[int]:
+    """Tokens that its responses will have, as predicted."""
+    return [
+        member.response_tokens
+        if member.state == "finished"
+        else max(member.response_tokens, core.state.expected_tokens(group, member))
+        for member in group.members
+        if member.state != "dropped"
+    ]
+
+
+def _waits(core: Core) -> list[Json]:
+    """Who the next batch waits for: its groups that are not scored, and where their responses are."""
+    state, ledger = core.state, core.state.ledger
+    found: list[Json] = []
+    for group in state.groups.values():
+        if group.is_evaluation or group.state not in ("generating", "scoring") or group.id not in ledger:
+            continue
+        due = ledger.deadline(group.id)
+        if due > ledger.train_version:
+            continue
+        open_members = [member for member in group.members if member.state in ("queued", "running")]
+        found.append(
+            {
+                "group": group.id,
+                "state": group.state,
+                "due": due,
+                "members": [
+                    {
+                        "member": member.id.member,
+                        "where": _where(core, member),
+                        "tokens": member.response_tokens,
+                        "expected": core.state.expected_tokens(group, member),
+                    }
+                    for member in open_members[:8]
+                ],
+                "more": max(0, len(open_members) - 8),
+                "scorer": _scorer(core, group.id) if group.state == "scoring" else "",
+            }
+        )
+        if len(found) == MOST_WAITS:
+            break
+    return found
+
+
+def _where(core: Core, member: Trajectory) -> str:
+    if member.peer is None:
+        return ""
+    worker = core.state.registry.workers.get(member.peer)
+    return worker.name if isinstance(worker, Instance) else ""
+
+
+def _scorer(core: Core, group: int) -> str:
+    for worker in core.state.registry.text_workers():
+        if isinstance(worker, TextWorker) and group in worker.scoring:
+            return worker.name
+    return ""
+
+
+def _nearness(group: Group) -> tuple[int, int]:
+    """Occupied groups at the bottom of a column, then those that are scored, then the rest."""
+    return {"occupied": 0, "scoring": 1}.get(group.state, 2), group.id
+
+
+def _mean_step_s(core: Core) -> float | None:
+    """Seconds from one train step to the next, as the pacing of the run has it."""
+    return core.state.pace.period_s
+
+
+def _slots(value: Any) -> Json:
+    return {name: getattr(value, name) for name in value.__slots__}

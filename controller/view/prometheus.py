@@ -1,0 +1,90 @@
+"""Figures of runs as Prometheus reads them: text format, base units, bounded labels.
+
+Invariants: pure; a name means the same for every run; workers are counted by role and never named, so that
+the number of series does not grow with the fleet.
+Source: the exposition format of prometheus.io, version 0.0.4.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+Shown = tuple[str, str, Mapping[str, Any]]
+"""Name of a run; live, over or gone; what its page Now shows."""
+
+
+class Series(NamedTuple):
+    """One line of a metric."""
+
+    labels: dict[str, str]
+    value: float
+
+
+def exposition(runs: Iterable[Shown]) -> str:
+    """The whole page."""
+    found: dict[str, tuple[str, str, list[Series]]] = {}
+    for name, state, now in runs:
+        for metric, kind, help_text, series in _of_run(state, now):
+            entry = found.setdefault(metric, (kind, help_text, []))
+            entry[2].extend(Series({"run": name, **one.labels}, one.value) for one in series)
+    lines: list[str] = []
+    for metric, (kind, help_text, series) in found.items():
+        if kind:
+            lines += [f"# HELP staleflow_{metric} {help_text}", f"# TYPE staleflow_{metric} {kind}"]
+        lines += [f"staleflow_{metric}{_labels(one.labels)} {one.value:.17g}" for one in series]
+    return "\n".join(lines) + "\n"
+
+
+def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str, list[Series]]]:
+    yield "up", "gauge", "1 while the controller of the run is at work.", [Series({}, state == "live")]
+    yield "steps_total", "counter", "Train steps finished.", [Series({}, now["steps"])]
+    yield "policy_version", "gauge", "Newest published version.", [Series({}, now["published_version"])]
+    yield "run_seconds", "gauge", "Time of the run.", [Series({}, now["now_s"])]
+    yield "paused", "gauge", "1 while an operator has paused the run.", [Series({}, bool(now["paused"]))]
+    fates = {fate: count for fate, count in now["tokens"].items() if fate != "generated"}
+    yield (
+        "tokens_total", "gauge", "Generated tokens by what became of them.",
+        [Series({"fate": fate}, count) for fate, count in fates.items()],
+    )  # fmt: skip
+    yield (
+        "groups", "gauge", "Groups in the system by state.",
+        [Series({"state": each}, count) for each, count in now["groups"].items()],
+    )  # fmt: skip
+    yield "queued_responses", "gauge", "Responses that wait for an instance.", [Series({}, now["queued"])]
+    yield (
+        "spent_seconds_total", "counter", "Seconds of the run by what the next train step waited for.",
+        [Series({"cause": cause}, seconds) for cause, seconds in now["spent_s"].items()],
+    )  # fmt: skip
+    workers = Counter((one["role"], "ready" if one["ready"] else "starting") for one in now["workers"])
+    yield (
+        "workers", "gauge", "Attached workers by role and state.",
+        [Series({"role": role, "state": each}, count) for (role, each), count in sorted(workers.items())],
+    )  # fmt: skip
+    yield "staleness_versions", "histogram", "Trained trajectories by staleness.", []
+    yield from _staleness(now["ages"])
+    yield (
+        "staleness_violations_total", "counter", "Trained trajectories older than the bound.",
+        [Series({}, now["violations"])],
+    )  # fmt: skip
+
+
+def _staleness(ages: Mapping[str, int]) -> Iterator[tuple[str, str, str, list[Series]]]:
+    """A histogram has three names, which follow its TYPE line; they have none of their own."""
+    counts = {int(age): count for age, count in ages.items()}
+    so_far, buckets = 0, list[Series]()
+    for age in range(max(counts, default=0) + 1):
+        so_far += counts.get(age, 0)
+        buckets.append(Series({"le": str(age)}, so_far))
+    buckets.append(Series({"le": "+Inf"}, so_far))
+    total = sum(age * count for age, count in counts.items())
+    yield "staleness_versions_bucket", "", "", buckets
+    yield "staleness_versions_sum", "", "", [Series({}, total)]
+    yield "staleness_versions_count", "", "", [Series({}, so_far)]
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

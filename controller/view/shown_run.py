@@ -1,0 +1,221 @@
+"""One run that is shown: its journal, its core at any moment, its samples and metrics.
+
+Invariants: the run is only read, and by one thread at a time; a run that goes on is followed to its newest
+event when somebody looks; of two replicas one stays at the newest event, so that who looks back does not send
+those who look at now through the history again.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from controller.durability.recording import Recording
+from controller.history.sample_text import SampleGroup, SampleReader
+from controller.view.life import as_json, life_of
+from controller.view.pictures import event_of, group_of, ledger_of, now_of
+from controller.view.replica import Instant, Replica
+from protocol.errors import RunError
+
+Json = dict[str, Any]
+Found = TypeVar("Found")
+MOST_LINES = 200_000  # of metrics.jsonl
+KEYFRAMES_BYTES = 128 << 20  # of the replica that goes back
+
+
+class ShownRun:
+    """A run directory, or a copy of one, or its run.db."""
+
+    def __init__(self, run: str | Path) -> None:
+        """Raises: RunError if this release cannot read it."""
+        path = Path(run)
+        self.path = path if path.is_dir() else path.parent
+        self._given = path
+        self._lock = Lock()
+        recording = Recording(path)
+        self.name = self.path.resolve().name
+        self._newest: Replica | None = None
+        self._past: Replica | None = None
+        self._recording = recording
+        self._lives: dict[int, Json] = {}  # of groups that have left, by number
+
+    # -- what it is -----------------------------------------------------------------------------------
+
+    def facts(self) -> Json:
+        """What the run is, without stepping through anything."""
+        recording = self._look()
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "state": self.state(),
+            "first": recording.pruned,
+            "last": recording.last,
+            "until_s": recording.until_s,
+            "other_release": recording.other_release(),
+            "config": recording.config().model_dump(mode="json"),
+        }
+
+    def state(self) -> str:
+        """`live`, `over`, or `gone`: its controller ended without a word."""
+        if (self.path / "summary.json").exists():
+            return "over"
+        return "live" if _controller(self.path) is not None else "gone"
+
+    # -- its core at a moment -------------------------------------------------------------------------
+
+    def moment(self, at: dict[str, str]) -> Json:
+        """Where it stands at a moment, and the event that brought it there."""
+        return self._with(at, lambda replica, instant: _place(replica, replica.with_turn(instant.number)))
+
+    def now(self, at: dict[str, str]) -> Json:
+        """The page Now."""
+        return self._with(at, lambda replica, instant: _place(replica, instant) | now_of(instant.core))
+
+    def ledger(self, at: dict[str, str]) -> Json:
+        """The page Ledger."""
+        return self._with(at, lambda replica, instant: _place(replica, instant) | ledger_of(instant.core))
+
+    def group(self, number: int, at: dict[str, str]) -> Json:
+        """A group as it stands at a moment, and its whole life. Raises: RunError if nothing names it."""
+        standing = self._with(at, lambda replica, instant: {"standing": group_of(instant.core, number)})
+        with self._lock:
+            recording = self._look()
+            life = self._lives.get(number)
+            if life is None:
+                life = as_json(life_of(recording, number))
+                if self.state() != "live":
+                    self._lives[number] = life
+            reader = SampleReader(recording)
+            kept = [key for key in reader.kept() if key[1] == number]
+        return {**standing, "life": life, "samples": kept}
+
+    # -- what it wrote --------------------------------------------------------------------------------
+
+    def samples(self) -> Json:
+        """The keys of all kept samples with what a list shows of them."""
+        with self._lock:
+            reader = SampleReader(self._look())
+            return {"kept": reader.kept(), "has_text": reader.has_text}
+
+    def sample(self, step: int, group: int) -> Json:
+        """One kept group. Raises: RunError if it is not kept."""
+        with self._lock:
+            found = SampleReader(self._look()).read(step, group)
+        if found is None:
+            raise RunError(f"No sample of group {group} of step {step} is kept; expected one of the list.")
+        return sample_as_json(found)
+
+    def metrics(self) -> Json:
+        """metrics.jsonl and evaluations.jsonl as columns."""
+        return {
+            "steps": _columns(_lines(self.path / "metrics.jsonl")),
+            "evaluations": _columns(_lines(self.path / "evaluations.jsonl")),
+        }
+
+    # -- the replicas ---------------------------------------------------------------------------------
+
+    def _look(self) -> Recording:
+        """The journal as it is now; one that cannot grow is not read again."""
+        if self.state() == "live":
+            self._recording = Recording(self._given)
+        return self._recording
+
+    def _with(self, at: dict[str, str], show: Callable[[Replica, Instant], Found]) -> Found:
+        """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest."""
+        with self._lock:
+            recording = self._look()
+            if not at:
+                if self._newest is None:
+                    self._newest = Replica(recording, keyframes_bytes=1)
+                self._newest.read_on(recording)
+                return show(self._newest, self._newest.at(recording.last))
+            if self._past is None:
+                self._past = Replica(recording, keyframes_bytes=KEYFRAMES_BYTES)
+            self._past.read_on(recording)
+            return show(self._past, _go(self._past, at))
+
+
+def _go(replica: Replica, at: dict[str, str]) -> Instant:
+    """Raises: RunError if what was asked for is no moment."""
+    try:
+        if "event" in at:
+            return replica.at(int(at["event"]))
+        if "step" in at:
+            return replica.at_step(int(at["step"]))
+        return replica.at_time(float(at["second"]))
+    except (ValueError, OverflowError):
+        raise RunError(f"{at} is no moment: expected a number behind event, second or step.") from None
+
+
+def _place(replica: Replica, instant: Instant) -> Json:
+    return {
+        "number": instant.number,
+        "now_s": instant.now,
+        "first": replica.first,
+        "last": replica.last,
+        "until_s": replica.recording.until_s,
+        "event": event_of(instant.core, instant.turn),
+    }
+
+
+def sample_as_json(sample: SampleGroup) -> Json:
+    """Tokens as columns, so that a response of 1,000 tokens is some 20 kB."""
+    return {
+        "step": sample.step,
+        "group": sample.group,
+        "why": sample.why,
+        "prompt": sample.prompt,
+        "row": sample.row,
+        "staleness": sample.staleness,
+        "responses": [
+            {
+                "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
+                "ending": one.ending,
+                "texts": [token.text for token in one.tokens],
+                "logprobs": [round(token.logprob, 4) for token in one.tokens],
+                "versions": [token.policy_version for token in one.tokens],
+            }
+            for one in sample.responses
+        ],
+    }  # fmt: skip
+
+
+def _lines(path: Path) -> list[Json]:
+    """Whole lines; the last one may be in the middle of being written."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
+    whole = text[: text.rfind("\n") + 1].splitlines()[-MOST_LINES:]
+    found: list[Json] = []
+    for number, line in enumerate(whole, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"Line {number} of {path} is no JSON: {error}. Look at the disk.") from error
+    return found
+
+
+def _columns(lines: list[Json]) -> dict[str, list[float | None]]:
+    """By key, a number or nothing for each line."""
+    keys = dict.fromkeys(key for line in lines for key, value in line.items() if _is_number(value))
+    return {key: [value if _is_number(value := line.get(key)) else None for line in lines] for key in keys}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _controller(run: Path) -> int | None:
+    """The process that holds the run; None if it has ended, or this is a copy on another machine."""
+    lock = run.resolve().parent / f".{run.resolve().name}.lock"
+    try:
+        pid = int(lock.read_text())
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid

@@ -1,0 +1,182 @@
+"""The web side of the view: which address shows what. It answers, and decides nothing.
+
+Invariants: nothing is answered that `Access` objects to; nothing a browser names is a path of a file: pages
+are known beforehand, runs are numbers of the list; work on a journal is done in a thread, so that no answer
+holds up another; what fails is told in one sentence, with its status.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from controller.view.access import HEADERS, MOST_BODY_BYTES, Access, Asked
+from controller.view.prometheus import exposition
+from controller.view.shown_run import ShownRun
+from protocol.errors import ConfigError, StaleFlowError
+
+PAGES = Path(__file__).parent / "pages"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MOMENTS = ("event", "second", "step")
+Order = Callable[[str, str, str, str], Awaitable[str]]
+"""`order(run, action, argument, why)` gives an order to a live run and returns its answer."""
+
+
+class Site:
+    """All addresses of the view."""
+
+    def __init__(self, runs: list[ShownRun], access: Access, *, order: Order | None) -> None:
+        """`order`: None for a view that may only look."""
+        self._runs, self._access, self._order = runs, access, order
+        self._files = {
+            str(file.relative_to(PAGES)): file
+            for file in sorted(PAGES.rglob("*"))
+            if file.suffix in KINDS and file.is_file()
+        }
+
+    def app(self) -> ASGIApp:
+        """For an ASGI server."""
+        one = "/api/runs/{run:int}"
+        routes = [
+            Route("/", self._page),
+            Route("/pages/{name:path}", self._page),
+            Route("/api/runs", self._list),
+            Route(f"{one}/moment", self._of(lambda run, ask: run.moment(_at(ask)))),
+            Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask)))),
+            Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask)))),
+            Route(
+                f"{one}/groups/{{group:int}}",
+                self._of(lambda run, ask: run.group(ask.path_params["group"], _at(ask))),
+            ),
+            Route(f"{one}/samples", self._of(lambda run, ask: run.samples())),
+            Route(
+                f"{one}/samples/{{step:int}}/{{group:int}}",
+                self._of(lambda run, ask: run.sample(ask.path_params["step"], ask.path_params["group"])),
+            ),
+            Route(f"{one}/metrics", self._of(lambda run, ask: run.metrics())),
+            Route(f"{one}/actions", self._act, methods=["POST"]),
+            Route("/metrics", self._prometheus),
+        ]
+        return Guarded(Starlette(routes=routes), self._access)
+
+    def _page(self, asked: Request) -> Response:
+        name = asked.path_params.get("name", "index.html")
+        file = self._files.get(name)
+        if file is None:
+            return PlainTextResponse("There is no such page.", 404)
+        return Response(file.read_bytes(), media_type=KINDS[file.suffix])
+
+    async def _list(self, asked: Request) -> Response:
+        def look() -> dict[str, Any]:
+            return {"runs": [run.facts() for run in self._runs], "may_act": self._order is not None}
+
+        return await _answer(look)
+
+    def _of(
+        self, show: Callable[[ShownRun, Request], dict[str, Any]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(asked: Request) -> Response:
+            number = asked.path_params["run"]
+            if number >= len(self._runs):
+                return JSONResponse({"error": f"There is no run {number} here."}, 404)
+            return await _answer(lambda: show(self._runs[number], asked))
+
+        return answer
+
+    async def _act(self, asked: Request) -> Response:
+        number = asked.path_params["run"]
+        if number >= len(self._runs):
+            return JSONResponse({"error": f"There is no run {number} here."}, 404)
+        if self._order is None:
+            return JSONResponse({"error": "This view may only look (--read-only)."}, 403)
+        body = await asked.body()
+        try:
+            order = json.loads(body)
+            words = [str(order.get(name, "")) for name in ("action", "argument", "why")]
+        except (ValueError, AttributeError, RecursionError):
+            return JSONResponse({"error": "An order is a JSON object with action, argument and why."}, 400)
+        try:
+            return JSONResponse({"answer": await self._order(str(self._runs[number].path), *words)})
+        except StaleFlowError as error:
+            return JSONResponse({"error": str(error)}, 409)
+
+    async def _prometheus(self, asked: Request) -> Response:
+        def look() -> str:
+            return exposition((run.name, run.state(), run.now({})) for run in self._runs)
+
+        try:
+            return PlainTextResponse(await to_thread.run_sync(look))
+        except StaleFlowError as error:
+            return PlainTextResponse(f"{error}\n", 500)
+
+
+class Guarded:
+    """An application that is asked only what the door lets through."""
+
+    def __init__(self, inner: ASGIApp, access: Access) -> None:
+        self._inner, self._access = inner, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        asked = Asked(scope["method"], scope["query_string"].decode("latin-1"), headers)
+        denied = self._access.objection(asked)
+        if denied is not None:
+            answer = PlainTextResponse(denied.reason, denied.status, headers=HEADERS)
+            await answer(scope, receive, send)
+            return
+        more = dict(HEADERS)
+        if self._access.brings_token(asked):
+            more["set-cookie"] = self._access.set_cookie()
+        await self._inner(scope, _bounded(receive), _with_headers(send, more))
+
+
+def _with_headers(send: Send, headers: dict[str, str]) -> Send:
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            extra = [(name.encode(), value.encode()) for name, value in headers.items()]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return sending
+
+
+def _bounded(receive: Receive) -> Receive:
+    """A body is cut off where it is longer than any order: no length was told, or a wrong one."""
+    left = MOST_BODY_BYTES
+
+    async def receiving() -> Any:
+        nonlocal left
+        message = await receive()
+        if message["type"] == "http.request":
+            body = message.get("body", b"")[:left]
+            left -= len(body)
+            message = {**message, "body": body}
+            if not left:
+                message["more_body"] = False
+        return message
+
+    return receiving
+
+
+def _at(asked: Request) -> dict[str, str]:
+    """The moment that was asked for; {} for the newest."""
+    return {name: asked.query_params[name] for name in MOMENTS if name in asked.query_params}
+
+
+async def _answer(look: Callable[[], dict[str, Any]]) -> Response:
+    try:
+        return JSONResponse(await to_thread.run_sync(look))
+    except ConfigError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except StaleFlowError as error:
+        return JSONResponse({"error": str(error)}, 404)

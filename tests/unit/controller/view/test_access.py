@@ -1,0 +1,69 @@
+"""The door of the view: token, Host, Origin."""
+
+import pytest
+
+from controller.view.access import ACTING, HEADERS, MOST_BODY_BYTES, Access, Asked
+
+ACCESS = Access(host="127.0.0.1", port=8470, token="secret")
+OWN = {"host": "127.0.0.1:8470"}
+WITH_TOKEN = {**OWN, "cookie": "staleflow_8470=secret"}
+
+
+def status(method="GET", query="", headers=None):
+    denied = ACCESS.objection(Asked(method, query, WITH_TOKEN if headers is None else headers))
+    return denied.status if denied else 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "expected"),
+    [
+        (WITH_TOKEN, "", 200),
+        ({**OWN, "authorization": "Bearer secret"}, "", 200),
+        (OWN, "token=secret", 200),
+        ({"host": "localhost:8470", "cookie": "other=1; staleflow_8470=secret"}, "", 200),
+        (OWN, "", 401),
+        (OWN, "token=", 401),
+        (OWN, "token=Secret", 401),
+        ({**OWN, "authorization": "Basic secret"}, "", 401),
+        ({**OWN, "cookie": "staleflow_8471=secret"}, "", 401),
+        ({**OWN, "cookie": '="\x01;;'}, "", 401),
+        ({**WITH_TOKEN, "host": "evil.example:8470"}, "", 403),
+        ({**WITH_TOKEN, "host": "127.0.0.1:8471"}, "", 403),
+        ({"cookie": "staleflow_8470=secret"}, "", 403),
+    ],
+)
+def test_who_has_no_token_or_another_host_is_not_answered(headers, query, expected):
+    assert status(query=query, headers=headers) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({ACTING: "1"}, 200),
+        ({ACTING: "1", "origin": "http://localhost:8470"}, 200),
+        ({}, 403),
+        ({ACTING: "1", "origin": "http://evil.example"}, 403),
+        ({ACTING: "1", "origin": "null"}, 403),
+        ({ACTING: "1", "content-length": str(MOST_BODY_BYTES + 1)}, 413),
+        ({ACTING: "1", "content-length": "-5"}, 400),
+    ],
+)
+def test_a_foreign_page_cannot_act(more, expected):
+    assert status("POST", headers={**WITH_TOKEN, **more}) == expected
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites():
+    assert ACCESS.set_cookie() == "staleflow_8470=secret; Path=/; HttpOnly; SameSite=Strict"
+    assert ACCESS.brings_token(Asked("GET", "token=secret", OWN))
+
+
+def test_a_token_is_made_anew_each_time():
+    assert len({Access(host="127.0.0.1", port=1).token for _ in range(20)}) == 20
+    assert len(Access(host="127.0.0.1", port=1).token) >= 43
+
+
+def test_answers_allow_no_foreign_script_and_no_frame():
+    policy = HEADERS["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy

@@ -1,0 +1,170 @@
+"""What each address of the view answers."""
+
+import random
+
+import pytest
+
+from controller.view.access import HEADERS
+from protocol.errors import ConfigError
+from tests.support.shown_run import Browser, recorded
+
+RUN = "/api/runs/0"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("site") / "run")
+
+
+@pytest.fixture(scope="module")
+def browser(path):
+    return Browser(path)
+
+
+def test_the_page_and_all_that_it_names_are_there_and_nothing_is_asked_of_another_host(browser):
+    status, headers, body = browser.ask("/")
+    assert status == 200
+    assert headers[b"content-type"].startswith(b"text/html")
+    names = [name for part in body.decode().split('="/pages/')[1:] for name in [part.split('"')[0]]]
+    assert len(names) == 5
+    scripts = [name for name in names if name == "main.js"]
+    while scripts:
+        _, _, text = browser.ask(f"/pages/{scripts.pop()}")
+        assert b"http://" not in text.replace(b"http://www.w3.org/2000/svg", b"")
+        found = [part.split('"')[0] for part in text.decode().split('from "./')[1:]]
+        scripts += [name for name in found if name not in names]
+        names += [name for name in found if name not in names]
+    for name in names:
+        assert browser.ask(f"/pages/{name}")[0] == 200, name
+    assert b"https://" not in body
+
+
+def test_every_answer_has_the_headers_that_keep_others_out(browser):
+    for path in ("/", f"{RUN}/now", "/pages/nothing", "/nowhere"):
+        _, headers, _ = browser.ask(path)
+        for name, value in HEADERS.items():
+            assert headers[name.encode()] == value.encode(), path
+    assert browser.ask("/", headers={"host": "127.0.0.1:8470"})[0] == 401
+    assert b"content-security-policy" in browser.ask("/", headers={"host": "127.0.0.1:8470"})[1]
+
+
+def test_a_link_with_the_token_gives_a_cookie(browser):
+    status, headers, _ = browser.ask("/?token=secret", headers={"host": "127.0.0.1:8470"})
+    assert status == 200
+    assert b"HttpOnly" in headers[b"set-cookie"]
+    assert b"set-cookie" not in browser.ask("/")[1]
+
+
+def test_now_is_the_newest_event_and_any_moment_before(browser):
+    _, newest = browser.json(f"{RUN}/now")
+    assert newest["steps"] == newest["steps_wanted"] == 4
+    assert newest["is_over"]
+    assert newest["number"] == newest["last"]
+    _, half = browser.json(f"{RUN}/now?event={newest['last'] // 2}")
+    assert half["number"] == newest["last"] // 2
+    assert 0 < half["steps"] < 4
+    assert len(half["workers"]) == 4
+    _, step = browser.json(f"{RUN}/now?step=2")
+    assert step["steps"] == 2
+    _, second = browser.json(f"{RUN}/now?second={newest['now_s'] / 2}")
+    assert second["now_s"] <= newest["now_s"] / 2
+    tokens = half["tokens"]
+    assert tokens["generated"] == sum(count for fate, count in tokens.items() if fate != "generated")
+
+
+def test_the_ledger_has_a_column_per_batch_and_every_group_once(browser):
+    _, ledger = browser.json(f"{RUN}/ledger?step=2")
+    assert [one["train_version"] for one in ledger["columns"]] == [
+        ledger["train_version"], ledger["train_version"] + 1
+    ]  # fmt: skip
+    groups = [group for column in ledger["columns"] for group in column["groups"]] + ledger["others"]
+    assert len(groups) == len({group["id"] for group in groups}) == ledger["reserved"] + ledger["occupied"]
+    assert all(0 <= group["done"] <= 1 for group in groups)
+
+
+def test_a_group_has_its_life_in_bars(browser):
+    _, found = browser.json(f"{RUN}/groups/3?step=1")
+    bars = found["life"]["bars"]
+    assert {bar["member"] for bar in bars} == {0, 1, 2, 3}
+    for bar in bars:
+        assert bar["begin_s"] <= bar["pieces"][0][0] <= bar["end_s"]
+    assert any(what == "trained on" for _, what in found["life"]["marks"])
+    assert found["life"]["lines"]
+    assert found["samples"] == []
+
+
+def test_metrics_are_columns_without_the_line_that_is_being_written(browser):
+    _, found = browser.json(f"{RUN}/metrics")
+    assert found["steps"]["step"] == [1, 2, 3, 4]
+    assert found["evaluations"] == {}
+
+
+def test_prometheus_reads_figures(browser):
+    status, headers, body = browser.ask("/metrics")
+    assert status == 200
+    assert headers[b"content-type"].startswith(b"text/plain")
+    assert b'staleflow_steps_total{run="run"} 4\n' in body
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "words"),
+    [
+        (f"{RUN}/now?event=x", 404, "is no moment"),
+        (f"{RUN}/now?event=1e9", 404, "is no moment"),
+        (f"{RUN}/groups/999999", 404, "No event or command"),
+        (f"{RUN}/samples/1/1", 404, "No sample of group 1 of step 1 is kept"),
+        ("/api/runs/7/now", 404, "There is no run 7"),
+    ],
+)
+def test_what_is_not_there_is_said_in_a_sentence(browser, address, status, words):
+    found = browser.json(address)
+    assert found[0] == status
+    assert words in found[1]["error"]
+
+
+@pytest.mark.parametrize("name", ["../site.py", "..%2fsite.py", "/etc/passwd", "uplot/../../access.py", ""])
+def test_no_file_is_served_that_is_no_page(browser, name):
+    status, _, body = browser.ask(f"/pages/{name}")
+    assert status == 404
+    assert b"import" not in body
+
+
+def test_an_order_goes_to_the_run_and_its_answer_comes_back(path):
+    given = []
+
+    async def order(*words):
+        given.append(words)
+        if words[1] == "abort":
+            raise ConfigError("There is no such group.")
+        return "The run is paused."
+
+    browser = Browser(path, order=order)
+    body = b'{"action": "pause", "why": "lunch"}'
+    assert browser.json(f"{RUN}/actions", method="POST", body=body) == (200, {"answer": "The run is paused."})
+    assert given == [(str(path), "pause", "", "lunch")]
+    refused = browser.json(f"{RUN}/actions", method="POST", body=b'{"action": "abort", "argument": 3}')
+    assert refused == (409, {"error": "There is no such group."})
+    for body in (b"", b"[]", b"7", b"[" * 60_000):
+        assert browser.json(f"{RUN}/actions", method="POST", body=body)[0] == 400
+    assert browser.ask(f"{RUN}/actions")[0] == 405
+    assert len(given) == 2
+
+
+def test_a_view_that_only_looks_gives_no_orders(browser):
+    status, found = browser.json(f"{RUN}/actions", method="POST", body=b'{"action": "pause"}')
+    assert status == 403
+    assert "may only look" in found["error"]
+
+
+def test_what_nobody_meant_is_answered_with_a_status_and_changes_nothing(browser, path):
+    before = (path / "run.db").read_bytes()
+    dice = random.Random(1)
+    for _ in range(150):
+        words = "".join(chr(dice.choice([*range(33, 127), 200, 0x131])) for _ in range(dice.randint(1, 30)))
+        asked = dice.choice(
+            [f"/{words}", f"{RUN}/{words}", f"{RUN}/groups/{words}", f"{RUN}/now?event={words}"]
+        )
+        asked = asked.encode("latin-1", "replace").decode("latin-1").replace("#", "")
+        status, _, _ = browser.ask(asked, method=dice.choice(["GET", "POST", "PUT", "HEAD"]))
+        assert 200 <= status < 500, asked
+    assert (path / "run.db").read_bytes() == before
