@@ -26,6 +26,7 @@ ENVIRONMENTS = {
         "parquet",
         "simulate",
         "plots",
+        "web",
         "test",
         "lint",
         "bench",

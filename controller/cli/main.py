@@ -21,7 +21,6 @@ from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
 from controller.cli import (
-    control,
     doctor,
     history,
     needs,
@@ -148,7 +147,7 @@ def check(
     raise typer.Exit(2 if errors else 0)
 
 
-for command in (status.stop, control.control, remote.attach, remote.drain):
+for command in (status.stop, remote.control, remote.attach, remote.drain):
     app.command(rich_help_panel=RUNS)(command)
 for command in (
     status.status,

@@ -14,6 +14,7 @@ from typing import Any
 from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
+from controller.history.alarms import Alarm, alarms
 from protocol.errors import RunError
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
@@ -65,7 +66,20 @@ def in_words(run: Path, *, now: float) -> list[str]:
     lines += _table(seen["workers"])
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
+    lines += [f"ALARM, {one.name} ({one.owner}): {one.evidence}. {one.remedy}" for one in _alarms(run)]
     return lines + (_waits(seen["waits"]) if pid is not None else [])
+
+
+def _alarms(run: Path) -> list[Alarm]:
+    """What is wrong with the learning of the run, by its metrics."""
+    made, evaluated = (_whole_lines(run / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
+    return alarms(made, evaluated)
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Of a file whose last line may be in the middle of being written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _waits(waits: list[dict[str, Any]]) -> list[str]:

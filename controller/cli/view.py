@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from controller.cli.control import operator, order_of
 from controller.cli.needs import require_extras
-from controller.cli.remote import ask
+from controller.cli.remote import ask, operator, order_of
 from controller.cli.say import say
 
 

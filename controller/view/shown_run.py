@@ -12,7 +12,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from controller.core.core import Core
 from controller.durability.recording import Recording
+from controller.history.alarms import alarms
 from controller.history.sample_text import SampleGroup, SampleReader
 from controller.view.life import as_json, life_of
 from controller.view.pictures import event_of, group_of, ledger_of, now_of
@@ -39,6 +41,7 @@ class ShownRun:
         self._newest: Replica | None = None
         self._past: Replica | None = None
         self._recording = recording
+        self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
 
     # -- what it is -----------------------------------------------------------------------------------
@@ -71,7 +74,11 @@ class ShownRun:
 
     def now(self, at: dict[str, str]) -> Json:
         """The page Now."""
-        return self._with(at, lambda replica, instant: _place(replica, instant) | now_of(instant.core))
+
+        def show(replica: Replica, instant: Instant) -> Json:
+            return _place(replica, instant) | now_of(instant.core) | {"alarms": self._alarms(instant.core)}
+
+        return self._with(at, show)
 
     def ledger(self, at: dict[str, str]) -> Json:
         """The page Ledger."""
@@ -110,9 +117,28 @@ class ShownRun:
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns."""
         return {
-            "steps": _columns(_lines(self.path / "metrics.jsonl")),
-            "evaluations": _columns(_lines(self.path / "evaluations.jsonl")),
+            "steps": _columns(self._lines("metrics.jsonl")),
+            "evaluations": _columns(self._lines("evaluations.jsonl")),
         }
+
+    def _alarms(self, core: Core) -> list[Json]:
+        """What was wrong after the last step that the core has made."""
+        steps = core.state.steps
+        made = [line for line in self._lines("metrics.jsonl") if _at_most(line, "step", steps)]
+        evaluated = [
+            line for line in self._lines("evaluations.jsonl") if _at_most(line, "policy_version", steps)
+        ]
+        found = alarms(made, evaluated, bound=core.state.config.staleness.max_staleness)
+        return [alarm._asdict() for alarm in found]
+
+    def _lines(self, name: str) -> list[Json]:
+        """Those of a file, which is read again when it has grown."""
+        path = self.path / name
+        size = path.stat().st_size if path.exists() else 0
+        known = self._read.get(name)
+        if known is None or known[0] != size:
+            known = self._read[name] = size, _lines(path)
+        return known[1]
 
     # -- the replicas ---------------------------------------------------------------------------------
 
@@ -204,6 +230,11 @@ def _columns(lines: list[Json]) -> dict[str, list[float | None]]:
     """By key, a number or nothing for each line."""
     keys = dict.fromkeys(key for line in lines for key, value in line.items() if _is_number(value))
     return {key: [value if _is_number(value := line.get(key)) else None for line in lines] for key in keys}
+
+
+def _at_most(line: Json, key: str, most: int) -> bool:
+    value = line.get(key)
+    return isinstance(value, int) and value <= most
 
 
 def _is_number(value: object) -> bool:

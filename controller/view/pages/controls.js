@@ -1,7 +1,7 @@
 // Controls: orders to a run that goes on. Each asks for a reason, and stands in the journal.
 import { make, card } from "./dom.js";
 
-export const isMoving = false;
+export const isMoving = false, isOfMoment = false;
 const ORDERS = [
   ["pause", "Pause", "What runs goes on to its end; no prompt starts, and no batch goes to the trainer.", null],
   ["unpause", "Unpause", "The run goes on.", null],

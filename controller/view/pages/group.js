@@ -1,7 +1,7 @@
 // Group: the life of one prompt as bars over time, coloured by policy version, and its story.
 import { make, draw, card, table, short, versionClass } from "./dom.js";
 
-export const isMoving = false;
+export const isMoving = false, isOfMoment = true;
 const LEFT = 74, ROW = 15, WIDTH = 1100;
 
 export async function render({ ask, go, here }) {

@@ -1,7 +1,7 @@
 // Ledger: one column per batch of the window, a place per group, and who the next batch waits for.
 import { make, card, table, short } from "./dom.js";
 
-export const isMoving = true;
+export const isMoving = true, isOfMoment = true;
 const STATES = { occupied: "scored, waits for its batch", scoring: "being scored", generating: "generating, as high as it is done", training: "with the trainer" };
 
 export async function render({ ask, go }) {

@@ -58,13 +58,14 @@ async function show({ isRepeated = false } = {}) {
   try {
     const page = PAGES[here.page];
     const name = `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
-    const moment = await ask("moment");
+    const moment = page.isOfMoment ? await ask("moment") : await ask("moment").catch(() => null); // a damaged journal still has metrics
     const content = isRepeated && here.shown === name && !page.isMoving ? null : await page.render(tools);
-    showMoment(moment);
+    if (moment !== null) showMoment(moment);
     if (content !== null) byId("page").replaceChildren(...content);
     here.shown = name;
     byId("trouble").hidden = true;
   } catch (error) {
+    if (!isRepeated) byId("page").replaceChildren();
     byId("trouble").textContent = error instanceof TypeError
       ? "The view does not answer: it has ended, or this machine cannot reach it. The run goes on without it." : error.message;
     byId("trouble").hidden = false;

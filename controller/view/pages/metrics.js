@@ -1,7 +1,7 @@
 // Metrics: every number of metrics.jsonl, by prefix, over steps, time or tokens.
 import { make, card, short } from "./dom.js";
 
-export const isMoving = false;
+export const isMoving = false, isOfMoment = false;
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 
 export async function render({ ask, go, here }) {

@@ -1,7 +1,7 @@
 // Now: what the run waits for, how far it is, and where its tokens and seconds went.
 import { make, card, figure, table, short, duration } from "./dom.js";
 
-export const isMoving = true;
+export const isMoving = true, isOfMoment = true;
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", paused: "--dim", "start-up": "--line" };
 
@@ -22,6 +22,8 @@ export async function render({ ask, go }) {
         figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"))),
+    ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
+      make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
       card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
       card("What the seconds went to", bar(now.spent_s, CAUSES, duration), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),

@@ -1,7 +1,7 @@
 // Samples: what the model said, token by token, coloured by policy version or by logprob.
 import { make, card, short, versionClass } from "./dom.js";
 
-export const isMoving = false;
+export const isMoving = false, isOfMoment = false;
 const LIKELY = [[-0.1, "p0", "over 90 %"], [-0.7, "p1", "over 50 %"], [-2.3, "p2", "over 10 %"]];
 const UNLIKELY = ["p3", "under 10 %"];
 

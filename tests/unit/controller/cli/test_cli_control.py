@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.cli.control import order_of
 from controller.cli.main import main
+from controller.cli.remote import order_of
 from protocol.errors import ConfigError
 from protocol.messages import Control, DrainWorker
 

@@ -1,0 +1,191 @@
+"""Rules that say when a run's learning goes wrong: each with its owner, its evidence and what to do.
+
+Invariants: pure functions of the lines of metrics.jsonl and evaluations.jsonl; a rule judges the newest
+lines by the run's own ones before, and says nothing until it has enough of them; the healthy quickstart
+raises none, at any of its steps.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median
+from typing import NamedTuple
+
+Line = Mapping[str, object]
+NEWEST = 5  # steps that an alarm looks at: one bad step is none
+FIRST = 20  # steps that the beginning of a run is
+MANY = 20  # steps before the newest that tell what is usual
+ENTROPY_SHARE, GRADIENT_TIMES, MISMATCH_TIMES = 0.2, 10.0, 5.0
+MISMATCH_NOISE = 0.01  # nats; below it a rise says nothing
+CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
+LESS = 0.02  # reward: a change that counts as none
+LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
+FALLS = 3  # evaluations in a row
+
+
+class Alarm(NamedTuple):
+    """Something that a person should look at."""
+
+    name: str
+    owner: str  # who it is about: a role, or a section of the configuration
+    evidence: str  # one clause, with the values
+    remedy: str
+
+
+def alarms(
+    lines: Sequence[Line], evaluations: Sequence[Line] = (), *, bound: int | None = None
+) -> list[Alarm]:
+    """All that hold after the last line, the worst first. `bound`: the run's max_staleness."""
+    found: list[Alarm] = []
+    oldest = max(_last(lines, "staleness/max", NEWEST), default=0.0)
+    if bound is not None and oldest > bound:
+        evidence = f"a trajectory was {oldest:g} versions old, and the bound is {bound}"
+        remedy = "The strategy does not promise the bound; staleness.strategy=staleflow does."
+        found.append(Alarm("bound broken", "staleness", evidence, remedy))
+    for name, owner, rule, remedy in RULES:
+        if evidence := rule(lines):
+            found.append(Alarm(name, owner, evidence, remedy))
+    if evidence := _is_hacked(lines, evaluations):
+        remedy = "Read samples of high reward (launch.py samples): does the reward see what you mean?"
+        found.append(Alarm("reward hacking suspected", "reward", evidence, remedy))
+    return found
+
+
+def _skipped(lines: Sequence[Line]) -> str:
+    skipped = sum(_last(lines, "skipped_steps", NEWEST))
+    return f"{skipped:g} optimizer steps were skipped in the last {NEWEST} steps" if skipped else ""
+
+
+def _flat_rewards(lines: Sequence[Line]) -> str:
+    spread = _last(lines, "reward/std", NEWEST)
+    if len(spread) < NEWEST or max(spread) > 0:
+        return ""
+    return f"all rewards of the last {NEWEST} steps are {_last(lines, 'reward/mean', 1)[0]:g}"
+
+
+def _collapsed(lines: Sequence[Line]) -> str:
+    """Entropy falls in every run that learns; one that falls while nothing is learned any more is lost."""
+    entropy, reward = _all(lines, "entropy"), _all(lines, "reward/mean")
+    if len(entropy) < 2 * FIRST or len(reward) < 2 * FIRST:
+        return ""
+    first, now = fmean(entropy[:FIRST]), fmean(entropy[-NEWEST:])
+    best = max(fmean(reward[i : i + NEWEST]) for i in range(len(reward) - NEWEST + 1))
+    lost = best - fmean(reward[-NEWEST:])
+    if now >= ENTROPY_SHARE * first or lost < max(LESS, LOST_REWARD * abs(best)):
+        return ""
+    return f"entropy is {now:.3g}, at first {first:.3g}; reward is {lost:.3g} below its best"
+
+
+def _drifted(lines: Sequence[Line]) -> str:
+    return _risen(lines, "mismatch_kl", MISMATCH_TIMES, least=MISMATCH_NOISE)
+
+
+def _jumped(lines: Sequence[Line]) -> str:
+    return _risen(lines, "grad_norm", GRADIENT_TIMES, least=0.0)
+
+
+def _risen(lines: Sequence[Line], key: str, times: float, *, least: float) -> str:
+    values = _all(lines, key)
+    before, newest = values[-MANY - NEWEST : -NEWEST], values[-NEWEST:]
+    if len(before) < MANY:
+        return ""
+    usual, now = median(before), median(newest)
+    if now <= max(times * usual, least):
+        return ""
+    return f"{key} is {now:.3g} in the last {NEWEST} steps, before it was {usual:.3g}"
+
+
+def _cut(lines: Sequence[Line]) -> str:
+    shares = _last(lines, "response_length/cut", NEWEST)
+    if len(shares) < NEWEST or fmean(shares) <= CUT_SHARE:
+        return ""
+    return f"{fmean(shares):.0%} of the responses did not end by themselves"
+
+
+def _runs_away(lines: Sequence[Line]) -> str:
+    lengths = _all(lines, "response_length/mean")
+    if len(lengths) < 2 * FIRST:
+        return ""
+    first, now = fmean(lengths[:FIRST]), fmean(lengths[-NEWEST:])
+    reward = _all(lines, "reward/mean")
+    is_better = fmean(reward[-NEWEST:]) > fmean(reward[-FIRST:]) + LESS if len(reward) >= FIRST else False
+    if now <= LENGTH_TIMES * first or is_better:
+        return ""
+    return f"responses have {now:.0f} tokens, at first {first:.0f}, and reward does not rise"
+
+
+def _wasted(lines: Sequence[Line]) -> str:
+    keys = ("tokens/aborted", "tokens/lost")
+    if len(lines) <= NEWEST:
+        return ""
+    made = _grown(lines, "tokens/generated")
+    wasted = sum(_grown(lines, key) for key in keys)
+    if made <= 0 or wasted / made <= LOST_SHARE:
+        return ""
+    return f"{wasted / made:.0%} of the tokens of the last {NEWEST} steps were given up or lost"
+
+
+Rule = Callable[[Sequence[Line]], str]
+RULES: tuple[tuple[str, str, Rule, str], ...] = (
+    ("skipped steps", "trainer", _skipped, "Loss or gradient is not finite: lower trainer.lr, see its log."),
+    (
+        "mismatch",
+        "trainer",
+        _drifted,
+        "Lower trainer.lr or max_staleness; compare model.dtype of both sides.",
+    ),
+    ("gradient", "trainer", _jumped, "Lower trainer.lr or trainer.grad_clip; look at the last samples."),
+    (
+        "entropy collapse",
+        "trainer",
+        _collapsed,
+        "Go back to a checkpoint (run.resume) with a lower trainer.lr.",
+    ),
+    (
+        "no signal",
+        "reward",
+        _flat_rewards,
+        "Prompts are too easy or too hard, or the reward sees no response.",
+    ),
+    ("cut responses", "rollout", _cut, "Raise rollout.max_response_tokens, or ask for shorter answers."),
+    ("length", "rollout", _runs_away, "Reward what is short, or see trainer.loss_aggregation."),
+    ("wasted tokens", "rollout", _wasted, "See `launch.py story` of a group that was given up."),
+)
+"""Name, owner, what it sees, and what to do; the worst first."""
+
+
+def _is_hacked(lines: Sequence[Line], evaluations: Sequence[Line]) -> str:
+    """Reward of training rises while that of held-out prompts falls."""
+    held_out = _all(evaluations, "pass@1") or _all(evaluations, "reward/mean")
+    newest = held_out[-FALLS - 1 :]
+    reward = _all(lines, "reward/mean")
+    if len(newest) <= FALLS or len(reward) < 2 * FIRST:
+        return ""
+    rises = fmean(reward[-FIRST:]) - fmean(reward[-2 * FIRST : -FIRST])
+    is_falling = all(later < earlier for earlier, later in pairwise(newest))
+    if rises <= LESS or not is_falling:
+        return ""
+    return (
+        f"reward rose by {rises:.3g} while the held-out figure fell {FALLS} times, from {newest[0]:.3g} to "
+        f"{newest[-1]:.3g}"
+    )
+
+
+def _all(lines: Sequence[Line], key: str) -> list[float]:
+    return list(_numbers(lines, key))
+
+
+def _last(lines: Sequence[Line], key: str, count: int) -> list[float]:
+    return list(_numbers(lines[-count:], key))
+
+
+def _grown(lines: Sequence[Line], key: str) -> float:
+    """How much a total has grown in the newest steps."""
+    before, now = lines[-NEWEST - 1].get(key), lines[-1].get(key)
+    return now - before if isinstance(now, int | float) and isinstance(before, int | float) else 0.0
+
+
+def _numbers(lines: Sequence[Line], key: str) -> Iterator[float]:
+    for line in lines:
+        value = line.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield float(value)

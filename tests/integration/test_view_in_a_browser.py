@@ -1,0 +1,174 @@
+"""The view's pages in a real browser: what they show, that time moves, and that hostile text stays text.
+
+Needs playwright (`pip install playwright`) and a Chromium of the system; skipped in a sentence without.
+"""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from controller.durability.sample_records import _checksum
+from tests.support.shown_run import recorded
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = '<img src=x onerror="document.title=`owned`"><script>document.title="owned"</script>'
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
+
+
+def with_hostile_sample(run: Path) -> Path:
+    """A kept sample of step 2, group 1, whose every token is a tag; and the tokenizer that says so."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    db = sqlite3.connect(run / "run.db")
+    path = json.loads(db.execute("SELECT value FROM facts WHERE name = 'config'").fetchone()[0])["model"][
+        "path"
+    ]
+    folder = run / path
+    folder.mkdir(parents=True, exist_ok=True)
+    Tokenizer(WordLevel({HOSTILE: 0, "word": 1}, unk_token="word")).save(str(folder / "tokenizer.json"))
+    item = {
+        "group": 1,
+        "member": 0,
+        "reward": 1.0,
+        "outcome": 0.5,
+        "ending": "stop",
+        "segments": [[1, 0, 1], [2, 1, 1]],
+    }
+    facts = json.dumps({"why": "oldest", "parts": {}, "items": [item]})
+    tokens, logprobs = np.array([0, 1], "<i4").tobytes(), np.array([-0.1, -3], "<f4").tobytes()
+    fields = (facts, b"{}", np.array([0], "<i4").tobytes(), tokens, logprobs)
+    with db:
+        db.execute(
+            "INSERT INTO samples VALUES (2, 1, ?, ?, ?, ?, ?, 1, ?)", (*fields, _checksum(2, 1, *fields))
+        )
+    db.close()
+    return run
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory):
+    run = with_hostile_sample(recorded(tmp_path_factory.mktemp("browser") / "run"))
+    process = subprocess.Popen(
+        [sys.executable, "launch.py", "view", str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("View: http://127.0.0.1:"), line
+        base = line.split()[1].partition("?")[0]
+        yield base, (run / "view.token").read_text()
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser, link):
+    """The page Now, of a browser that notes what goes wrong and whom it asks."""
+    base, token = link
+    found = browser.new_page(viewport={"width": 1280, "height": 800})
+    wrong, asked = [], []
+    found.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.on("request", lambda request: asked.append(request.url))
+    found.goto(f"{base}?token={token}")
+    found.wait_for_selector("#page section")
+    yield found
+    assert not wrong
+    assert all(url.startswith(base) for url in asked)
+    found.close()
+
+
+def open_tab(page, name):
+    page.click(f"nav a:has-text('{name}')")
+    page.wait_for_selector(f"nav a[aria-current]:has-text('{name}')")
+
+
+def test_the_token_leaves_the_address_and_now_shows_the_end(page):
+    assert "token" not in page.url
+    assert "4 of 4" in page.inner_text("#page")
+    assert "is over" in page.inner_text("#state")
+
+
+def test_time_moves_by_slider_buttons_and_step(page):
+    last = int(page.get_attribute("#slider", "max"))
+    page.fill("#step", "2")
+    page.press("#step", "Enter")
+    page.wait_for_function("document.getElementById('page').innerText.includes('2 of 4')")
+    at = int(page.input_value("#slider"))
+    assert 0 < at < last
+    page.click("#back")
+    page.wait_for_function("document.getElementById('page').innerText.includes('1 of 4')")
+    page.click("#forward")
+    page.wait_for_function("document.getElementById('page').innerText.includes('2 of 4')")
+    assert f"at={at}" in page.url
+    page.click("#live")
+    page.wait_for_function("document.getElementById('page').innerText.includes('4 of 4')")
+
+
+def test_a_group_of_the_ledger_leads_to_its_life(page):
+    page.evaluate(
+        "location.hash = '#ledger?run=0&at=' + Math.floor(document.getElementById('slider').max / 2)"
+    )
+    page.wait_for_selector(".place.occupied, .place.generating, .place.scoring")
+    assert page.locator(".column").count() >= 2
+    page.locator("button.place").first.click()
+    page.wait_for_selector("svg rect")
+    assert "Story" in page.inner_text("#page")
+
+
+def test_what_a_model_says_is_text_and_nothing_else(page):
+    open_tab(page, "Samples")
+    page.wait_for_selector(".response .text span")
+    assert page.inner_text(".response .text").startswith(HOSTILE)
+    assert page.locator(".response .text span.v0, .response .text span.v1").count() == 2
+    assert page.locator("#page img, #page script").count() == 0
+    page.click("button:has-text('probability')")
+    page.wait_for_selector(".response .text span.p3")
+    assert page.title() != "owned"
+
+
+def test_metrics_are_drawn_and_found_by_name(page):
+    open_tab(page, "Metrics")
+    page.wait_for_selector(".plot canvas")
+    page.fill("input[type=search]", "staleness")
+    page.press("input[type=search]", "Enter")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.plot h3')].every((one) => one.innerText.includes('staleness'))"
+    )
+
+
+def test_a_run_that_is_over_takes_no_orders(page):
+    open_tab(page, "Controls")
+    page.wait_for_function("document.getElementById('page').innerText.includes('nobody could obey')")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1920, 1280, 600])
+def test_nothing_is_wider_than_the_window(browser, link, width, scheme):
+    base, token = link
+    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.goto(f"{base}?token={token}")
+    for name in ("Now", "Ledger", "Samples", "Metrics", "Controls"):
+        open_tab(page, name)
+        page.wait_for_selector("#page section")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
+            f"{name} at {width}"
+        )
+    page.close()

@@ -1,0 +1,91 @@
+"""When a run's learning goes wrong, and that a healthy one is left alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.history.alarms import RULES, alarms
+
+QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
+"""Some columns of metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
+
+
+def lines(count=60, **columns):
+    """A healthy run, but for what is given: a value for each step, or a function of it."""
+    usual = {
+        "reward/mean": lambda n: 0.3 + 0.005 * n, "reward/std": 0.4, "entropy": 0.5, "grad_norm": 0.2,
+        "mismatch_kl": 0.002, "response_length/mean": 100.0, "response_length/cut": 0.05, "staleness/max": 1,
+        "skipped_steps": 0.0, "tokens/generated": lambda n: 1000 * n, "tokens/aborted": 0, "tokens/lost": 0,
+    }  # fmt: skip
+    all_columns = usual | {key.replace("__", "/"): value for key, value in columns.items()}
+    return [
+        {key: value(n) if callable(value) else value for key, value in all_columns.items()}
+        for n in range(1, count + 1)
+    ]
+
+
+def names(*args, **more):
+    return [alarm.name for alarm in alarms(*args, **more)]
+
+
+def test_the_healthy_quickstart_raises_none_at_any_step():
+    steps = [dict(zip(QUICKSTART, row, strict=True)) for row in zip(*QUICKSTART.values(), strict=True)]
+    assert len(steps) == 140
+    for count in range(len(steps) + 1):
+        assert not alarms(steps[:count], bound=2), f"after step {count}"
+
+
+def late(value, usual, *, since=55):
+    return lambda n: value if n > since else usual
+
+
+FAILING = [
+    ("skipped steps", {"skipped_steps": late(1.0, 0.0)}),
+    ("mismatch", {"mismatch_kl": late(0.2, 0.002)}),
+    ("gradient", {"grad_norm": late(9.0, 0.2)}),
+    ("entropy collapse", {"entropy": late(0.01, 0.5, since=40), "reward__mean": late(0.2, 0.6, since=40)}),
+    ("no signal", {"reward__std": late(0.0, 0.4), "reward__mean": 0.5}),
+    ("cut responses", {"response_length__cut": late(0.6, 0.05)}),
+    ("length", {"response_length__mean": late(900.0, 100.0, since=40), "reward__mean": 0.5}),
+    ("wasted tokens", {"tokens__lost": lambda n: 700 * max(0, n - 50)}),
+]
+
+
+@pytest.mark.parametrize(("name", "columns"), FAILING)
+def test_what_goes_wrong_is_named_alone_with_owner_evidence_and_remedy(name, columns):
+    (found,) = alarms(lines(**columns))
+    assert found.name == name
+    assert any(character.isdigit() for character in found.evidence)
+    assert found.owner
+    assert found.remedy.endswith((".", "?"))
+    assert not alarms(lines()), "the same run without it"
+
+
+def test_every_rule_has_a_run_that_fails_by_it():
+    assert {name for name, _ in FAILING} == {name for name, *_ in RULES}
+
+
+def test_a_broken_bound_is_named():
+    assert names(lines(staleness__max=late(3, 1)), bound=2) == ["bound broken"]
+    assert names(lines(staleness__max=2), bound=2) == []
+
+
+def test_one_bad_step_is_no_alarm():
+    assert names(lines(mismatch_kl=lambda n: 0.5 if n == 60 else 0.002)) == []
+
+
+def test_entropy_may_fall_as_long_as_the_run_learns():
+    assert names(lines(entropy=late(0.01, 0.5, since=40))) == []
+
+
+def test_reward_that_rises_while_held_out_prompts_get_worse_is_suspect():
+    falling = [{"pass@1": 0.6 - 0.05 * n} for n in range(4)]
+    assert names(lines(), falling) == ["reward hacking suspected"]
+    assert names(lines(), falling[:3]) == []
+    assert names(lines(), [*falling[:3], {"pass@1": 0.7}]) == []
+
+
+def test_nothing_is_said_of_a_run_that_has_said_nothing():
+    assert alarms([]) == []
+    assert alarms([{}], [{}]) == []
