@@ -57,17 +57,13 @@ def with_hostile_sample(run: Path) -> Path:
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
     run = with_hostile_sample(recorded(tmp_path_factory.mktemp("browser") / "run"))
-    process = subprocess.Popen(
-        [sys.executable, "launch.py", "view", str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
+    words = [sys.executable, "launch.py", "view", str(run)]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("View: http://127.0.0.1:"), line
         base = line.split()[1].partition("?")[0]
         yield base, (run / "view.token").read_text()
-    finally:
         process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +96,10 @@ def open_tab(page, name):
     page.wait_for_selector(f"nav a[aria-current]:has-text('{name}')")
 
 
+def wait_for(page, text):
+    page.locator("#page", has_text=text).wait_for()
+
+
 def test_the_token_leaves_the_address_and_now_shows_the_end(page):
     assert "token" not in page.url
     assert "4 of 4" in page.inner_text("#page")
@@ -110,16 +110,16 @@ def test_time_moves_by_slider_buttons_and_step(page):
     last = int(page.get_attribute("#slider", "max"))
     page.fill("#step", "2")
     page.press("#step", "Enter")
-    page.wait_for_function("document.getElementById('page').innerText.includes('2 of 4')")
+    wait_for(page, "2 of 4")
     at = int(page.input_value("#slider"))
     assert 0 < at < last
     page.click("#back")
-    page.wait_for_function("document.getElementById('page').innerText.includes('1 of 4')")
+    wait_for(page, "1 of 4")
     page.click("#forward")
-    page.wait_for_function("document.getElementById('page').innerText.includes('2 of 4')")
+    wait_for(page, "2 of 4")
     assert f"at={at}" in page.url
     page.click("#live")
-    page.wait_for_function("document.getElementById('page').innerText.includes('4 of 4')")
+    wait_for(page, "4 of 4")
 
 
 def test_a_group_of_the_ledger_leads_to_its_life(page):
@@ -149,14 +149,15 @@ def test_metrics_are_drawn_and_found_by_name(page):
     page.wait_for_selector(".plot canvas")
     page.fill("input[type=search]", "staleness")
     page.press("input[type=search]", "Enter")
-    page.wait_for_function(
-        "[...document.querySelectorAll('.plot h3')].every((one) => one.innerText.includes('staleness'))"
-    )
+    page.locator(".plot h3", has_text="tokens/generated").wait_for(state="detached")
+    names = page.locator(".plot h3").all_inner_texts()
+    assert names
+    assert all("staleness" in name for name in names)
 
 
 def test_a_run_that_is_over_takes_no_orders(page):
     open_tab(page, "Controls")
-    page.wait_for_function("document.getElementById('page').innerText.includes('nobody could obey')")
+    wait_for(page, "nobody could obey")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

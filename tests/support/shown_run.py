@@ -23,6 +23,7 @@ def recorded(path):
     """A run of four steps that is over, with its metrics."""
     outcome = record(path, CONFIG)
     lines = "".join(f"{json.dumps(line)}\n" for line in outcome.lines)
+    (path / "summary.json").write_text("{}")
     (path / "metrics.jsonl").write_text(lines + '{"step": 99, "half a li')
     return path
 
