@@ -72,7 +72,7 @@ def ledger_of(core: Core) -> Json:
         "training": {
             "train_version": state.steps,
             "groups": [_cell(core, state.groups[id], blockers) for id in core.training.batch],
-            "ahead": list(core.training.feed.ahead),
+            "ahead": list(core.training.trainer_batches.ahead),
         },
         "fresh": len(state.fresh),
         "waits": _waits(core),
@@ -86,7 +86,7 @@ def group_of(core: Core, number: int) -> Json | None:
     if group is None:
         return None
     rewards = dict(zip((m.id.member for m in group.kept), group.rewards, strict=False))
-    advantages = dict(zip((m.id.member for m in group.kept), group.advantages, strict=False))
+    advantages = dict(zip((m.id.member for m in group.kept), group.outcomes, strict=False))
     ledger = core.state.ledger
     due = ledger.deadline(number) if number in ledger else None
     return {
