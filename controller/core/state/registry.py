@@ -3,7 +3,7 @@
 Invariants: a peer is one process start, so a respawned worker is a new entry; a worker gets work only
 between Ready and Detach, loss or closure, and while it is absent keeps what it had; an instance's load counts
 every route and return that the core has decided, acknowledged or not (StaleFlow's speculative state), and
-changes only by `place`, `take`, `grow`, `expect` and `hand_over`;
+changes only by `place`, `take`, `grow`, `expect`, `has_pulled` and `hand_over`;
 nothing here costs more than the logarithm of the number of workers per event.
 """
 
@@ -251,6 +251,13 @@ class Registry:
         trajectory.is_urgent = is_urgent
         instance.expected_tokens += expected - trajectory.expected_tokens
         trajectory.expected_tokens = expected
+
+    def has_pulled(self, instance: Instance) -> None:
+        """It samples from what it was told to load, and so does what was routed behind that."""
+        assert instance.pulling is not None, f"{instance.name} was told to load nothing"
+        instance.policy_version, instance.pulling = instance.pulling, None
+        instance.promised.clear()
+        self.changed[instance.peer] = None
 
     def named(self, name: str) -> Worker | None:
         """The attached worker of this name, if there is one."""

@@ -134,11 +134,9 @@ class InstanceReports:
         """The instance samples from the version that it was told to load."""
         if instance.pulling != message.policy_version:
             return
-        instance.policy_version, instance.pulling, instance.pull_failures = message.policy_version, None, 0
-        instance.pull_s = message.pull_s
+        self.state.registry.has_pulled(instance)
+        instance.pull_failures, instance.pull_s = 0, message.pull_s
         self.state.versions.pulled(message.policy_version)
-        instance.promised.clear()
-        self.state.registry.changed[instance.peer] = None
         self.state.accounts.spend("pull", message.pull_s)
         if message.refused:
             self.state.accounts.counts["weights/chunks_refused"] += message.refused
