@@ -50,10 +50,9 @@ def quantile(sorted_values: Sequence[int], q: float) -> int:
 def batch_metrics(
     contributions: Sequence[Contribution], train_version: int, sources: Sequence[str] = ()
 ) -> dict[str, object]:
-    """What can be said of a batch from ids, lengths, versions and rewards alone; `sources`: names of the
-    sources of prompts, where there are several.
+    """What can be said of a batch from ids, lengths, versions and rewards alone.
 
-    Variances of groups are merged as in Chan, Golub, LeVeque 1979.
+    `sources`: names of the sources of prompts, where there are several. Variances of groups are merged as in Chan, Golub, LeVeque 1979.
     """
     lengths = sorted(chain.from_iterable(c.lengths for c in contributions))
     count = len(lengths)
@@ -83,8 +82,10 @@ def batch_metrics(
 
 
 def _by_source(contributions: Sequence[Contribution], sources: Sequence[str]) -> dict[str, float]:
-    """How many responses of the batch are of each source, their mean reward and length; of one that has none
-    in it, that alone."""
+    """How many responses of the batch are of each source, with their mean reward and length.
+
+    Of a source that has none in it, the count alone.
+    """
     found: dict[str, float] = {}
     for number, name in enumerate(sources):
         own = [contribution for contribution in contributions if contribution.source == number]
