@@ -52,7 +52,8 @@ def batch_metrics(
 ) -> dict[str, object]:
     """What can be said of a batch from ids, lengths, versions and rewards alone.
 
-    `sources`: names of the sources of prompts, where there are several. Variances of groups are merged as in Chan, Golub, LeVeque 1979.
+    `sources`: names of the sources of prompts, where there are several. Variances of groups are merged as in
+    Chan, Golub, LeVeque 1979.
     """
     lengths = sorted(chain.from_iterable(c.lengths for c in contributions))
     count = len(lengths)
