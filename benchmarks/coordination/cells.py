@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks import simulation_agreement
 from controller.config.models import Config
 from controller.simulation import Simulation, window
 from controller.simulation.bounds import throughput_bound
 from controller.simulation.compare import TRANSIENT_STEPS
 from strategies.presets import FIXED_BOUND
+from tests.support import published_study
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "runs" / "coordination"
@@ -65,7 +65,7 @@ class Cell:
     publish: str = "honest"  # or "early": on the terms and with the lengths of that study
     is_reserved: bool = False  # KV is taken for final lengths, as there; with early publishing
     seed: int = 1
-    steps: int = simulation_agreement.VERSIONS
+    steps: int = published_study.VERSIONS
     scale: int = 1  # divides instances and prompts alike
 
     @property
@@ -73,7 +73,7 @@ class Cell:
         """Its whole configuration. Raises: ConfigError if a rule is unknown or cannot be."""
         shape = SHAPES[self.shape]
         tree = json.loads(
-            simulation_agreement.make_config(self.workload, 1, versions=self.steps).model_dump_json()
+            published_study.make_config(self.workload, 1, versions=self.steps).model_dump_json()
         )
         instances = max(1, shape.instances // self.scale)
         tree["rollout"] |= {"instances": instances, "group_size": shape.group_size}
@@ -81,7 +81,7 @@ class Cell:
         tree["trainer"]["batch_groups"] = max(1, shape.prompts // self.scale)
         tree["simulation"] |= {"publish": self.publish, "report_s": 10.0}
         if self.publish == "honest":
-            tree["simulation"] |= {"pull_s": simulation_agreement.SYNC_S, "train_base_s": 0.0}
+            tree["simulation"] |= {"pull_s": published_study.SYNC_S, "train_base_s": 0.0}
         tree["simulation"]["train_token_s"] = TRAIN_S_PER_TOKEN * 16 / instances
         tree["simulation"]["workload"]["group_correlation"] = shape.correlation
         tree["simulation"]["engine"]["speeds"] = shape.speeds
@@ -112,7 +112,7 @@ def run(one: Cell) -> Figures:
     """The figures of a cell, or `{"failure": reason}`."""
     config, began = one.config, time.perf_counter()
     if one.publish == "early":
-        simulation = simulation_agreement.study_simulation(config, seed=one.seed, is_reserved=one.is_reserved)
+        simulation = published_study.study_simulation(config, seed=one.seed, is_reserved=one.is_reserved)
     else:
         simulation = Simulation(config, seed=one.seed, with_digest=False)
     try:

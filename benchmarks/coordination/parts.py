@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.coordination.cells import WORKLOADS, Cell, Figures, Runner, cell
-from benchmarks.simulation_agreement import AREAL, PUBLISHED
+from tests.support.published_study import AREAL, PUBLISHED
 
 BOUNDS = (1, 2, 3)
 PRESETS = ("staleflow", "greedy", "sync", "one_step", "areal", "roll_flash", "verl_async")

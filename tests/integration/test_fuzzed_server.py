@@ -3,11 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from benchmarks.fuzz import fuzz_codec, fuzz_door, fuzz_socket
 from protocol.messages import Attach, Message, Ready, Retire
 from protocol.wire.connection import Connection
 from protocol.wire.security import Keyring, load_worker_key, make_keys
 from protocol.wire.server import Server
+from tests.support.malformed import fuzz_codec, fuzz_door, fuzz_socket
 
 LIMIT_S = 120
 

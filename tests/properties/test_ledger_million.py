@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.coordination.slots import Against, Slots, against_slots, matching
+from tests.support.paper_slots import Against, Slots, against_slots, matching
 
 
 def test_the_ledger_and_explicit_slots_agree_in_every_operation():

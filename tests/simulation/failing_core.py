@@ -12,7 +12,6 @@ from test_evaluations import evaluated
 from test_simulated_runs import config
 from test_streamed_runs import streamed
 
-from benchmarks.faults import FAULTS
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.commands import Command
@@ -28,6 +27,7 @@ from controller.host.stepper import Frames, Stepper
 from protocol import messages
 from protocol.messages import Attach
 from tests.support.fault_host import Plagues
+from tests.support.fault_sweep import FAULTS
 from tests.support.scripted_run import facts_of
 from tests.support.survivors import SurvivingSimulation
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.faults import GROUPS, STEPS, every_boundary, one, settings_of
 from tests.support.fault_host import FaultySimulation, Plagues
+from tests.support.fault_sweep import GROUPS, STEPS, every_boundary, one, settings_of
 
 
 @pytest.mark.parametrize("first", range(0, 16, 8))

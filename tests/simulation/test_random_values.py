@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.fuzz_values import one
+from tests.support.random_values import one
 
 THOROUGH = 1_000_000  # messages, in PARTS
 PARTS = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.coordination.strict import sweep
+from tests.support.random_rules import sweep
 
 
 @pytest.mark.parametrize("first", range(100, 124, 4))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.simulation_agreement import AREAL, PUBLISHED, make_config, study_simulation
 from controller.simulation import Faults, Simulation, window
 from tests.simulation.test_simulated_runs import config
+from tests.support.published_study import AREAL, PUBLISHED, make_config, study_simulation
 
 
 @pytest.mark.parametrize("kind", ["bimodal", "uniform"])

@@ -3,8 +3,8 @@
 import pytest
 from test_simulated_runs import config
 
-from benchmarks.faults import FAULTS, PLAGUES
 from tests.support.fault_host import Plagues, trained_once
+from tests.support.fault_sweep import FAULTS, PLAGUES
 from tests.support.survivors import SurvivingSimulation
 
 STEPS, PROMPTS = 8, 32

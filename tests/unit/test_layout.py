@@ -140,16 +140,13 @@ def test_every_package_is_installed(package):
         assert (folder / "__init__.py").exists(), f"{name} is not a package: give it an __init__.py"
 
 
-TESTED_BENCHMARKS = {
-    "coordination.report", "coordination.slots", "coordination.strict", "engine_mismatch", "faults",
-    "fleet.rules", "fuzz", "fuzz_values", "packing", "picture", "simulation_agreement",
-}  # fmt: skip
-
-
-def test_tests_share_tests_support_and_import_no_further_benchmark():
-    found = {name for file in sources("tests") for name in imports(file) if name.startswith("benchmarks.")}
-    further = {name.removeprefix("benchmarks.") for name in found} - TESTED_BENCHMARKS
-    assert not further, f"{sorted(further)}: move what several tests need from benchmarks to tests/support"
+def test_only_tests_of_benchmarks_import_them():
+    for file in sources("tests"):
+        found = [name for name in imports(file) if name.startswith("benchmarks.")]
+        assert not found or file.parent.name == "benchmarks", (
+            f"{file.relative_to(ROOT)} imports {', '.join(found)}: move what it shares with the benchmark to "
+            "tests/support, or lay it into a folder `benchmarks` if it is a test of that benchmark."
+        )
 
 
 WRITER_OF_STATES = "controller/core/state/transitions.py"

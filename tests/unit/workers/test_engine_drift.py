@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.engine_mismatch import THRESHOLD, answers, as_batch, settings
 from controller.core.decisions.training.logprob_drift import LogprobDrift
+from tests.support.engine_answers import THRESHOLD, answers, as_batch, settings
 from workers.engines.interface import Generation
 from workers.trainer.trainer import Trainer
 

@@ -4,10 +4,10 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from benchmarks.engine_mismatch import answers, settings
 from examples.ledger_task import make_untrained_model
 from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings
+from tests.support.engine_answers import answers, settings
 from workers.engines.interface import Generation
 from workers.engines.stop_texts import StopTexts, stop_texts
 from workers.rollout.worker import make_engine

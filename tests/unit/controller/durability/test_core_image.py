@@ -6,7 +6,6 @@ from itertools import pairwise
 import msgpack
 import pytest
 
-from benchmarks.coordination.strict import random_rules
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.durability.core_image import CLASSES, Freezer, thaw
@@ -14,6 +13,7 @@ from controller.simulation import Faults, Simulation
 from protocol.errors import LocalError, RunError
 from strategies.presets import PRESETS
 from tests.simulation.test_simulated_runs import config
+from tests.support.random_rules import random_rules
 
 FAULTS = Faults(rollout_kills=0.1, reward_kills=0.05, late_share=0.02, late_s=0.3)
 

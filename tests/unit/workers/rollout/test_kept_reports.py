@@ -48,7 +48,7 @@ def reports(worker_settings, rounds, **sampling):
 
 @pytest.fixture
 def worker_settings(tmp_path):
-    from benchmarks.engine_mismatch import settings
+    from tests.support.engine_answers import settings
 
     return settings(str(tmp_path), dtype="float32", forward="float32")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarks.engine_mismatch import answers, as_batch, settings
+from tests.support.engine_answers import answers, as_batch, settings
 from workers.engines.interface import Generation
 from workers.rollout.worker import make_engine
 from workers.trainer.trainer import Trainer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.packing import DISTRIBUTIONS, lower_bound
+from tests.support.packing_bound import DISTRIBUTIONS, lower_bound
 from workers.trainer.packing import pack, plan, split_by_group
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=60)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from benchmarks.faults import one
 from controller.core.events import Received
 from controller.core.state.transitions import MACHINES
 from controller.simulation import Simulation
@@ -10,6 +9,7 @@ from protocol import messages
 from protocol.messages import Attach
 from tests.simulation.test_simulated_runs import config
 from tests.support.core_run import Run
+from tests.support.fault_sweep import one
 from tests.unit.controller.core.decisions.evaluation.test_evaluation_placement import Evaluated
 from tests.unit.controller.core.decisions.evaluation.test_lost_evaluation import Interrupted
 from tests.unit.controller.core.decisions.supply.test_supervised import LENGTHS

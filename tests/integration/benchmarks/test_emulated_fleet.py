@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.fleet.rules import GROUP_SIZE, Begun
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 240.0
 TINY = ("--instances=1", "--running=32", "--seconds=2", "--warm_up=0", "--progress_s=0.1", "--port=28641")
 
