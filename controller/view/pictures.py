@@ -12,6 +12,7 @@ from controller.core.state.registry import Instance, TextWorker
 from controller.durability.replay import Turn, in_words, kind, shortened
 
 MOST_WAITS = 40
+MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
 Json = dict[str, Any]
 
@@ -165,37 +166,45 @@ def _expected(core: Core, group: Group) -> list[int]:
 
 
 def _waits(core: Core) -> list[Json]:
-    """Who the next batch waits for: its groups that are not scored, and where their responses are."""
+    """Who the next batch waits for, with the places of their responses.
+
+    Groups that are due now, and as many of those nearest to their end as the batch lacks beside them.
+    """
     state, ledger = core.state, core.state.ledger
-    found: list[Json] = []
-    for group in state.groups.values():
-        if group.is_evaluation or group.state not in ("generating", "scoring") or group.id not in ledger:
-            continue
-        due = ledger.deadline(group.id)
-        if due > ledger.train_version:
-            continue
-        open_members = [member for member in group.members if member.state in ("queued", "running")]
-        found.append(
+    under_way = [
+        group
+        for group in state.groups.values()
+        if group.state in ("generating", "scoring") and not group.is_evaluation and group.id in ledger
+    ]
+    due_now = {group.id for group in under_way if ledger.deadline(group.id) <= ledger.train_version}
+    under_way.sort(key=lambda group: (group.id not in due_now, _left(core, group), group.id))
+    count = max(len(due_now), ledger.batch_groups - ledger.occupied, 0)
+    return [_wait(core, group, is_due=group.id in due_now) for group in under_way[: min(count, MOST_WAITS)]]
+
+
+def _left(core: Core, group: Group) -> int:
+    """Tokens that it is expected to need still; fewer than any if it only waits for its rewards."""
+    return -1 if group.state == "scoring" else sum(_expected(core, group)) - group.response_tokens
+
+
+def _wait(core: Core, group: Group, *, is_due: bool) -> Json:
+    open_members = [member for member in group.members if member.state in ("queued", "running")]
+    return {
+        "group": group.id,
+        "state": group.state,
+        "is_due": is_due,
+        "members": [
             {
-                "group": group.id,
-                "state": group.state,
-                "due": due,
-                "members": [
-                    {
-                        "member": member.id.member,
-                        "where": _where(core, member),
-                        "tokens": member.response_tokens,
-                        "expected": core.state.expected_tokens(group, member),
-                    }
-                    for member in open_members[:8]
-                ],
-                "more": max(0, len(open_members) - 8),
-                "scorer": _scorer(core, group.id) if group.state == "scoring" else "",
+                "member": member.id.member,
+                "where": _where(core, member),
+                "tokens": member.response_tokens,
+                "expected": core.state.expected_tokens(group, member),
             }
-        )
-        if len(found) == MOST_WAITS:
-            break
-    return found
+            for member in open_members[:MOST_MEMBERS]
+        ],
+        "more": max(0, len(open_members) - MOST_MEMBERS),
+        "scorer": _scorer(core, group.id) if group.state == "scoring" else "",
+    }
 
 
 def _where(core: Core, member: Trajectory) -> str:

@@ -20,11 +20,11 @@ export async function render({ ask, go }) {
       make("div", { class: "legend" }, Object.entries(STATES).map(([state, words]) => make("span", {}, make("i", { class: `swatch-${state}`, style: { background: colourOf(state) } }), words)),
         make("span", {}, make("i", { style: { border: "2px solid var(--bad)" } }), "due now: the batch cannot go without it"),
         make("span", {}, make("i", { style: { border: "1px dashed var(--dim)" } }), "free"))),
-    card("Who the next batch waits for", ledger.waits.length ? table(["group", "state", "responses"], ledger.waits.map((wait) => [
-      make("a", { href: "#", onclick: (event) => { event.preventDefault(); open(wait.group); } }, String(wait.group)), wait.state,
+    card("Who the next batch waits for", ledger.waits.length ? table(["group", "state", "", "responses"], ledger.waits.map((wait) => [
+      make("a", { href: "#", onclick: (event) => { event.preventDefault(); open(wait.group); } }, String(wait.group)), wait.state, wait.is_due ? make("span", { class: "bad" }, "due now") : "",
       wait.state === "scoring" ? (wait.scorer ? `its rewards from ${wait.scorer}` : "a reward worker")
         : wait.members.map((one) => `.${one.member} ${one.where ? `on ${one.where}, ${one.tokens} of about ${one.expected} tokens` : `queued with ${one.tokens} tokens`}`).join("; ")
-          + (wait.more ? ` and ${wait.more} more` : "")])) : make("p", { class: "dim" }, "No group is due now.")),
+          + (wait.more ? ` and ${wait.more} more` : "")])) : make("p", { class: "dim" }, "Nothing that is under way: it is complete, or no group has started.")),
   ];
 }
 

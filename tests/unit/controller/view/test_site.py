@@ -82,6 +82,24 @@ def test_the_ledger_has_a_column_per_batch_and_every_group_once(browser):
     assert all(0 <= group["done"] <= 1 for group in groups)
 
 
+def test_who_the_next_batch_waits_for_is_as_much_as_it_lacks(browser):
+    _, now = browser.json(f"{RUN}/now")
+    seen = 0
+    for number in range(20, now["last"], 23):
+        _, ledger = browser.json(f"{RUN}/ledger?event={number}")
+        due = {group["id"] for column in ledger["columns"][:1] for group in column["groups"]
+               if group["state"] in ("generating", "scoring")}  # fmt: skip
+        waits = [wait["group"] for wait in ledger["waits"]]
+        missing = max(0, ledger["batch_groups"] - ledger["occupied"])
+        under_way = ledger["reserved"]
+        assert len(waits) == min(max(len(due), missing), under_way)
+        assert {wait["group"] for wait in ledger["waits"] if wait["is_due"]} == due
+        for wait in ledger["waits"]:
+            assert wait["state"] == "scoring" or wait["members"], "a group that generates waits for responses"
+        seen += len(waits)
+    assert seen
+
+
 def test_a_group_has_its_life_in_bars(browser):
     _, found = browser.json(f"{RUN}/groups/3?step=1")
     bars = found["life"]["bars"]
