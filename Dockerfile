@@ -12,6 +12,10 @@ ARG CONSTRAINTS=default
 ARG INDEX=
 ENV STALEFLOW_NO_INSTALL=1 PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
+# what `code` rewards run programs in; the container needs --cap-add SYS_ADMIN --security-opt seccomp=unconfined for
+# it, which `launch.py check` says where it lacks them (docs/sandbox.md)
+RUN apt-get update && apt-get install -y --no-install-recommends bubblewrap && rm -rf /var/lib/apt/lists/*
+
 WORKDIR /app
 # what is installed changes less often than the code: this layer is made again only with one of these files
 COPY pyproject.toml launch.py ./
