@@ -67,7 +67,8 @@ def package_for(path: str) -> str | None:
         return None  # opening it says so
     if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
         return None
-    return {"parquet": "pyarrow", "saved": "datasets", "hub": "datasets"}.get(kind)
+    packages = {"parquet": "pyarrow", "saved": "datasets", "hub": "datasets", "procedural": "reasoning_gym"}
+    return packages.get(kind)
 
 
 def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
@@ -80,7 +81,8 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
         sample.remarks.append(("error", "data.path", problem))  # the key that needs.py knows
     elif kind == "hub" and not is_thorough:
         sample.remarks.append(("note", f"{section}.path", _at_the_hub(data)))
-    if sample.remarks or kind == "function" or (not files and not is_thorough):
+    is_near = bool(files) or kind == "procedural"
+    if sample.remarks or kind == "function" or (not is_near and not is_thorough):
         return sample
     try:
         table = open_table(data, FIRST_ROWS)
@@ -110,7 +112,8 @@ def _missing_package(path: str) -> str | None:
     package = package_for(path) or ("datasets" if is_empty else None)
     if package is None or PathFinder.find_spec(package) is not None:
         return None
-    kind = "Parquet" if package == "pyarrow" else "a folder" if Path(path).is_dir() else "on the Hub"
+    kind = {"pyarrow": "Parquet", "reasoning_gym": "a set of reasoning-gym"}.get(package)
+    kind = kind or ("a folder" if Path(path).is_dir() else "on the Hub")
     reads = f"which the package `{package}` reads, and it is not installed"
     return f"{path} is {kind}, {reads}: pip install {package}."
 

@@ -35,6 +35,7 @@ NEEDS = (
     Need("lora", "trainer.lora.rank", lambda config: _local(config, [config.trainer.lora.rank])),
     Need("datasets", "data.path", lambda config: _read_by(config, "datasets")),
     Need("parquet", "data.path", lambda config: _read_by(config, "pyarrow")),
+    Need("reasoning-gym", "data.path", lambda config: _read_by(config, "reasoning_gym")),
     *(
         Need(kind.extra, f"reward {name}", lambda config, name=name: _scores(config, name))
         for name, kind in KINDS.items()

@@ -21,8 +21,8 @@ class RowSettings(Section):
     path: str = ""
     """JSONL, Parquet, CSV or TSV; several of one format by a pattern (`train-*.parquet`) or their folder; a
     folder saved by `datasets.save_to_disk`; a name of the Hugging Face Hub (`openai/gsm8k`), where there is a
-    network; or an import path `module:function` or `file.py:function` of `prompts(*, seed)` that returns an
-    iterable of dictionaries."""
+    network; `reasoning_gym:NAME?size=1000&seed=0`, a set of reasoning-gym; or an import path
+    `module:function` or `file.py:function` of `prompts(*, seed)` that returns an iterable of dictionaries."""
     split: str = ""
     """Split of a saved `DatasetDict` or of a data set of the Hub."""
     subset: str = ""

@@ -10,6 +10,7 @@ from typing import Literal
 from controller.config.data import RowSettings
 from controller.data import fingerprints
 from controller.data.parquet import Parquet
+from controller.data.procedural import PREFIX, open_procedural
 from controller.data.saved import open_from_hub, open_saved
 from controller.data.tables import Joined, Table
 from controller.data.text_files import JsonLines, SeparatedValues
@@ -19,11 +20,11 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 SUFFIXES = {".parquet": "parquet", ".csv": "separated", ".tsv": "separated", ".jsonl": "lines"}
 EXPECTED = (
-    "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, or an import path "
-    "`file.py:prompts`"
+    "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, `reasoning_gym:NAME`, or an "
+    "import path `file.py:prompts`"
 )
 
-Format = Literal["parquet", "separated", "lines", "saved", "hub", "function", "nothing"]
+Format = Literal["parquet", "separated", "lines", "saved", "hub", "procedural", "function", "nothing"]
 
 
 def format_of(path: str) -> tuple[Format, list[str]]:
@@ -37,6 +38,8 @@ def format_of(path: str) -> tuple[Format, list[str]]:
         return _of_file(path), [path]
     if glob.has_magic(path) and (found := sorted(glob.glob(path))):
         return _of_file(found[0]), found
+    if path.startswith(PREFIX):
+        return "procedural", []
     if ":" in path:
         return "function", []
     is_name = HUB_NAME.fullmatch(path) and not Path(path).suffix and not Path(path).parent.is_dir()
@@ -61,6 +64,8 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
         )
     if kind == "hub":
         return open_from_hub(path, settings.subset, settings.split)
+    if kind == "procedural":
+        return open_procedural(path)
     if kind == "saved":
         return open_saved(path, settings.split)
     if settings.split:

@@ -11,6 +11,7 @@ from workers.reward.kinds.answers import after_thinking, last_box, last_said
 from workers.reward.kinds.cpu_limit import within
 from workers.reward.kinds.interface import Place, Unscorable
 
+PAIRED = ("arc_agi", "rearc")  # compare with tuples of tuples, which come back from JSON as lists
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
@@ -34,9 +35,15 @@ def make(options: ReasoningGymReward, place: Place) -> Callable[..., float]:
             except ValueError as error:
                 raise Unscorable(f"reasoning-gym has no data set {name!r:.80}: {error}") from None
         answer = find_answer(completion)
+        if name in PAIRED:
+            entry["metadata"] = {key: _as_tuples(value) for key, value in dict(entry["metadata"]).items()}
         return within(options.cpu_s, lambda: float(scorers[name](answer=answer, entry=entry))) or 0.0
 
     return score
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def find_answer(completion: str) -> str:

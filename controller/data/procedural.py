@@ -1,0 +1,71 @@
+"""Data sets that reasoning-gym makes as they are read: `reasoning_gym:NAME?size=1000&seed=0`.
+
+Invariant: an item depends on the name, the options and its number alone: a run that goes on reads the same.
+"""
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from controller.data import fingerprints
+from controller.data.tables import Found, Rows
+from protocol.errors import ConfigError
+
+PREFIX = "reasoning_gym:"
+LOOKED_AT = 16  # rows that a fingerprint is made of: some sets take a second for one
+EXTRA = "reasoning-gym"
+
+
+class Procedural(Rows):
+    """Items of one set; the prompt is the item's question, and the item is there as `entry`."""
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        self._dataset, self._name = dataset, name
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def row(self, index: int) -> Found:
+        """The row, and its place in words."""
+        item = self._dataset[index]
+        row = {"prompt": item["question"], "answer": item["answer"], "entry": item}
+        return f"reasoning_gym:{self._name}, item {index}", row
+
+    def fingerprint(self) -> fingerprints.Fingerprint:
+        """Of evenly spaced rows."""
+        count = len(self._dataset)
+        places = sorted({count * number // LOOKED_AT for number in range(LOOKED_AT)} | {count - 1})
+        return fingerprints.of_rows([self.row(place)[1] for place in places], count)
+
+
+def open_procedural(path: str) -> Procedural:
+    """The set that a path names. Raises: ConfigError that says which sets or options there are."""
+    name, _, query = path.removeprefix(PREFIX).partition("?")
+    try:
+        from reasoning_gym.factory import DATASETS, create_dataset  # an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"data.path {path!r} needs the package `reasoning-gym`. Install it: pip install -e '.[{EXTRA}]'."
+        ) from error
+    if name not in DATASETS:
+        raise ConfigError(
+            f"data.path is {path!r}, and reasoning-gym has no set {name!r}. Expected one of "
+            f"{', '.join(sorted(DATASETS))}."
+        )
+    options = {"size": 1000, "seed": 0} | {key: _value(text) for key, text in parse_qsl(query, True)}
+    try:
+        return Procedural(create_dataset(name, **options), name)
+    except (TypeError, ValueError, AssertionError) as error:  # what their configurations raise
+        raise ConfigError(
+            f"data.path {path!r}: reasoning-gym does not make {name} with {options}: {error} Expected "
+            "`?size=1000&seed=0` and fields of the set's own configuration, as numbers, true, false, JSON or "
+            "text."
+        ) from error
+
+
+def _value(text: str) -> Any:
+    """What an option says: JSON if it is, else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
