@@ -13,6 +13,8 @@ from protocol.algorithms import with_algorithm
 from protocol.rewards.kinds import AnyReward, NamedReward, Sandbox, entry_of
 from protocol.section import Section
 
+FASTEST_PROGRESS_S = 0.5  # with `rollout.progress_s: auto`
+
 
 class ModelSettings(Section):
     """The policy: a Hugging Face causal language model on disk."""
@@ -106,17 +108,21 @@ class RolloutSettings(Section):
     """Trajectories in one instance's decode batch: bounded by memory for the KV cache."""
     sampling: SamplingSettings = SamplingSettings()
     """Temperature, top-p, top-k, min-p, stop strings."""
-    progress_s: float = Field(default=0.5, gt=0)
-    """Seconds between two reports of unfinished responses. What a lost worker had not reported is generated
-    again."""
+    progress_s: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Seconds between two reports of unfinished responses; a lost worker's unreported tokens are made again.
+    `auto`: 0.5 to 2, so that the controller hears of 16,384 responses a second, `status_s` with it."""
     status_s: float = Field(default=0.1, gt=0)
     """Seconds between two load reports of a busy instance; an instance that runs dry reports at once."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
     """CPU threads per instance. More processes with one thread each beat fewer with several on small
-    models.
-    """
+    models."""
+
+    @property
+    def first_progress_s(self) -> float:
+        """As long as the controller says nothing else."""
+        return FASTEST_PROGRESS_S if self.progress_s == "auto" else self.progress_s
 
 
 class RewardSettings(Section):
@@ -138,24 +144,20 @@ class RewardSettings(Section):
     """Calls of an `async def` function in flight in each process, across groups: a function of a whole group
     counts one per group, one of a response as many as the group has responses, which are never split. 100 is
     what HTTP clients such as httpx and aiohttp have connections for; give what the judge bears. A function
-    that is not async has one group at a time in each process.
-    """
+    that is not async has one group at a time in each process."""
     timeout_s: float = Field(default=30.0, gt=0)
     """A response that takes longer fails its group, or a group that does where the function takes a whole
-    group. An async call is cancelled; the process of another, or of one that does not obey, is killed.
-    """
+    group. An async call is cancelled; the process of another, or of one that does not obey, is killed."""
     memory_mb: int = Field(default=0, ge=0)
     """MB of resident memory that each process of a reward may take, with all that it has started; one that
     takes more is killed, and its call fails. Address space is not limited: importing torch reserves gigabytes
-    of it and fills little. 0: half of the machine's memory.
-    """
+    of it and fills little. 0: half of the machine's memory."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
     sandbox: Sandbox = "auto"
     """What programs that a model wrote run in (docs/sandbox.md). `bubblewrap`: no network, no files of this
     machine, no process but their own; `auto` is that, or refuses. `limits` is weaker, programs there may
-    forge their rewards: it has to be written by hand.
-    """
+    forge their rewards: it has to be written by hand."""
     retries: int = Field(default=2, ge=0)
     """Times that a failed group is scored again before its prompt is set aside and replaced by a
     fresh one.

@@ -141,9 +141,9 @@ class Member:
         for message in said:
             seen.messages += 1
             if isinstance(message, messages.Generated):
-                count = sum(delta.count for delta in message.deltas)
-                ended = sum(delta.ending in ("stop", "length") for delta in message.deltas)
-                seen.deltas += len(message.deltas)
+                count = sum(message.counts)
+                ended = sum(ending in ("stop", "length") for ending in message.endings)
+                seen.deltas += len(message.groups)
                 seen.tokens += count
                 seen.endings += ended
                 self._free.extend([time.monotonic()] * ended)

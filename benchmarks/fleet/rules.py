@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from controller.config.models import Config
+from protocol.settings import FASTEST_PROGRESS_S
 from workers.simulated import (
     RolloutTimes,
     SimulatedEngine,
@@ -40,7 +41,8 @@ class Rules:
     instances: int = 16
     running: int = 128
     """Responses at once on each instance."""
-    progress_s: float = 0.5
+    progress_s: str = "0.5"
+    """Seconds, or `auto`."""
     status_s: float = 0.1
     slow: float = 1.0
     """Real seconds of an emulated one."""
@@ -62,6 +64,11 @@ class Rules:
     def words(self) -> list[str]:
         """The same as arguments of another process."""
         return [f"--{field.name}={getattr(self, field.name)}" for field in fields(self)]
+
+    @property
+    def first_progress_s(self) -> float:
+        """Seconds between two reports until the controller says otherwise."""
+        return FASTEST_PROGRESS_S if self.progress_s == "auto" else float(self.progress_s)
 
     @property
     def begun_groups(self) -> int:
@@ -95,7 +102,7 @@ def make_instance(rules: Rules, *, now: float) -> SimulatedRollout:
         token_budget=1 << 20,
         prompt_tokens=PROMPT_TOKENS,
     )
-    times = RolloutTimes(0.0, PULL_S, rules.progress_s, rules.status_s)
+    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.status_s)
     return SimulatedRollout(engine, Begun(rules.begun_groups), times, now=now)
 
 
@@ -135,7 +142,7 @@ def config(folder: Path, rules: Rules) -> Config:
                 "max_prompt_tokens": PROMPT_TOKENS,
                 "max_response_tokens": LONGEST,
                 "max_running": rules.running,
-                "progress_s": rules.progress_s,
+                "progress_s": "auto" if rules.progress_s == "auto" else rules.first_progress_s,
                 "status_s": rules.status_s,
             },
             "trainer": {"local": False, "batch_groups": BATCHES * rules.instances},

@@ -2,9 +2,9 @@
 
 Invariants: no clock, socket, disk, global randomness or tensor; the same events at the same times give the
 same commands under any hash seed; a peer's fault is an event and never an exception. The order inside a step
-is fixed: absorb the event, expire leases, consume (frees headroom), give up what is useless, train ahead,
-see which evaluation is due, pull (changes who may be routed to), migrate, dispatch, hand out text work, read
-ahead, retire, see whether it is over.
+is fixed: absorb the event (or, of several reports that came together, all of them), expire leases, consume
+(frees headroom), give up what is useless, train ahead, see which evaluation is due, pull (changes who may be
+routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
 """
 
 import ipaddress
@@ -17,6 +17,7 @@ from controller.core.decisions.evaluation.evaluation_placement import Evaluation
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.placement.migration import Migrations
+from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.scoring import Scoring
@@ -70,6 +71,7 @@ class Core:
         self, config: Config, strategies: Strategies, *, run_dir: str = "", import_paths: tuple[str, ...] = ()
     ) -> None:
         self.state = RunState(config, strategies)
+        self.is_undecided = False  # it has taken something in and not decided yet
         self.views = InstanceViews(self.state)
         self.evaluation = EvaluationRounds(self.state)
         self.training_groups = TrainingGroups(self.state)
@@ -78,6 +80,7 @@ class Core:
         self.evaluation_placement = EvaluationPlacement(self.state, self.evaluation)
         self.reports = InstanceReports(self.state, self.evaluation, self.purposes)
         self.dispatch = Dispatch(self.state, self.views)
+        self.report_pace = ReportPace(self.state)
         self.migrations = Migrations(self.state, self.views)
         self.stragglers = Stragglers(self.state)
         self.relay_tree = RelayTree(self.state)
@@ -100,22 +103,38 @@ class Core:
             settings.model_dump_json(),
         )
 
-    def step(self, now: float, event: Event) -> list[Command]:
+    def step(self, now: float, event: Event, *, decides: bool = True) -> list[Command]:
         """What to do because of this event. `now`: seconds since the run began, never decreasing.
 
+        Of events that came together, all but the last may only be taken in, with `decides` False: what is to
+        be decided because of them is decided after the last one, once. Until then the core is `undecided`.
         A run that is over goes on after `Restarted`, and else wants nothing more.
         """
         state = self.state
         if state.finished and not isinstance(event, Restarted):
             return []
         assert now >= state.now, f"time went back from {state.now} to {now}"
+        if now > state.now or not self.is_undecided:
+            self._advance(now)
+        state.now = now
+        state.events += 1
+        self._absorb(event)
+        self.is_undecided = not decides
+        if not decides:
+            self.scoring.take_completed()
+            return self._take_commands()
+        return self._decide()
+
+    def _advance(self, now: float) -> None:
+        """Account the time that has passed."""
+        state = self.state
         cause = awaited(self)
         busy = 0 if cause == "weights" else state.registry.busy_instances  # they have work, and all pull
         state.accounts.advance(now, cause=cause, ready=state.registry.ready_instances, busy=busy)
         self._forgive(now)
-        state.now = now
-        state.events += 1
-        self._absorb(event)
+
+    def _decide(self) -> list[Command]:
+        state = self.state
         self.membership.expire()
         self._enforce_limits()
         self.scoring.take_completed()
@@ -133,6 +152,7 @@ class Core:
             self.migrations.run()
             self.evaluation_placement.run()
             self.dispatch.run()
+            self.report_pace.run()
             self.scoring.take_completed()
             self.scoring.assign()
             self.scoring.read_ahead()
@@ -155,7 +175,7 @@ class Core:
         """When a Tick is due if nothing else happens before; None if nothing is awaited."""
         if self.state.finished:
             return None
-        if self.dispatch.is_cut or self.evaluation_placement.is_cut:
+        if self.is_undecided or self.dispatch.is_cut or self.evaluation_placement.is_cut:
             return self.state.now
         moments = (
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
@@ -268,6 +288,7 @@ class Core:
                 self.membership.remove(worker.peer)
         self.membership.restart()
         self.limits.restart()
+        self.report_pace.restart()
         self.training_groups.restart()
         self.scoring.restart()
         self.evaluation_schedule.restart()

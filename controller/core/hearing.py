@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from controller.core.core import Core
 
 
+REPORTS = (
+    messages.Generated,
+    messages.InstanceStatus,
+    messages.Beat,
+    messages.GroupScored,
+    messages.ScoreFailed,
+    messages.PromptsEncoded,
+    messages.ExamplesEncoded,
+)
+"""Of these many come at once, and one decision after several of them is as good as one after each."""
+
+
 def hear(core: "Core", worker: Worker, message: Message) -> None:
     """Take a message of an attached worker, whose role may say it and whose word is plausible."""
     if isinstance(worker, Instance):
@@ -45,6 +57,7 @@ def _ready(core: "Core", worker: Worker, message: messages.Ready) -> None:
     core.membership.ready(worker, message)
     if isinstance(worker, Instance):
         core.reports.on_ready(worker, message)
+        core.report_pace.on_ready(worker)
     elif worker.role == "trainer":
         core.training.on_ready(worker, message)
         core.relay_tree.on_trainer(worker)

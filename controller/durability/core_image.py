@@ -25,7 +25,7 @@ from controller.config import models
 from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
-from controller.core.decisions.placement import dispatch, migration, reports, stragglers
+from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
 from controller.core.decisions.supply import scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
@@ -49,7 +49,7 @@ from controller.core.state.groups import Batch
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.errors import LocalError, RunError
-from protocol.messages import from_controller, from_workers, pieces
+from protocol.messages import from_controller, from_workers, pieces, progress
 from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
 from strategies.kinds import Strategies
 
@@ -58,9 +58,9 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
-    relay_tree, reports, run_state, scoring, stragglers, supervised, told, trainer_batches, training,
-    training_groups, from_controller, from_workers, pieces, ids, settings, cost_model, fitting,
-    instance_kinds, lengths, pacing, views,
+    relay_tree, report_pace, reports, run_state, scoring, stragglers, supervised, told, trainer_batches,
+    training, training_groups, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
+    fitting, instance_kinds, lengths, pacing, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

@@ -21,9 +21,9 @@ CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 PRIMARY = 0xFF  # of an extended error code of SQLite
 
 
-def event_checksum(number: int, now: float, event: bytes) -> int:
+def event_checksum(number: int, now: float, event: bytes, is_joined: int = 0) -> int:
     """Of one record of the journal."""
-    return crc32(event, crc32(PLACE.pack(number, now)))
+    return crc32(event, crc32(PLACE.pack(number, now), is_joined))
 
 
 def payload_checksum(place: tuple[int, str, int, int, int], data: bytes) -> int:

@@ -175,7 +175,7 @@ class Payload:
         for delta, sets in zip(message.deltas, message.kept_sets(kept), strict=True) if kept else ():
             if sets is not None:
                 self._put(delta.group, [as_record(sets, delta.count)])
-        columns = tuple(zip(*message.deltas, strict=True))[:5]
+        columns = (message.groups, message.members, message.attempts, message.starts, message.counts)
         if self._groups.isdisjoint(columns[0]):
             return
         if not self._groups.issuperset(columns[0]):  # what was said of others must not count for them later
@@ -189,7 +189,7 @@ class Payload:
              chunk_checksum(number, tokens, logprobs)),
         )  # fmt: skip
         self._note(number, columns[0])
-        self._append(columns, memoryview(tokens), memoryview(logprobs))
+        self._append(columns, tokens, logprobs)
 
     def _note(self, number: int, groups: _Column) -> None:
         """Know which groups need a chunk."""
@@ -202,7 +202,7 @@ class Payload:
                 self._cache.move(group, self._live)
             chunks.append(number)
 
-    def _append(self, columns: tuple[_Column, ...], tokens: memoryview, logprobs: memoryview) -> None:
+    def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes) -> None:
         """Add progress to what the cache has of its groups."""
         begin, added, live = 0, 0, self._live.groups
         for group, member, attempt, start, count in zip(*columns, strict=True):
@@ -212,8 +212,9 @@ class Payload:
                 pair = held.responses.get((member, attempt)) or held.response(member, attempt)
                 there = len(pair[0])
                 if there == ITEM_BYTES * start:
-                    pair[0].extend(tokens[begin:end])
-                    pair[1].extend(logprobs[begin:end])
+                    part, scored = pair
+                    part += tokens[begin:end]
+                    scored += logprobs[begin:end]
                     added += end - begin
                 elif there < ITEM_BYTES * start:
                     self._evict(group)  # a hole: the file knows more than a cache could

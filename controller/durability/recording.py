@@ -24,7 +24,7 @@ from controller.durability.damage import broken, damaged, is_whole, line_checksu
 from controller.durability.fingerprint import SIZE_BYTES
 from controller.durability.release import release
 from controller.durability.sample_records import KeptSample, read_sample, sample_keys
-from controller.durability.store import Store, check_schema, decode_record
+from controller.durability.store import RECORD, Store, check_schema, decode_record
 from protocol.errors import OtherRelease, RunError
 from strategies.kinds import Strategies
 
@@ -40,6 +40,7 @@ class Recorded(NamedTuple):
     now: float  # seconds since the run began
     event: Event
     fingerprint: bytes | None  # of the commands that it gave; None: not written (yet)
+    is_joined: bool = False  # the core took it in, and decided after a later one
 
 
 class Snapshot(NamedTuple):
@@ -288,15 +289,15 @@ class Recording:
         while after < last:
             self._on_progress(after, last)
             with self._open() as db:
-                query = "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ?"
+                query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ?"
                 rows = db.execute(f"{query} ORDER BY seq LIMIT ?", (after, last, AT_ONCE)).fetchall()
                 fingerprints = self._fingerprints(db, after, after + len(rows))
-            for expected, (number, now, data, checksum) in enumerate(rows, after + 1):
+            for expected, (number, now, data, checksum, is_joined) in enumerate(rows, after + 1):
                 if number != expected:
                     raise self._missing(expected, number)
                 if number not in self.skipped:
-                    event = decode_record(self.path, number, now, data, checksum)
-                    yield Recorded(number, now, event, fingerprints.get(number))
+                    event = decode_record(self.path, number, now, data, checksum, is_joined)
+                    yield Recorded(number, now, event, fingerprints.get(number), bool(is_joined))
             if not rows:
                 raise self._missing(after + 1, None)
             after += len(rows)
@@ -304,13 +305,12 @@ class Recording:
     def events_with(self, part: bytes, after: int) -> Iterator[Recorded]:
         """Those after event `after` in whose record these bytes are, in order, without fingerprints."""
         with self._open() as db:
-            query = (
-                "SELECT seq, now, event, checksum FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
-            )
+            query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
             rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
-        for number, now, data, checksum in rows:
+        for number, now, data, checksum, is_joined in rows:
             if number not in self.skipped:
-                yield Recorded(number, now, decode_record(self.path, number, now, data, checksum), None)
+                event = decode_record(self.path, number, now, data, checksum, is_joined)
+                yield Recorded(number, now, event, None, bool(is_joined))
 
     def number_at(self, now: float) -> int:
         """The last event up to this second of the run.

@@ -64,7 +64,7 @@ def turns(
     """
     for recorded in recording.events(after, until):
         try:
-            commands = core.step(recorded.now, recorded.event)
+            commands = core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
         except StaleFlowError:  # of whoever watches the core
             raise
         except Exception as error:  # a bug of the core, which the run has met too if it is of this release

@@ -1,7 +1,8 @@
 """One SQLite file per run: the journal of events, and the payload beside it (durability/payload.py).
 
 Invariants:
-- Events and their payload are written in the same transaction, before the core sees the event.
+- Events and their payload are written in the same transaction, before the core sees the event; of each it
+  is written whether the core decides after it, or only after a later one (`is_joined`).
 - Fingerprints of the commands that events gave come after, at the latest with the next events: a controller
   that was killed leaves a last turn without them.
 - A snapshot is of the core after an event that is here or was deleted because of it.
@@ -14,7 +15,7 @@ Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -42,7 +43,8 @@ SCHEMA_VERSION = 6
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (
-    seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0);
+    seq INTEGER PRIMARY KEY, now REAL NOT NULL, event BLOB NOT NULL, checksum INTEGER NOT NULL DEFAULT 0,
+    is_joined INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS skipped (seq INTEGER PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS fingerprints (first_seq INTEGER PRIMARY KEY, digests BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshots (
@@ -53,6 +55,8 @@ CREATE TABLE IF NOT EXISTS lines (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 {PAYLOAD_SCHEMA}{SAMPLES_SCHEMA}"""
 
+RECORD = "seq, now, event, checksum, is_joined"
+"""Columns of one event, as `decode_record` takes them."""
 Durability = Literal["off", "process", "power"]
 
 
@@ -132,12 +136,28 @@ class Store:
 
     def append_event(self, now: float, event: Event) -> int:
         """Write one event of the history, `now` in seconds since the run began; returns its number."""
-        self._last += 1
-        data = encode_event(event)
-        checksum = event_checksum(self._last, now, data)
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (self._last, now, data, checksum))
-        self.journal_bytes += len(data)
-        return self._last
+        return self.append_events(now, [(event, False)])
+
+    def append_events(self, now: float, events: Sequence[tuple[Event, bool]]) -> int:
+        """Write some events, each with whether it is joined to the next one; returns the first's number."""
+        first, records = self._last + 1, list[tuple[int, float, bytes, int, int]]()
+        for number, (event, is_joined) in enumerate(events, first):
+            data = encode_event(event)
+            self.journal_bytes += len(data)
+            checksum = event_checksum(number, now, data, is_joined)
+            records.append((number, now, data, checksum, int(is_joined)))
+        self._db.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?)", records)
+        self._last += len(records)
+        return first
+
+    def separate(self, first: int, last: int) -> None:
+        """Of these events, the core decides after each."""
+        query = "SELECT seq, now, event FROM events WHERE is_joined AND seq BETWEEN ? AND ?"
+        found = self._db.execute(query, (first, last)).fetchall()
+        self._db.executemany(
+            "UPDATE events SET is_joined = 0, checksum = ? WHERE seq = ?",
+            [(event_checksum(*record), record[0]) for record in found],
+        )
 
     @property
     def last_event(self) -> int:
@@ -194,7 +214,7 @@ class Store:
 
         Raises: RunError naming the record that does not decode.
         """
-        query = "SELECT seq, now, event, checksum FROM events WHERE seq NOT IN (SELECT seq FROM skipped)"
+        query = f"SELECT {RECORD} FROM events WHERE seq NOT IN (SELECT seq FROM skipped)"
         with self._in_words():
             for record in self._db.execute(f"{query} ORDER BY seq"):
                 yield record[1], decode_record(self._path, *record)
@@ -259,9 +279,9 @@ def check_schema(db: sqlite3.Connection, path: str) -> None:
         )
 
 
-def decode_record(path: str, number: int, now: float, data: bytes, checksum: int) -> Event:
+def decode_record(path: str, number: int, now: float, data: bytes, checksum: int, is_joined: int) -> Event:
     """The event of one record. Raises: RunError that names the record; OtherRelease if it is whole."""
-    if not is_whole(checksum, event_checksum, number, now, data):
+    if not is_whole(checksum, event_checksum, number, now, data, is_joined):
         raise RunError(
             f"Event {number} of {path} cannot be replayed: it has changed since it was written. Look at the "
             f"disk, and {way_on(Path(path))}"

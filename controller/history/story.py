@@ -76,7 +76,7 @@ def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
         return {}
     names: dict[PeerId, str] = {}
     for role in get_args(Role):
-        for number, _, event, _ in recording.events_with(msgpack.packb(role), recording.pruned):
+        for number, _, event, *_ in recording.events_with(msgpack.packb(role), recording.pruned):
             if number <= after and isinstance(event, Received) and isinstance(event.message, Attach):
                 names[event.peer] = event.message.name
     return names
@@ -140,7 +140,7 @@ def about(message: Message, group: int) -> Iterator[str]:
     """What a message says about a group; nothing if it does not name it."""
     name = type(message).__name__
     match message:
-        case messages.Generated(deltas):
+        case messages.Generated(deltas=deltas):
             yield from (_of_delta(delta) for delta in deltas if delta.group == group)
         case messages.PromptsEncoded(encoded, refused):
             yield from (f"encoded, {count} prompt tokens" for id, count in encoded if id == group)

@@ -122,7 +122,7 @@ def _asked(message: Message) -> list[Key]:
 def _answered(message: Message) -> list[tuple[Key, Entry]]:
     """The slices that a worker's message ends, with what is worth showing."""
     match message:
-        case messages.Generated(deltas):
+        case messages.Generated(deltas=deltas):
             return [
                 (("route", d.group, d.member, d.attempt), {"ended": d.ending, "tokens": d.start + d.count})
                 for d in deltas

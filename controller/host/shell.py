@@ -34,6 +34,7 @@ from controller.core.events import Event
 from controller.data.held_out import read_held_out
 from controller.durability.release import facts_of
 from controller.durability.store import Store
+from controller.host.collector import rare_collections
 from controller.host.going_back import leave_word, write_way_back
 from controller.host.initial_model import InitialModel
 from controller.host.log_file import log_to_file
@@ -91,8 +92,7 @@ class Shell:
         self._peers: dict[PeerId, None] = {}  # heard of, and neither forgotten nor closed
         self._first_events: list[Event] = [events.Started()]
         self._is_held = False  # what comes waits: a core that is taken up hears of its restart first
-        self.has_begun = False
-        """Whether the initial model is there, and the core at work."""
+        self.has_begun = False  # whether the initial model is there, and the core at work
         self._over = asyncio.Event()
         self._is_success = False
         self._reason = ""
@@ -131,6 +131,7 @@ class Shell:
             self._server.start()
             self.directory.publish_address(self._server.endpoint)
             self._start = time.monotonic() - (past.now if past else 0.0)
+            stack.enter_context(rare_collections())
             self._stack = stack.pop_all()
 
     def _listen(self, stack: ExitStack) -> None:

@@ -1,11 +1,12 @@
 """Steps the core of a live run: what comes is written first, and a word that the core fails on is undone.
 
 Invariants: the events of a turn are written, with the payload that the core wants, in one transaction before
-it sees the first of them; their fingerprints are written with the next turn's events, or at the end; payload
-is deleted only when the core has passed a check since it was dropped. A word
-of a worker that makes the core raise counts as never heard: the journal says so, the core is derived again
-from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a run
-the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
+it sees the first of them; of reports that come together, it decides after the last one, unless it fails: then
+each is stepped alone, so that only the worker at fault pays; their fingerprints are written with the next
+turn's events, or at the end; payload is deleted only when the core has passed a check since it was dropped. A
+word of a worker that makes the core raise counts as never heard: the journal says so, the core is derived
+again from the journal as it stood before, and the worker is closed. After past.MAX_SKIPPED such words in a
+run the next one ends it: then it is our bug, and no worker is closed for it in a loop. An event without an
 author, and a mistake in a strategy of the user's, end the run at once. Samples are copied here,
 with the next turn, before their payload may be deleted; a controller that is killed in between leaves those
 of one turn out.
@@ -19,6 +20,7 @@ from math import inf
 from controller.core.commands import Command, KeepSamples
 from controller.core.core import Core
 from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead, Received
+from controller.core.hearing import REPORTS
 from controller.durability.fingerprint import NOTHING, fingerprint
 from controller.durability.recording import Recording
 from controller.durability.store import Store
@@ -41,6 +43,7 @@ class Stepper:
         self._store, self._on_skip = store, on_skip
         self._skipped = store.faults_skipped()
         self._first, self._digests = self.last + 1, list[bytes]()  # fingerprints that are not written yet
+        self._joined: list[bool] = []  # of the events of this turn
         self._notes: dict[str, str] = {}  # facts that are not written yet
         self._samples: list[KeepSamples] = []  # that are not written yet
         self._doomed: list[tuple[int, tuple[int, ...]]] = []  # groups, with the event that dropped them
@@ -52,6 +55,42 @@ class Stepper:
         Raises: RunError if the disk refuses; what the core raises, if no worker is to blame.
         """
         numbered = self._write(now, batch)
+        if any(self._joined):
+            wanted = self._together(now, numbered)
+            if wanted is not None:
+                return wanted
+        return self._one_by_one(now, numbered)
+
+    def _together(self, now: float, numbered: dict[int, Event]) -> list[Command] | None:
+        """Step events that came together, with one decision for many reports.
+
+        None if the core fails on one of them, or on what it decides because of them: then it is as before
+        them, and they are apart.
+        """
+        wanted: list[Command] = []
+        digests: list[bytes] = []
+        try:
+            for event, is_joined in zip(numbered.values(), self._joined, strict=True):
+                commands = self.core.step(now, event, decides=not is_joined)
+                digests.append(fingerprint(commands))
+                wanted += commands
+        except Exception as error:
+            if not may_skip(error):
+                raise
+            log.exception("The core failed on one of %d events; each is tried alone.", len(numbered))
+            self._take_apart()
+            return None
+        self._digests += digests
+        self._samples += [command for command in wanted if isinstance(command, KeepSamples)]
+        return wanted
+
+    def _take_apart(self) -> None:
+        with self._store.transaction():
+            self.write_rest()
+            self._store.separate(self._first, self.last)
+        self.core = derive(Recording.live(self._store), until=self._first - 1).core
+
+    def _one_by_one(self, now: float, numbered: dict[int, Event]) -> list[Command]:
         wanted: list[Command] = []
         faults: dict[str, PeerFaulted] = {}
         for number, event in numbered.items():
@@ -113,14 +152,15 @@ class Stepper:
                 log.warning("The samples of step %d were not kept: %s", one.step, error)
 
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
-        numbered: dict[int, Event] = {}
         with self._store.transaction():
             self.write_rest()
             for event, frames in batch:
                 self._keep(event, frames)
-                numbered[self._store.append_event(now, event)] = event
-        self._first, self.last = min(numbered), max(numbered)
-        return numbered
+            self._joined = _joined([event for event, _ in batch])
+            events = [event for event, _ in batch]
+            first = self._store.append_events(now, list(zip(events, self._joined, strict=True)))
+        self._first, self.last = first, first + len(batch) - 1
+        return {first + at: event for at, (event, _) in enumerate(batch)}
 
     def _keep(self, event: Event, frames: Frames) -> None:
         if isinstance(event, PromptsRead | HeldOutRead):
@@ -161,6 +201,12 @@ def _our_bug(number: int, fault: PeerFaulted) -> RunError:
         "before, so no worker is to blame: this is a bug. Please report it with run.db and "
         "logs/controller.log."
     )
+
+
+def _joined(events: list[Event]) -> list[bool]:
+    """Which of the events of a turn are decided upon with the next one."""
+    *earlier, _ = [isinstance(event, Received) and isinstance(event.message, REPORTS) for event in events]
+    return [*earlier, False]
 
 
 def _author(event: Event) -> str | None:

@@ -5,7 +5,7 @@ does; what progresses starts over; a wait is complained of once when it is overd
 it has doubled.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
@@ -115,7 +115,16 @@ def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float |
     `tokens_per_s`: of the last train step, as everywhere else; None before the first.
     """
     return {
-        **asdict(seen),
+        **_plain(seen),
         "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),
-        "waits": [{**asdict(wait), "is_overdue": wait.is_overdue} for wait in waits],
+        "waits": [{**_plain(wait), "is_overdue": wait.is_overdue} for wait in waits],
     }
+
+
+def _plain(value: Any) -> Any:
+    """What JSON takes: `asdict` without its deep copies, which cost 20 ms a second at 128 instances."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if not is_dataclass(value):
+        return value
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

@@ -107,7 +107,7 @@ class Cluster:
         times = RolloutTimes(
             simulation.attach_s,
             simulation.pull_s,
-            max(rollout.progress_s, simulation.report_s),
+            max(rollout.first_progress_s, simulation.report_s),
             max(rollout.status_s, simulation.report_s),
         )
         return SimulatedRollout(engine, self.workload, times, now=now)

@@ -16,6 +16,7 @@ from protocol.messages.pieces import (
     Piece,
     Place,
     Real,
+    Seconds,
     Segments,
     Settings,
     Text,
@@ -263,6 +264,16 @@ class Keep(ControllerMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class Report(ControllerMessage):
+    """Tell of unfinished responses and of your load this often from now on (`rollout.progress_s: auto`)."""
+
+    tag: ClassVar[int] = 52
+    heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
+    progress_s: Seconds
+    status_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
 class TrainAhead(ControllerMessage):
     """Groups that are sure to be in the batch of `train_version`, which is not complete: make their
     gradients, and keep them for its Train. Frames: `train_pieces` of the items."""
@@ -283,6 +294,6 @@ class TrainAhead(ControllerMessage):
 
 
 ToAnyRole = Beat | Welcome | Close | Reattach | ModelFiles | Drain
-ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep
+ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep | Report
 ToReward = Encode | Score
 ToTrainer = Train | TrainAhead | SaveCheckpoint | Retire | Serve

@@ -1,8 +1,8 @@
 """What workers say to the controller."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -12,7 +12,6 @@ from protocol.messages.pieces import (
     ROLES,
     Action,
     Count,
-    Ending,
     Endpoint,
     Frame,
     Many,
@@ -27,6 +26,7 @@ from protocol.messages.pieces import (
     Version,
     WorkerMessage,
 )
+from protocol.messages.progress import Generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,63 +128,6 @@ class ExamplesEncoded(WorkerMessage):
                     Stretch("logprobs", 0, 1, 0, given),
                 ],
             )
-
-
-class Delta(NamedTuple):
-    """New response tokens of one trajectory, all sampled by one policy version."""
-
-    group: Count
-    member: Count
-    attempt: Count
-    start: Count  # tokens of this attempt reported before
-    count: Count  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
-    policy_version: Version
-    ending: Ending
-
-
-@dataclass(frozen=True, slots=True)
-class Generated(WorkerMessage):
-    """Progress and endings. Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs
-    (float32). Where `kept_words` is said, frames 2 and 3: codes and words of their kept sets (kept_sets.py);
-    where it is not, each was drawn from the whole vocabulary."""
-
-    tag: ClassVar[int] = 7
-    said_by: ClassVar[tuple[Party, ...]] = ("rollout",)
-    deltas: Many[Delta]
-    kept_words: Many[Count] = ()  # of each delta; () where sampling cut nothing off
-
-    def incoming_frames(self) -> list[Frame]:
-        count = sum(delta.count for delta in self.deltas)
-        frames = [Frame("tokens", count), Frame("logprobs", count)]
-        if not self.kept_words:
-            return frames
-        return [*frames, Frame("kept_codes", count), Frame("kept_words", sum(self.kept_words))]
-
-    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
-        tokens, logprobs, *kept = frames
-        begin = 0
-        for delta, sets in zip(self.deltas, self.kept_sets(kept), strict=True):
-            end = begin + ITEM_BYTES * delta.count
-            if delta.count:
-                yield (
-                    delta.group,
-                    [
-                        Stretch("tokens", delta.member, delta.attempt, delta.start, tokens[begin:end]),
-                        Stretch("logprobs", delta.member, delta.attempt, delta.start, logprobs[begin:end]),
-                        *([sets] if sets else []),
-                    ],
-                )
-            begin = end
-
-    def kept_sets(self, frames: Sequence[bytes]) -> Iterator[Stretch | None]:
-        """For each delta its kept sets out of frames 2 and 3: codes, then words; None where it has none."""
-        codes, words = frames or (b"", b"")
-        begin = first = 0
-        for delta, size in zip(self.deltas, self.kept_words or (0,) * len(self.deltas), strict=True):
-            end, last = begin + ITEM_BYTES * delta.count, first + ITEM_BYTES * size
-            data = codes[begin:end] + words[first:last] if size else b""
-            yield Stretch("kept_codes", delta.member, delta.attempt, delta.start, data) if size else None
-            begin, first = end, last
 
 
 @dataclass(frozen=True, slots=True)

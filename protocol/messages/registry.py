@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TypeVar, get_args
 
-from protocol.messages import from_controller, from_workers
+from protocol.messages import from_controller, from_workers, progress
 from protocol.messages.from_controller import ToAnyRole, ToReward, ToRollout, ToTrainer
 from protocol.messages.from_workers import Beat, FromReward, FromRollout, FromTrainer
 from protocol.messages.pieces import ROLES, ControllerMessage, Message, Role, WorkerMessage
@@ -67,7 +67,7 @@ def _defined_in(module: ModuleType, base: type[Message]) -> tuple[type[Message],
     )
 
 
-FROM_WORKER = _defined_in(from_workers, WorkerMessage)
+FROM_WORKER = (*_defined_in(from_workers, WorkerMessage), *_defined_in(progress, WorkerMessage))
 TO_WORKER = (Beat, *_defined_in(from_controller, ControllerMessage))
 KINDS = by_tag(dict.fromkeys((*FROM_WORKER, *TO_WORKER)))
 MAY_SAY: dict[Role, tuple[type[Message], ...]] = {

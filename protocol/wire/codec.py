@@ -56,18 +56,27 @@ def from_fields(tag: int, values: object) -> Message:
     """The message with this tag and these fields, strictly validated. Raises: RemoteError."""
     kind, types = _kind(tag)
     try:
-        return kind(*types.convert(values))
+        found = types.convert(values)
     except MalformedFields as error:
         raise _refusal(kind, error) from None
+    return _made(kind, found)
 
 
 def read_fields(tag: int, data: bytes | msgspec.Raw) -> Message:
     """As `from_fields`, of fields that are packed. Raises: RemoteError."""
     kind, types = _kind(tag)
     try:
-        return kind(*types.decode(data))
+        found = types.decode(data)
     except MalformedFields as error:
         raise _refusal(kind, error) from None
+    return _made(kind, found)
+
+
+def _made(kind: type[Message], values: tuple[object, ...]) -> Message:
+    try:
+        return kind(*values)
+    except ValueError as error:  # fields that contradict each other
+        raise RemoteError(f"{kind.__name__} is malformed: {error}.") from None
 
 
 def _kind(tag: int) -> tuple[type[Message], FieldTypes]:
@@ -179,12 +188,11 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
 
 
 def _check_kept_sets(message: Generated, codes: bytes, words: bytes, vocabulary: int | None) -> None:
-    if len(message.kept_words) != len(message.deltas):
+    if len(message.kept_words) != len(message.counts):
         raise RemoteError(
-            f"Generated has kept sets of {len(message.kept_words)} deltas and {len(message.deltas)} deltas."
+            f"Generated has kept sets of {len(message.kept_words)} deltas and {len(message.counts)} deltas."
         )
-    counts = [delta.count for delta in message.deltas]
-    parts = list(zip(counts, message.kept_words, strict=True))
+    parts = list(zip(message.counts, message.kept_words, strict=True))
     if wrong := kept_sets.problem(codes, words, parts=parts, vocabulary=vocabulary):
         raise RemoteError(f"Generated carries {wrong}.")
 

@@ -30,7 +30,7 @@ from protocol.wire.frame_limits import MAX_FRAME_FROM_WORKER, MAX_FRAME_TO_WORKE
 from protocol.wire.porter import ACCEPTED, CLOSED
 from protocol.wire.security import CurveAuthenticator, Grant, Keyring, secure_server
 from protocol.wire.session import Session
-from protocol.wire.sockets import REFUSED, Conversation, DrainedSocket, Frames
+from protocol.wire.sockets import PAUSE_S, REFUSED, Conversation, DrainedSocket, Frames
 
 GONE_PEERS = 4096  # dead conversations remembered, to tell late speakers that they are over
 REVIEW_S = 1.0  # between two looks at the folder of keys, for those that were revoked
@@ -85,6 +85,7 @@ class Server(DrainedSocket):
         Raises: ConfigError if the endpoint cannot or must not be bound."""
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
+        self._pause_s = PAUSE_S
         self._on_message = on_message
         self._on_fault = on_fault
         self._on_drained = on_drained

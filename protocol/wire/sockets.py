@@ -2,6 +2,8 @@
 
 Invariants:
 - Only the drain receives, a bounded number of messages at a time.
+- A socket that hears much is drained once per PAUSE_S, so that its owner can take many messages at a time;
+  one that hears little, at once. What waits meanwhile waits in libzmq, unacknowledged.
 - libzmq's descriptor signals a mailbox that sends read as well: each send outside the drain is followed by
   `kick`, or the socket falls silent for good (10 of 30 stress runs without it, none with it).
 - What a full or absent peer does not take stays in its session, bounded in bytes and in messages.
@@ -13,6 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import zmq
 
@@ -29,6 +32,9 @@ MORE = int(zmq.SNDMORE) | NOBLOCK
 POLLIN = int(zmq.POLLIN)
 EVENTS = int(zmq.EVENTS)
 DRAIN_LIMIT = 256  # messages taken in one callback, so that timers and other sockets get their turn
+PAUSE_S = 0.008  # from one drain to the next, where messages are many: a route waits no longer for it
+MANY = 30.0  # messages, each counted half after HALF_S: 200 a second
+HALF_S = 0.1
 RETRY_S = 0.01  # between two tries to hand a full or absent peer what waits for it
 COPY_BYTES = 65_536  # from here on libzmq refers to the buffer instead of copying it
 MAX_FRAMES = 16_384  # of one message; what comes beyond is read and dropped, so the counts no longer agree
@@ -117,6 +123,9 @@ class DrainedSocket(ABC):
         self._is_router = kind == zmq.ROUTER
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
+        self._pause_s = 0.0  # between two drains, where messages are many
+        self._drained_at = -inf
+        self._heard = 0.0  # messages, the older the less
         self._retry: asyncio.TimerHandle | None = None
         self._flushed: asyncio.Event | None = None
         self._carries_users = False  # whether the other side has shown a key
@@ -141,17 +150,28 @@ class DrainedSocket(ABC):
     def start(self) -> None:
         """Begin to receive, in the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._loop.add_reader(self._socket.fileno(), self.kick)
         if self._monitor is not None:
             self._loop.add_reader(self._monitor.fileno(), self._drain_monitor)
             self._loop.call_soon(self._drain_monitor)
         self.kick()
 
     def kick(self) -> None:
-        """Look at the socket in the next turn of the loop. Needed after every send outside the drain."""
-        if not self._is_scheduled and self._loop is not None:
-            self._is_scheduled = True
+        """Look at the socket soon. Needed after every send outside the drain."""
+        if self._is_scheduled or self._loop is None:
+            return
+        self._is_scheduled = True
+        due = self._drained_at + self._pause_s
+        if self._heard < MANY or due <= self._loop.time():
             self._loop.call_soon(self._drain)
+        else:
+            self._loop.remove_reader(self._socket.fileno())  # it would call until the drain
+            self._loop.call_at(due, self._drain_after_pause)
+
+    def _drain_after_pause(self) -> None:
+        if not self._socket.closed and self._loop is not None:
+            self._loop.add_reader(self._socket.fileno(), self.kick)
+            self._drain()
 
     def close(self, *, linger_ms: int = 0) -> None:
         """Free the socket; what libzmq has not put on the wire after `linger_ms` is dropped."""
@@ -221,14 +241,20 @@ class DrainedSocket(ABC):
         self._is_scheduled = False
         assert self._loop is not None
         now = self._loop.time()
+        taken = 0
         try:
-            for _ in range(DRAIN_LIMIT):
+            while taken < DRAIN_LIMIT:
                 if self._socket.closed:
                     return
                 self._take(self._receive(), now)
-            self.kick()
+                taken += 1
+            self._is_scheduled = True
+            self._loop.call_soon(self._drain)
         except zmq.Again:
             pass
+        if taken:
+            self._heard = taken + self._heard * 0.5 ** ((now - self._drained_at) / HALF_S)
+            self._drained_at = now
         self._after_drain()
         if self._socket.closed:
             return

@@ -39,7 +39,7 @@ def _negative(message: Message, frames: Frames) -> Said:
 def _future(message: Message, frames: Frames) -> Said:
     assert isinstance(message, messages.Generated)
     deltas = tuple(delta._replace(policy_version=10**6) for delta in message.deltas)
-    return [(messages.Generated(deltas), frames)]
+    return [(messages.Generated.of(deltas), frames)]
 
 
 STEP, PUBLISHED = messages.TrainStepFinished, messages.PolicyPublished

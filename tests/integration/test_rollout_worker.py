@@ -97,7 +97,7 @@ async def test_an_interrupt_hands_back_every_token_once_and_an_abort_nothing(sta
     stand.send(Route(3, 0, 0, 0, 10**6, ()), int32(7), b"")
     stand.send(Interrupt(((3, 0, 0),)))
     generated, frames = await stand.expect(Generated)
-    assert generated == Generated((Delta(3, 0, 0, 0, 0, 0, "interrupt"),))
+    assert generated == Generated.of((Delta(3, 0, 0, 0, 0, 0, "interrupt"),))
     assert frames == (b"", b"")
 
 

@@ -113,7 +113,7 @@ class AnsweredRun:
                 self.routes += 1
                 version = self.core.state.registry.workers[peer].next_version  # type: ignore[attr-defined]
                 length = min(1 + self.routes % 7, message.max_new_tokens)
-                self.hear(peer, Generated((Delta(group, member, attempt, 0, length, version, "stop"),)))
+                self.hear(peer, Generated.of((Delta(group, member, attempt, 0, length, version, "stop"),)))
             case messages.Score(group, attempt, items):
                 self.hear(peer, messages.GroupScored(group, attempt, tuple(0.5 * i.member for i in items)))
             case messages.Pull(policy_version):

@@ -72,4 +72,4 @@ class Run:
 
     def generate(self, route, count, ending="stop", *, start=0, version=0, peer="rollout-0"):
         delta = Delta(route.group, route.member, route.attempt, start, count, version, ending)
-        return self.say(peer, Generated((delta,)))
+        return self.say(peer, Generated.of((delta,)))

@@ -82,7 +82,7 @@ def twice(worker: Scripted, order: Message | None, said: Said) -> Said | None:
 def generated(*deltas: Delta, token: int = 1, logprob: float = -0.5) -> tuple[Message, Frames]:
     """A report with frames of the right size."""
     count = sum(delta.count for delta in deltas)
-    return Generated(deltas), (ints(*[token] * count), np.full(count, logprob, dtype="<f4").tobytes())
+    return Generated.of(deltas), (ints(*[token] * count), np.full(count, logprob, dtype="<f4").tobytes())
 
 
 def status(**fields: object) -> messages.InstanceStatus:

@@ -29,9 +29,14 @@ Frames = list[bytes]
 def packet_of(kind: type[Message], rng: random.Random) -> Packet:
     """A valid packet of a kind, with frames that agree with it."""
     hints = get_type_hints(kind, include_extras=True)
-    message = kind(*(_value(hints[field.name], rng) for field in fields(kind)))  # type: ignore[arg-type]
+    values = [_value(hints[field.name], rng) for field in fields(kind)]  # type: ignore[arg-type]
+    if kind is Generated:  # columns of one length, and no kept sets
+        *columns, _ = values
+        length = min(map(len, columns))
+        values = [*(column[:length] for column in columns), ()]
+    message = kind(*values)
     if isinstance(message, Generated):
-        size = ITEM_BYTES * sum(delta.count for delta in message.deltas)
+        size = ITEM_BYTES * sum(message.counts)
         payload: tuple[bytes, ...] = (bytes(size), bytes(size))
     elif isinstance(message, PromptsEncoded):
         payload = tuple(bytes(ITEM_BYTES * count) for _, count in message.encoded)

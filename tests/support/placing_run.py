@@ -51,7 +51,7 @@ class Run(OneInstanceRun):
         """The member ends where it runs, under the version that its instance has."""
         peer, route = self.routes[group, member]
         version = self.core.state.registry.workers[peer].policy_version
-        self.say(peer, Generated((Delta(group, member, route.attempt, 0, tokens, version, ending),)))
+        self.say(peer, Generated.of((Delta(group, member, route.attempt, 0, tokens, version, ending),)))
 
     def score(self, group):
         attempt = self.core.state.groups[group].score_attempt

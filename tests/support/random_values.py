@@ -15,7 +15,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol import messages
 from protocol.errors import RemoteError
-from protocol.messages import FROM_WORKER, MAY_SAY, Generated, Message, Role
+from protocol.messages import FROM_WORKER, MAY_SAY, Delta, Generated, Message, Role
 from protocol.wire.codec import from_fields, to_fields
 from tests.support.lying import generated
 from tests.support.malformed import packet_of
@@ -65,7 +65,8 @@ class Values:
 
     def changed(self, message: Message) -> Message:
         """The message with one value replaced. Raises: RemoteError if the codec would refuse it."""
-        tree = _listed(to_fields(message))
+        is_progress = isinstance(message, Generated)
+        tree = _listed((message.deltas, message.kept_words) if is_progress else to_fields(message))
         paths = [path for path in _paths(tree) if path]
         if paths:
             *way, last = self.rng.choice(paths)
@@ -73,7 +74,7 @@ class Values:
             for step in way:
                 node = node[step]
             node[last] = self._other(node[last])
-        return from_fields(message.tag, _tupled(tree))
+        return from_fields(message.tag, _tupled(_columns(*tree) if is_progress else tree))
 
     def any(self, role: Role) -> tuple[Message, Frames]:
         """Something at random; nearly always what the role may say. Raises: RemoteError."""
@@ -89,7 +90,7 @@ class Values:
         """Frames of the size that a message speaks of, as far as that is reasonable."""
         token = self.rng.choice((1, 1, 1, 1, 1, 0, 63, 64, -1))
         if isinstance(message, Generated):
-            if sum(delta.count for delta in message.deltas) > MAX_FRAME_TOKENS:
+            if sum(message.counts) > MAX_FRAME_TOKENS:
                 return (b"", b"")
             return generated(*message.deltas, token=token)[1]
         if isinstance(message, messages.PromptsEncoded | messages.ExamplesEncoded):
@@ -135,6 +136,15 @@ class Values:
         known += [number for worker in state.registry.instances() for id in worker.running for number in id]
         known += [attempt for worker in state.registry.instances() for attempt in worker.running.values()]
         return known
+
+
+def _columns(deltas: Any, kept_words: Any) -> list[Any]:
+    """Fields of progress whose deltas were changed. Raises: RemoteError if they are no table any more."""
+    try:
+        columns = list(zip(*deltas, strict=True)) or [()] * len(Delta._fields)
+    except (TypeError, ValueError) as error:
+        raise RemoteError(f"Generated is malformed: {error}.") from None
+    return [*map(list, columns), kept_words]
 
 
 @dataclass

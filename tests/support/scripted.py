@@ -150,7 +150,7 @@ class ScriptedRollout(Scripted):
         if not deltas:
             return []
         logprobs = np.full(len(tokens), -0.5, dtype="<f4").tobytes()
-        return [(Generated(tuple(deltas)), (ints(*tokens), logprobs))]
+        return [(Generated.of(tuple(deltas)), (ints(*tokens), logprobs))]
 
 
 class ScriptedReward(Scripted):

@@ -64,6 +64,5 @@ async def hand_over(link: Link, unacknowledged: Unacknowledged, policy_version: 
     words = unacknowledged.release(message)
     for word, frames in words:
         link.send(word, *frames)
-    deltas = [delta for word, _ in words if isinstance(word, Generated) for delta in word.deltas]
-    tokens = sum(delta.count for delta in deltas)
+    tokens = sum(sum(word.counts) for word, _ in words if isinstance(word, Generated))
     logger.info("Handed over %d tokens of %d responses of the worker before.", tokens, len(message.attempts))

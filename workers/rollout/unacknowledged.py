@@ -63,8 +63,8 @@ class Unacknowledged:
         starts: dict[Key, int] = {}
         for message, _ in self._words:
             if isinstance(message, Generated):
-                for delta in message.deltas:
-                    starts.setdefault(delta[:3], delta.start)
+                for key, start in zip(message.keys, message.starts, strict=True):
+                    starts.setdefault(key, start)
             elif isinstance(message, GenerationFailed):
                 starts.setdefault((message.group, message.member, message.attempt), 0)
         starts = {**running, **starts}
@@ -78,7 +78,7 @@ class Unacknowledged:
         for message, frames in self._words:
             if isinstance(message, Generated):
                 chosen = _cut_out(message, frames, wanted)
-                released += [chosen] if chosen[0].deltas else []
+                released += [chosen] if chosen[0].groups else []
             elif isinstance(message, GenerationFailed):
                 is_wanted = (message.group, message.member, message.attempt) in wanted
                 released += [(message, frames)] if is_wanted else []
@@ -97,7 +97,7 @@ def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> t
             for part, frame, place in zip(parts, frames, places, strict=True):
                 part.append(frame[place])
     kept_words = tuple(words for _, words in chosen) if message.kept_words else ()
-    return Generated(tuple(delta for delta, _ in chosen), kept_words), tuple(map(b"".join, parts))
+    return Generated.of((delta for delta, _ in chosen), kept_words), tuple(map(b"".join, parts))
 
 
 def _placed(message: Generated, frames: int) -> Iterator[tuple[Delta, int, list[slice]]]:

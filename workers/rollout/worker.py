@@ -38,6 +38,7 @@ from protocol.messages import (
     Pulled,
     PullFailed,
     Ready,
+    Report,
     Retire,
     Route,
     Serve,
@@ -78,6 +79,7 @@ class RolloutWorker:
         self._settings = settings
         self._model_directory = model_directory
         self._attempts: dict[Key, _Attempt] = {}
+        self._progress_s = self._status_s = 0.0  # between two reports: as the controller wants it
         self._status_sequence = 0
         self._reported_at = self._status_at = 0.0
         self._is_known_idle = True
@@ -100,6 +102,8 @@ class RolloutWorker:
         Raises: LinkClosed, ConfigError if the engine cannot be made.
         """
         self._link, self._wake = link, link.wake
+        rollout = self._settings.rollout  # of a controller that has said nothing else yet
+        self._progress_s, self._status_s = rollout.first_progress_s, rollout.status_s
         if not self._has_engine:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
             self._has_engine = True
@@ -173,6 +177,8 @@ class RolloutWorker:
                 self._link.send(Serving(await self._exchange().start()))
             case Retire(policy_version):
                 await self._exchange().retire(policy_version)
+            case Report(progress_s, status_s):
+                self._progress_s, self._status_s = progress_s, status_s
             case _:
                 assert_never(order)
 
@@ -194,10 +200,10 @@ class RolloutWorker:
             self._report(endings)
         now = time.monotonic()
         is_full = self._kept_bytes >= MAX_KEPT_BYTES
-        if is_full or now - self._reported_at >= self._settings.rollout.progress_s:
+        if is_full or now - self._reported_at >= self._progress_s:
             self._report_progress()
             self._reported_at = now
-        if now - self._status_at >= self._settings.rollout.status_s:
+        if now - self._status_at >= self._status_s:
             self._report_status()
             self._status_at = now
 
@@ -234,7 +240,7 @@ class RolloutWorker:
         kept, tokens = len(self._attempts), 0
         for message, frames in self._unacknowledged.release(keep):
             self._link.send(message, *frames)
-            tokens += sum(delta.count for delta in message.deltas) if isinstance(message, Generated) else 0
+            tokens += sum(message.counts) if isinstance(message, Generated) else 0
         logger.info(
             "Handed over %d tokens of %d responses; %d of them go on, %d others were dropped.",
             tokens, len(wanted), kept, len(dropped),
@@ -271,7 +277,7 @@ class RolloutWorker:
             words, frames = _kept_frames(kept)
             self._kept_bytes -= sum(map(len, frames[1:]))
             self._say(
-                Generated(tuple(deltas), words),
+                Generated.of(deltas, words),
                 np.asarray(tokens, dtype="<i4").tobytes(),
                 np.asarray(logprobs, dtype="<f4").tobytes(),
                 *frames,

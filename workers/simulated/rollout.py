@@ -40,6 +40,7 @@ class SimulatedRollout:
         self._progress_due_s: float | None = None  # None while the engine is dry
         self._status_due_s = 0.0
         self._sequence = 0
+        self._progress_s, self._status_s = times.progress_s, times.status_s
 
     def next_wake_s(self) -> float | None:
         """When `wake` is to be called if no command comes before."""
@@ -60,7 +61,7 @@ class SimulatedRollout:
                 self._add(now, order)
             case messages.Interrupt(attempts):
                 deltas = tuple(self._end(now, tag) for tag in attempts if tag in self._routes)
-                out += [Generated(deltas)] if deltas else []
+                out += [Generated.of(deltas)] if deltas else []
             case messages.Abort(attempts):
                 for tag in attempts:
                     if self._routes.pop(tag, None) is not None:
@@ -74,6 +75,9 @@ class SimulatedRollout:
                     self.engine.clear(now, now + self.times.pull_s)
             case messages.Serve():
                 out.append(messages.Serving("tcp://simulated:1"))
+            case messages.Report(progress_s, status_s):
+                self._progress_s = max(progress_s, self.times.progress_s)
+                self._status_s = max(status_s, self.times.status_s)
             case messages.Retire() | messages.Keep():
                 pass  # it keeps no versions, and nothing of a controller before
             case _:
@@ -93,8 +97,8 @@ class SimulatedRollout:
         if self._progress_due_s is not None:
             out += self._reports(now)
         elif self._routes:
-            self._progress_due_s = now + self.times.progress_s
-            self._status_due_s = now + self.times.status_s
+            self._progress_due_s = now + self._progress_s
+            self._status_due_s = now + self._status_s
         return out
 
     def ready(self) -> messages.Ready:
@@ -116,7 +120,7 @@ class SimulatedRollout:
         if not ended:
             return []
         deltas = tuple(self._delta(request, self._routes.pop(request.tag)[1]) for request in ended)
-        return [Generated(deltas)]
+        return [Generated.of(deltas)]
 
     def _reports(self, now: float) -> list[Message]:
         if not self._routes:
@@ -125,10 +129,10 @@ class SimulatedRollout:
         assert self._progress_due_s is not None
         out: list[Message] = []
         if self._progress_due_s <= now:
-            self._progress_due_s = now + self.times.progress_s
+            self._progress_due_s = now + self._progress_s
             out = self._progress()
         if self._status_due_s <= now:
-            self._status_due_s = now + self.times.status_s
+            self._status_due_s = now + self._status_s
             out.append(self._status())
         return out
 
@@ -152,7 +156,7 @@ class SimulatedRollout:
     def _progress(self) -> list[Message]:
         deltas = [self._delta(request, "") for request, _ in self._routes.values()]
         grown = tuple(delta for delta in deltas if delta.count)
-        return [Generated(grown)] if grown else []
+        return [Generated.of(grown)] if grown else []
 
     def _delta(self, request: Request, ending: Ending) -> Delta:
         start, request.reported = request.reported, self.engine.tokens(request)

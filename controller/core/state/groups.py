@@ -22,7 +22,7 @@ from controller.core.state.transitions import (
     move_member,
 )
 from protocol.ids import PeerId, TrajectoryId
-from protocol.messages import Delta, Ending, Segment, TrainItem
+from protocol.messages import Ending, Segment, TrainItem
 
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 
@@ -61,6 +61,19 @@ class Trajectory:
     def newest_version(self) -> int:
         """Version of its newest token, -1 before the first: it may go on only at or above it."""
         return self.segments[-1].policy_version if self.segments else -1
+
+    def go_on(self, attempt: int, policy_version: int, count: int) -> bool:
+        """Take new tokens, if they go on with the last segment; else nothing is changed."""
+        segments = self.segments
+        if not segments:
+            return False
+        last_attempt, last_version, had = segments[-1]
+        if last_attempt != attempt or last_version != policy_version:
+            return False
+        segments[-1] = Segment(attempt, policy_version, had + count)
+        self.reported += count
+        self.response_tokens += count
+        return True
 
     def extend(self, attempt: int, policy_version: int, count: int) -> bool:
         """Take new tokens; whether they may follow those that are there."""
@@ -170,13 +183,14 @@ class Group:
         first = [member.segments[0].policy_version for member in self.kept if member.segments]
         return min(first, default=self.policy_version)
 
-    def take(self, delta: Delta, peer: PeerId) -> Trajectory | None:
+    def take(
+        self, number: int, attempt: int, start: int, count: int, policy_version: int, peer: PeerId
+    ) -> Trajectory | None:
         """Give the tokens of a delta to the member that it continues; None if the delta is late.
 
         A late one is of an attempt that does not run there any more, of tokens that are known, or of an older
         version.
         """
-        _, number, attempt, start, count, policy_version, _ = delta
         member = self.members[number] if number < len(self.members) else None
         if (
             member is None

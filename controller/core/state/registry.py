@@ -132,6 +132,7 @@ class Registry:
         self.local: dict[str, LocalWorker] = {}
         self.attached_ever = 0
         self.ready_instances = self.busy_instances = 0
+        self.running = 0  # trajectories, on all instances
         self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
         self.grown: dict[PeerId, None] = {}  # those whose trajectories got tokens: that makes no room
         self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
@@ -214,6 +215,7 @@ class Registry:
     def place(self, instance: Instance, trajectory: Trajectory) -> None:
         """A trajectory runs on the instance from now on."""
         self.busy_instances += instance.ready and not instance.running
+        self.running += 1
         move_member(trajectory, "placed")
         trajectory.peer, trajectory.reported = instance.peer, 0
         trajectory.next_prediction_at = 0
@@ -228,6 +230,7 @@ class Registry:
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
         """It runs there no more; the caller says what becomes of it."""
         del instance.running[trajectory.id]
+        self.running -= 1
         instance.evaluating -= trajectory.is_evaluation
         instance.promised.pop(trajectory.id, None)
         instance.resident_tokens -= trajectory.resident_tokens
@@ -309,6 +312,7 @@ class Registry:
             if isinstance(worker, TextWorker):
                 assert worker.ready or not worker.pending, f"{here}, with {worker.pending} groups"
         assert self.ready_instances == sum(i.ready for i in self.instances())
+        assert self.running == sum(len(i.running) for i in self.instances())
         assert self.busy_instances == sum(i.ready and bool(i.running) for i in self.instances())
 
 

@@ -6,20 +6,25 @@ attempt that was called off is remembered until then, and no longer.
 """
 
 from dataclasses import dataclass, field
+from operator import add, attrgetter, le
 
+from controller.core.state.groups import Trajectory
 from protocol import messages
 from protocol.messages import Generated, Message, Role
 
 Key = tuple[int, int, int]
 """(group, member, attempt)."""
+_reported, _most = attrgetter("reported"), attrgetter("most")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Given:
     """An attempt that an instance was told to make."""
 
     order: int  # its place among what the instance was told
     reported: int = 0  # tokens that it has told of
+    most: int = 0  # tokens that it may have; 0: that has to be worked out
+    member: Trajectory | None = None  # whose attempt it is, once it has told of it
     is_called_back: bool = False  # it may be handed back unfinished
     is_kept: bool = False  # it was begun under a controller that is gone
 
@@ -61,6 +66,8 @@ class ToldInstance(Told):
     pulling: Pulling | None = None
     version: int = -1  # that it samples from, by its own words
     has_held: bool = False
+    steady: list[Given] = field(default_factory=list)
+    """Of the report that is being heard, if it does nothing but go on: its attempts, in order."""
     hand_backs: int = 0  # messages with attempts that nobody had called back
     status_at: float = 0.0  # when it reported its load last
 
@@ -68,8 +75,8 @@ class ToldInstance(Told):
         """Routes, pulls, and what is called back or off."""
         self.orders += 1
         match message:
-            case messages.Route(group, member, attempt):
-                self.given[group, member, attempt] = Given(self.orders)
+            case messages.Route(group, member, attempt, _, most):
+                self.given[group, member, attempt] = Given(self.orders, most=most)
             case messages.Keep(attempts):
                 for group, member, attempt, start in attempts:  # a controller that is gone may have called
                     kept = Given(self.orders, start, is_called_back=True, is_kept=True)  # it back
@@ -110,18 +117,49 @@ class ToldInstance(Told):
             case _:
                 pass
 
+    def is_steady(self, message: Generated, versions: tuple[int | None, ...]) -> bool:
+        """Whether it does nothing but go on.
+
+        It tells once each of attempts that were given and have not ended, all of one of these versions, from
+        where the last word on each ended, and of no more tokens than may be.
+        """
+        self.steady = []
+        try:
+            given = list(map(self.given.__getitem__, message.keys))
+        except KeyError:
+            return False
+        count = len(given)
+        is_steady = (
+            count > 0
+            and message.policy_versions[0] in versions
+            and message.policy_versions.count(message.policy_versions[0]) == count
+            and not any(message.endings)
+            and min(message.counts) > 0
+            and len(set(given)) == count
+            and tuple(map(_reported, given)) == message.starts
+            and all(map(le, map(add, message.starts, message.counts), map(_most, given)))
+        )
+        self.steady = given if is_steady else []
+        return is_steady
+
     def knows(self, key: Key) -> bool:
         """Whether it may still speak of this attempt."""
         return key in self.given or key in self.called_off
 
     def _generated(self, message: Generated) -> None:
+        if self.steady:
+            for given, start, count in zip(self.steady, message.starts, message.counts, strict=True):
+                given.reported = start + count
+            if self.called_off:
+                self._passed(max(given.order for given in self.steady))
+            return
         is_handed_back = False
-        for group, member, attempt, _, count, _, ending in message.deltas:
-            key = (group, member, attempt)
+        for key, count, ending in zip(message.keys, message.counts, message.endings, strict=True):
             given = self.given.get(key)
             if given is not None:
                 is_handed_back |= ending == "interrupt" and not given.is_called_back
-                self._passed(given.order)
+                if self.called_off:
+                    self._passed(given.order)
             else:
                 given = self.called_off[key]
             given.reported += count

@@ -46,7 +46,7 @@ class Books:
     def heard(self, event: Event) -> None:
         """The core hears this next."""
         match event:
-            case Received(_, Generated(deltas)):
+            case Received(_, Generated(deltas=deltas)):
                 self.heard_tokens += sum(delta.count for delta in deltas)
             case Received(_, messages.TrainStepFinished(policy_version)):
                 assert policy_version - 1 in self.batches, f"version {policy_version} is made of nothing"

@@ -206,7 +206,7 @@ class RolloutPeer(Peer):
             if isinstance(word, Generated):
                 kept = tuple(d for d in word.deltas if d.start >= wanted.get(d[:3], d.start + 1))
                 if kept:
-                    self.say(Generated(kept))
+                    self.say(Generated.of(kept))
             elif isinstance(word, messages.GenerationFailed) and _key(word) in wanted:
                 self.say(word)
         if self.is_local:
@@ -276,7 +276,7 @@ class RolloutPeer(Peer):
             is_stop = attempt.before + attempt.made >= attempt.target and attempt.target <= self._longest
             deltas.append(self._delta(attempt, "stop" if is_stop else "length"))
         if deltas:
-            self._tell(Generated(tuple(deltas)))
+            self._tell(Generated.of(tuple(deltas)))
 
     @property
     def _longest(self) -> int:

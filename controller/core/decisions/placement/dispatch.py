@@ -11,7 +11,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
@@ -35,6 +35,11 @@ class Head(NamedTuple):
     trajectory: Trajectory
     is_fresh: bool  # it opens a group
     policy_version: int  # the newest that it may be placed under: beyond, other work is due first
+
+
+def _is_full(key: tuple[bool, Any]) -> bool:
+    """Whether an instance with this key in the shortlist, and all behind it, have no free row."""
+    return key[0]
 
 
 class Dispatch:
@@ -187,15 +192,21 @@ class Dispatch:
         found: dict[int, None] = {}
         for version in self.views.candidates.versions():
             if work.min_version <= version <= head.policy_version:
-                best = self.views.candidates.best(version, SHORTLISTED, suits, looks=LOOKED_AT)
+                best, seen = self.views.candidates.look(
+                    version, SHORTLISTED, suits, looks=LOOKED_AT, is_useless=_is_full
+                )
                 if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
-                    best += self._freest(version)
+                    best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
                 found |= dict.fromkeys(best)
         return list(found | dict.fromkeys(siblings[:SIBLINGS]))
 
-    def _freest(self, policy_version: int) -> list[int]:
-        """Those of a version with the most KV free; looks at all, where almost none of many has room."""
-        shown = self.views.shown.values()
+    def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
+        """Those of a version with the most KV free, where almost none of many has room.
+
+        `seen`: all of them that have a free row, if that is known.
+        """
+        every = self.views.shown
+        shown = every.values() if seen is None else [every[number] for number in seen]
         there = [v for v in shown if v.policy_version == policy_version and v.running < v.capacity]
         freest = nsmallest(
             SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.id)

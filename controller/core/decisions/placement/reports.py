@@ -15,6 +15,7 @@ from controller.core.events import PeerFaulted
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.told import Given, ToldInstance
 from protocol.messages import (
     Generated,
     GenerationFailed,
@@ -69,25 +70,64 @@ class InstanceReports:
 
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
+        told = instance.told
+        if isinstance(told, ToldInstance) and told.steady:
+            self._go_on(instance, message, told.steady)
+            told.steady = []
+            return
         pace_s = self._pace_s(instance)
-        taken, late, now = 0, 0, self.state.awake_s
-        for delta in message.deltas:
-            group = self.state.groups.get(delta.group)
-            member = None if group is None else group.take(delta, instance.peer)
+        taken, late, now, peer = 0, 0, self.state.awake_s, instance.peer
+        find = self.state.groups.get
+        for group_id, number, attempt, start, count, policy_version, ending in message.rows:
+            group = find(group_id)
+            member = (
+                None if group is None else group.take(number, attempt, start, count, policy_version, peer)
+            )
             if group is None or member is None:
-                late += delta.count
+                late += count
                 continue
-            taken += delta.count
-            if delta.count and not member.is_called_back:
+            taken += count
+            if count and not member.is_called_back:
                 member.since = now
             if member.response_tokens >= member.next_prediction_at:
                 self._predict_again(instance, group, member, pace_s)
-            if delta.ending:
+            if ending:
                 self.state.registry.take(instance, member)
-                recall.end_attempt(self.state, group, member, delta.ending)
+                recall.end_attempt(self.state, group, member, ending)
         self.state.registry.grow(instance, taken)
         self.state.accounts.take(taken, is_expected=True)
         self.state.accounts.take(late, is_expected=False)
+
+    def _go_on(self, instance: Instance, message: Generated, attempts: list[Given]) -> None:
+        """The same for a report of attempts that do nothing but go on, which is nearly all that comes."""
+        pace_s = self._pace_s(instance)
+        taken, now, peer = 0, self.state.awake_s, instance.peer
+        policy_version, groups = message.policy_versions[0], self.state.groups
+        columns = (attempts, message.groups, message.members, message.attempts, message.starts)
+        for given, id, number, attempt, start, count in zip(*columns, message.counts, strict=True):
+            member = given.member
+            if (
+                member is None
+                or member.peer != peer
+                or member.attempt != attempt
+                or member.reported != start
+                or not member.go_on(attempt, policy_version, count)
+            ):
+                group = groups.get(id)
+                member = (
+                    None if group is None else group.take(number, attempt, start, count, policy_version, peer)
+                )
+                given.member = member
+                if member is None:
+                    continue
+            taken += count
+            if not member.is_called_back:
+                member.since = now
+            if member.response_tokens >= member.next_prediction_at:
+                self._predict_again(instance, groups[id], member, pace_s)
+        self.state.registry.grow(instance, taken)
+        self.state.accounts.take(taken, is_expected=True)
+        self.state.accounts.take(sum(message.counts) - taken, is_expected=False)
 
     def on_failed(self, instance: Instance, message: GenerationFailed) -> None:
         """An engine gave one attempt up: try again, and set the prompt aside if it keeps failing."""

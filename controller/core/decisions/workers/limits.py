@@ -157,10 +157,10 @@ class Limits:
         if duty is None:
             return
         match message:
-            case messages.Generated(deltas):
-                if duty.is_silent and any(delta.count for delta in deltas):
+            case messages.Generated():
+                if duty.is_silent and any(message.counts):
                     duty.is_silent = False
-                if duty.failures and any(delta.ending in ("stop", "length") for delta in deltas):
+                if duty.failures and not {"stop", "length"}.isdisjoint(message.endings):
                     duty.failures = 0
             case messages.GenerationFailed():
                 duty.failures += 1

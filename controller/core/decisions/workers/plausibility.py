@@ -8,6 +8,7 @@ was told (tokens that nobody sampled, a reward that nobody computed) cannot be t
 
 from itertools import chain
 from math import isfinite
+from operator import add
 
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance, TextWorker, Worker
@@ -64,7 +65,8 @@ class Plausibility:
             return False
         most = self.state.config.rollout.max_response_tokens
         told = worker.told
-        return all(told.knows(delta[:3]) and delta.start + delta.count <= most for delta in message.deltas)
+        is_known = all(map(told.given.__contains__, message.keys)) or all(map(told.knows, message.keys))
+        return is_known and max(map(add, message.starts, message.counts), default=0) <= most
 
     # -- all roles --------------------------------------------------------------------------------------
 
@@ -123,6 +125,8 @@ class Plausibility:
         return None
 
     def _generated(self, instance: Instance, told: ToldInstance, message: Generated) -> str | None:
+        if told.is_steady(message, (instance.policy_version, instance.pulling)):
+            return None
         told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
         has_handed_back = False
         for delta in message.deltas:

@@ -54,17 +54,34 @@ class Candidates:
         looks: int = 1 << 30,
     ) -> list[int]:
         """Up to `count` instances under this version that suit, best first, of the `looks` best."""
+        return self.look(policy_version, count, suits, looks=looks)[0]
+
+    def look(
+        self,
+        policy_version: int,
+        count: int,
+        suits: Callable[[int], bool],
+        *,
+        looks: int,
+        is_useless: Callable[[Key], bool] = lambda _: False,
+    ) -> tuple[list[int], list[int]]:
+        """The same, and all that were looked at for it.
+
+        `is_useless`: no instance with this key, or with one behind it, suits.
+        """
         seen: list[tuple[Key, int]] = []
         found: list[int] = []
         heap = self._heaps.get(policy_version, [])
         while len(found) < count and len(seen) < looks and (top := self._first(policy_version)) is not None:
+            if is_useless(top[0]):
+                break
             heapq.heappop(heap)
             if not seen or seen[-1] != top:  # the same instance may have been entered twice
                 seen.append(top)
                 found += [top[1]] if suits(top[1]) else []
         for entry in seen:
             heapq.heappush(heap, entry)
-        return found
+        return found, [number for _, number in seen]
 
     def _first(self, policy_version: int) -> tuple[Key, int] | None:
         heap = self._heaps.get(policy_version, [])

@@ -33,7 +33,7 @@ class Damaged:
             for group in self.groups:
                 store.put_row(group, b'{"prompt":"what is %d"}' % group)
                 tokens = array("i", range(group, group + 500)).tobytes()
-                store.put_frames(Generated((Delta(group, 0, 1, 0, 500, 0, "stop"),)), (tokens, tokens))
+                store.put_frames(Generated.of((Delta(group, 0, 1, 0, 500, 0, "stop"),)), (tokens, tokens))
         store.close()
         self.file, self.config = folder / "run.db", self.run.config
         self.payload = self.fetched(folder / "whole.db")

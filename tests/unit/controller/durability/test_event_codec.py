@@ -17,7 +17,7 @@ MESSAGES = [
     messages.Detach("told to"),
     messages.WorkerFailed("no memory"),
     messages.PromptsEncoded(((0, 5), (1, 6)), ((2, "too long"),)),
-    messages.Generated((messages.Delta(3, 1, 0, 0, 2, 5, ""), messages.Delta(3, 2, 1, 4, 0, 5, "stop"))),
+    messages.Generated.of((messages.Delta(3, 1, 0, 0, 2, 5, ""), messages.Delta(3, 2, 1, 4, 0, 5, "stop"))),
     messages.GenerationFailed(3, 1, 0, "out of cache"),
     messages.InstanceStatus(9, 5, 3, 2, 700, 10, 30, 0.5, 100, 0.25, 7000, 1, ((1, 2, 3),)),
     messages.Pulled(5, "digest", 0.125),

@@ -23,7 +23,7 @@ def said(*deltas: tuple[Delta, list[int]], is_cut: bool = True):
         frames.append(np.array([one.code for some in sets for one in some], "<i4").tobytes())
         frames.append(b"".join(one.words for some in sets for one in some))
     words = tuple(sum(one.code for one in some) for some in sets) if is_cut else ()
-    return Generated(tuple(delta for delta, _ in deltas), words), tuple(frames)
+    return Generated.of(tuple(delta for delta, _ in deltas), words), tuple(frames)
 
 
 def train(*items: tuple[int, int, tuple[Segment, ...]]) -> Train:

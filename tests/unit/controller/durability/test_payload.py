@@ -83,7 +83,7 @@ def test_a_report_about_nothing_that_is_kept_leaves_no_record():
     store = with_groups(":memory:", 0)
     with store.transaction():
         store.put_frames(*generated(Delta(7, 0, 0, 0, 2, 0, "")))
-        store.put_frames(Generated(()), (b"", b""))
+        store.put_frames(Generated.of(()), (b"", b""))
         store.put_frames(*generated(Delta(0, 0, 0, 0, 0, 0, "interrupt")))
     assert rows(store) == 0
 

@@ -36,7 +36,7 @@ def floats(*values: float) -> bytes:
 def generated(*deltas: Delta, first_token: int = 0) -> tuple[Generated, Frames]:
     count = sum(delta.count for delta in deltas)
     tokens = range(first_token, first_token + count)
-    return Generated(deltas), (ints(*tokens), floats(*(-t / 100 for t in tokens)))
+    return Generated.of(deltas), (ints(*tokens), floats(*(-t / 100 for t in tokens)))
 
 
 def filled(path: str | Path = ":memory:", *, cache_bytes: int = 1 << 20) -> Store:

@@ -64,7 +64,7 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     if kind is Generated:
         small = st.integers(0, 3)
         delta = st.builds(Delta, small, small, small, small, small, small, st.sampled_from(["", "stop"]))
-        return st.lists(delta, max_size=4).map(lambda deltas: Generated(tuple(deltas)))
+        return st.lists(delta, max_size=4).map(lambda deltas: Generated.of(tuple(deltas)))
     if kind is PromptsEncoded:
         pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4).map(tuple)
         return st.builds(PromptsEncoded, pairs, st.just(((3, "too long"),)))
@@ -129,7 +129,7 @@ def header(
 
 
 def generated(count: int, *frames: bytes) -> list[bytes]:
-    return encode(Packet(1, 0, Generated((Delta(0, 0, 0, 0, count, 0, ""),)), frames))
+    return encode(Packet(1, 0, Generated.of((Delta(0, 0, 0, 0, count, 0, ""),)), frames))
 
 
 @pytest.mark.parametrize(

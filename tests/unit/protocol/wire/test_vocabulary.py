@@ -16,7 +16,7 @@ SIZE = 100
 def said(kind: type[Message], *ids: int) -> list[bytes]:
     frame, count = np.asarray(ids, dtype="<i4").tobytes(), len(ids)
     if kind is Generated:
-        message: Message = Generated((Delta(0, 0, 1, 0, count, 0, ""),))
+        message: Message = Generated.of((Delta(0, 0, 1, 0, count, 0, ""),))
         return encode(Packet(1, 0, message, (frame, np.zeros(count, dtype="<f4").tobytes())))
     message = (
         PromptsEncoded(((0, count),), ())

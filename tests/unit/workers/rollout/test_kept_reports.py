@@ -74,7 +74,7 @@ def test_where_nothing_was_cut_nothing_more_is_said(worker_settings):
 
 
 def words():
-    message = Generated((Delta(0, 0, 1, 0, 2, 3, ""), Delta(0, 1, 1, 4, 1, 3, "stop")), (5, 2))
+    message = Generated.of((Delta(0, 0, 1, 0, 2, 3, ""), Delta(0, 1, 1, 4, 1, 3, "stop")), (5, 2))
     sets = [FIRST, SECOND, FIRST]
     frames = (
         np.array([1, 1, 1], "<i4").tobytes(), np.array([-1.0, -2.0, -3.0], "<f4").tobytes(),
@@ -88,7 +88,7 @@ def test_the_next_controller_gets_the_kept_sets_of_what_it_wants(worker_settings
     unacknowledged.cut("first", [words()])
     unacknowledged, _ = Unacknowledged.from_bytes(unacknowledged.to_bytes(3))
     [(message, frames)] = unacknowledged.release(Keep(((0, 1, 1, 4),)))
-    assert message == Generated((Delta(0, 1, 1, 4, 1, 3, "stop"),), (2,))
+    assert message == Generated.of((Delta(0, 1, 1, 4, 1, 3, "stop"),), (2,))
     assert frames == (words()[1][0][8:], words()[1][1][8:], words()[1][2][8:], FIRST.words)
     check_frames(message, frames, vocabulary=50)
 
@@ -96,9 +96,9 @@ def test_the_next_controller_gets_the_kept_sets_of_what_it_wants(worker_settings
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m, f: (Generated(m.deltas, (5,)), f), "frames of"),
-        (lambda m, f: (Generated(m.deltas, (7,)), f), "of 1 deltas and 2"),
-        (lambda m, f: (Generated(m.deltas, (2, 5)), f), "of 5 words where its counts say 2"),
+        (lambda m, f: (Generated.of(m.deltas, (5,)), f), "frames of"),
+        (lambda m, f: (Generated.of(m.deltas, (7,)), f), "of 1 deltas and 2"),
+        (lambda m, f: (Generated.of(m.deltas, (2, 5)), f), "of 5 words where its counts say 2"),
         (lambda m, f: (m, (*f[:3], f[3][:-4] + b"\x32\0\0\0")), "from 1 to 50; the model has 50"),
         (lambda m, f: (m, f[:2]), "frames of"),
     ],

@@ -11,7 +11,7 @@ from workers.rollout.unacknowledged import Unacknowledged
 def said(*deltas: tuple[Delta, list[int]]):
     tokens = [token for _, sampled in deltas for token in sampled]
     frames = np.asarray(tokens, "<i4").tobytes(), np.asarray([-float(t) for t in tokens], "<f4").tobytes()
-    return Generated(tuple(delta for delta, _ in deltas)), frames
+    return Generated.of(tuple(delta for delta, _ in deltas)), frames
 
 
 FIRST = said((Delta(0, 0, 1, 2, 2, 5, ""), [10, 11]), (Delta(0, 1, 1, 0, 1, 5, "stop"), [20]))

@@ -28,7 +28,7 @@ class Evaluated(Run):
 
     def end(self, route, version=0, count=5):
         delta = Delta(route.group, route.member, route.attempt, 0, count, version, "stop")
-        return self.say("rollout-0", Generated((delta,)))
+        return self.say("rollout-0", Generated.of((delta,)))
 
     def reports(self):
         return [c.metrics for c in self.commands if isinstance(c, ReportEvaluation)]
@@ -141,7 +141,7 @@ def test_an_evaluation_that_is_not_exact_is_interrupted_and_goes_on_under_new_we
     run.publish(1, "w", "digest")
     assert len(run.sent(messages.Interrupt)[0].attempts) == 4
     assert run.sent(messages.Pull)[0].policy_version == 1
-    run.say("rollout-0", Generated((Delta(route.group, 0, route.attempt, 0, 2, 0, "interrupt"),)))
+    run.say("rollout-0", Generated.of((Delta(route.group, 0, route.attempt, 0, 2, 0, "interrupt"),)))
     (again,) = run.sent(messages.Route)
     assert (again.group, again.attempt, again.max_new_tokens) == (route.group, 2, 8)
     assert again.segments == ((1, 0, 2),)

@@ -85,7 +85,7 @@ def test_an_idle_instance_has_all_its_kv_whatever_was_preempted_there_before():
     run = Run(instances=0, response=100, staleness={"max_staleness": 1, "mu": 0.0})
     run.join("A", kv_tokens=120, version=0)
     peer, route = run.routes[0, 0]
-    run.say(peer, Generated((Delta(0, 0, route.attempt, 0, 60, 0, ""),)))
+    run.say(peer, Generated.of((Delta(0, 0, route.attempt, 0, 60, 0, ""),)))
     for i in range(9):
         run.status("A", i + 1, preemptions=i)
     assert run.core.state.registry.workers["A"].kv_share == 0.5
@@ -100,7 +100,7 @@ def test_work_that_fits_no_instance_goes_to_the_largest_when_that_is_idle_and_it
     run = Run(instances=0, response=100, staleness={"max_staleness": 1, "mu": 0.0})
     run.join("large", kv_tokens=1000, version=0)
     peer, route = run.routes[0, 0]
-    run.say(peer, Generated((Delta(0, 0, route.attempt, 0, 60, 0, ""),)))
+    run.say(peer, Generated.of((Delta(0, 0, route.attempt, 0, 60, 0, ""),)))
     run.join("small", kv_tokens=50, version=0)
     run.say("large", messages.Detach("gone"))
     for _ in range(20):
@@ -131,12 +131,12 @@ def test_the_shortlist_does_not_hide_instances_with_room(full):
         for id in others:
             run.finish(*id, tokens=1)
         route = run.routes[first][1]
-        run.say(peer, Generated((Delta(*first, route.attempt, 0, 200, 0, ""),)))
+        run.say(peer, Generated.of((Delta(*first, route.attempt, 0, 200, 0, ""),)))
         for sequence in (1, 2):
             run.status(peer, sequence)
     for id in donated:
         route = run.routes[id][1]
-        run.say("donor", Generated((Delta(*id, route.attempt, 0, 300, 0, ""),)))
+        run.say("donor", Generated.of((Delta(*id, route.attempt, 0, 300, 0, ""),)))
     run.say("donor", messages.Detach("gone"))
     assert {run.routes[id][0] for id in donated} <= {"room-0", "room-1"}
 
@@ -149,12 +149,12 @@ def test_room_is_judged_by_the_tokens_that_were_reported_since_the_last_load_rep
     donated = list(run.core.state.registry.workers["donor"].running)
     run.join("tight", capacity=4, kv_tokens=600, version=0)
     for id in donated:
-        run.say("donor", Generated((Delta(*id, run.routes[id][1].attempt, 0, 300, 0, ""),)))
+        run.say("donor", Generated.of((Delta(*id, run.routes[id][1].attempt, 0, 300, 0, ""),)))
     kept, *others = list(run.core.state.registry.workers["tight"].running)
     for id in others:
         run.finish(*id, tokens=1, ending="stop")
         run.core.state.fresh.clear()
-    run.say("tight", Generated((Delta(*kept, run.routes[kept][1].attempt, 0, 303, 0, ""),)))
+    run.say("tight", Generated.of((Delta(*kept, run.routes[kept][1].attempt, 0, 303, 0, ""),)))
     run.say("donor", messages.Detach("gone"))
     assert {run.routes[id][0] for id in donated} == {"donor"}  # 303 do not fit into 600 - 306
 
@@ -174,9 +174,9 @@ def test_what_no_instance_with_room_may_run_holds_nothing_back_that_one_may():
     fresh = [id for id, (peer, _) in run.routes.items() if peer in ("new", "full")]
     moved = run.routes[1, 0][1].attempt
     run.finish(*next(id for id in fresh if run.routes[id][0] == "new"))
-    run.say("old", Generated((Delta(1, 0, moved, 0, 2, 0, "interrupt"),)))
+    run.say("old", Generated.of((Delta(1, 0, moved, 0, 2, 0, "interrupt"),)))
     assert run.routes[1, 0][0] == "new"
-    run.say("new", Generated((Delta(1, 0, run.routes[1, 0][1].attempt, 0, 2, 1, ""),)))
+    run.say("new", Generated.of((Delta(1, 0, run.routes[1, 0][1].attempt, 0, 2, 1, ""),)))
     run.say("new", messages.Detach("gone"))  # 1.0 is due first; of version 1 only the full one is left
     attempt = run.routes[2, 0][1].attempt
     run.say("old", messages.GenerationFailed(2, 0, attempt, "a hiccup"))

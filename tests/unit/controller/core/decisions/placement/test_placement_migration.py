@@ -26,7 +26,7 @@ def test_what_waits_in_a_full_engine_beyond_phi_wait_is_called_back_and_goes_els
     assert interrupt.attempts == queued
     assert run.core.state.accounts.counts["returned"] == 3
     deltas = tuple(Delta(*attempt, 0, 0, 0, "interrupt") for attempt in queued)
-    run.say("first", Generated(deltas))
+    run.say("first", Generated.of(deltas))
     assert {run.routes[attempt[:2]][0] for attempt in queued} == {"second"}
 
 

@@ -19,7 +19,7 @@ class Shares(Run):
         routes = self.start_groups_of(groups)
         while routes:
             said = [messages.Delta(r.group, r.member, r.attempt, 0, 1, 0, "stop") for r in routes]
-            self.say("rollout-0", messages.Generated(tuple(said)))
+            self.say("rollout-0", messages.Generated.of(tuple(said)))
             routes = self.sent(messages.Route)
 
     def start_groups_of(self, groups: int) -> list[messages.Route]:

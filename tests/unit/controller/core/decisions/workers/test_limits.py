@@ -84,7 +84,7 @@ def test_a_response_without_a_token_goes_on_elsewhere_and_who_does_not_hand_it_b
     assert run.is_there(peer)
     run.wait(10, until=lambda: any("got no token" in text for text in run.said))
     assert run.is_there(peer)
-    run.say(peer, Generated((Delta(*id, route.attempt, 0, 0, 0, "interrupt"),)))
+    run.say(peer, Generated.of((Delta(*id, route.attempt, 0, 0, 0, "interrupt"),)))
     assert run.routes[id][0] == other  # it has no less room there
     run.finish(*id)
     assert run.is_there(peer)
@@ -104,7 +104,7 @@ def test_an_instance_that_hands_everything_back_and_generates_nothing_is_closed_
         for command in run.commands:
             if isinstance(command, Send) and isinstance(command.message, messages.Interrupt):
                 deltas = tuple(Delta(*attempt, 0, 0, 0, "interrupt") for attempt in command.message.attempts)
-                run.say("rollout-0", Generated(deltas))
+                run.say("rollout-0", Generated.of(deltas))
                 return True
         return False
 
@@ -121,7 +121,7 @@ def test_who_gives_tokens_now_and_then_runs_for_as_long_as_it_takes():
     for i in range(20):
         run.wait(LIMITS["token_s"] - 2)
         deltas = [Delta(*id, route.attempt, i, 1, 0, "") for id, (_, route) in run.routes.items()]
-        run.say("rollout-0", Generated(tuple(deltas)))
+        run.say("rollout-0", Generated.of(tuple(deltas)))
     assert run.is_there("rollout-0")
     assert not any("token" in text for text in run.said)
 
@@ -139,7 +139,7 @@ def test_an_instance_that_ignores_interrupts_is_closed_though_it_generates():
     for _ in range(12):
         run.wait(2)
         if run.is_there("rollout-0"):
-            run.say("rollout-0", Generated((Delta(1, 0, 1, made, 1, 1, ""),)))
+            run.say("rollout-0", Generated.of((Delta(1, 0, 1, made, 1, 1, ""),)))
             made += 1
     assert not run.is_there("rollout-0")
     assert told(run, "rollout-0 was closed", "to hand back 1.0")
@@ -168,9 +168,9 @@ def test_a_prompt_that_gets_no_token_anywhere_is_set_aside():
         places.append(peer)
         run.wait(LIMITS["token_s"] / 2)
         healthy = run.core.state.groups[1].members[0]
-        run.say(healthy.peer, Generated((Delta(1, 0, healthy.attempt, healthy.reported, 1, 0, ""),)))
+        run.say(healthy.peer, Generated.of((Delta(1, 0, healthy.attempt, healthy.reported, 1, 0, ""),)))
         run.wait(LIMITS["token_s"] / 2 + 5, until=lambda: bool(run.sent(messages.Interrupt)))
-        run.say(peer, Generated((Delta(0, 0, route.attempt, 0, 0, 0, "interrupt"),)))
+        run.say(peer, Generated.of((Delta(0, 0, route.attempt, 0, 0, 0, "interrupt"),)))
         run.core.limits._duties[peer].is_silent = False  # as if others had got tokens there meanwhile
     assert len(places) == 3
     assert len(set(places)) == 2
@@ -360,7 +360,7 @@ def test_trajectories_are_looked_at_once_per_limit_and_instance():
     while run.now < began + 10 * LIMITS["token_s"]:
         deltas = [Delta(*id, route.attempt, made, 1, 0, "") for id, (_, route) in run.routes.items()]
         made += 1
-        run.say("rollout-0", Generated(tuple(deltas)), at=run.now + 1.0)
+        run.say("rollout-0", Generated.of(tuple(deltas)), at=run.now + 1.0)
         run.wait(0.1)
     assert 8 <= len(looks) <= 12
 

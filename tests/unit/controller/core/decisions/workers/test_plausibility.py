@@ -27,7 +27,7 @@ def call_off(run: Run, route: messages.Route) -> None:
 
 
 def delta(route, *, start=0, count=1, version=0, ending="") -> Generated:
-    return Generated((Delta(route.group, route.member, route.attempt, start, count, version, ending),))
+    return Generated.of((Delta(route.group, route.member, route.attempt, start, count, version, ending),))
 
 
 def test_late_words_of_what_was_called_off_are_honest_and_change_nothing():

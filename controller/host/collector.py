@@ -1,0 +1,27 @@
+"""Python's garbage collector while a run goes on.
+
+Invariant: what holds while `rare_collections` is open is put back when it is closed.
+Measured: with its usual thresholds it takes 5 to 10 % of a busy controller, and a full collection stops the
+loop for as long as the run has trajectories to look at; hardly anything that a run leaves behind is a cycle.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+YOUNG = 50_000  # objects more than there were before the youngest are looked at
+ROUNDS = 50, 100  # of these until the next older ones are
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Look neither at what is there now, nor often at what comes."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, *ROUNDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
