@@ -73,7 +73,7 @@ class _Watcher:
 
     def _hear(self, now: float, message: messages.Message) -> None:
         match message:
-            case messages.Generated(deltas):
+            case messages.Generated(deltas=deltas):
                 for delta in deltas:
                     if delta.group == self._group:
                         self._progress(now, delta)
