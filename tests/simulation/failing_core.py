@@ -184,15 +184,17 @@ class Struck(Stepper):
         self.said: list[str] = []
         super().__init__(store, core, on_skip=self.said.append)
         self._target, self._before = target, b""
-        self.is_struck = self._is_stepped = False
+        self.is_struck = self._is_stepped = self._is_apart = False
 
     def turn(self, now: float, batch: list[tuple[Event, Frames]]) -> list[Command]:
-        """As ever, but for the one event."""
+        """As ever, but for the one event; a core that fails on it fails among others, too."""
         step = Core.step
 
-        def struck(core: Core, now: float, event: Event) -> list[Command]:
+        def struck(core: Core, now: float, event: Event, *, decides: bool = True) -> list[Command]:
             if event is not self._target.event or self._is_stepped:
-                return step(core, now, event)
+                return step(core, now, event, decides=decides)
+            if any(self._joined) and not self._is_apart:
+                raise Injected("among others")
             self._before = Freezer().freeze(core)
             self._is_stepped = True
             try:
@@ -203,6 +205,10 @@ class Struck(Stepper):
 
         with patch.object(Core, "step", struck):
             return super().turn(now, batch)
+
+    def _take_apart(self) -> None:
+        super()._take_apart()
+        self._is_apart = True
 
     def _pass_over(self, number: int, more: list[int], reason: str) -> None:
         super()._pass_over(number, more, reason)
