@@ -3,14 +3,13 @@
 import asyncio
 import os
 import select
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
-from protocol.errors import ConfigError, LocalError
+from protocol.errors import LocalError
 from protocol.ids import PeerId
 from protocol.messages import (
     Attach,
@@ -22,12 +21,10 @@ from protocol.messages import (
     Reattach,
     Retire,
     Train,
-    Welcome,
 )
 from protocol.wire.codec import Packet, decode, encode
 from protocol.wire.connection import Connection
 from protocol.wire.server import Server
-from workers.link.link import Link, LinkClosed
 
 ATTACH = Attach("rollout", "test", 1, "here")
 LIMIT_S = 60  # nothing here takes a second; a test that hangs fails
@@ -374,98 +371,3 @@ async def test_nothing_is_lost_or_doubled_when_the_link_is_cut_again_and_again()
             timer.cancel()
     finally:
         ends.close()
-
-
-def silent_server(endpoint: str) -> Server:
-    return Server(endpoint, on_message=lambda *_: None, on_fault=lambda *_: None)
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "words"),
-    [
-        ("tcp://0.0.0.0:5555", "other hosts can reach"),
-        ("tcp://*:5555", "other hosts can reach"),
-        ("tcp://10.0.0.1:5555", "other hosts can reach"),
-        ("udp://127.0.0.1:5555", "expected `ipc://PATH`"),
-        ("127.0.0.1:5555", "expected `ipc://PATH`"),
-        ("ipc:///no/such/folder/socket", "does not exist"),
-        (f"ipc:///{'x' * 120}", "the system allows 107"),
-    ],
-)
-def test_an_address_that_must_not_be_bound_is_refused_in_words(endpoint: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        silent_server(endpoint)
-
-
-def test_a_port_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        endpoint = f"tcp://127.0.0.1:{holder.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"Binding {endpoint} failed: Address already in use"):
-            silent_server(endpoint)
-
-
-def test_a_live_socket_is_not_taken_over_and_a_dead_one_is(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/socket"
-    first = silent_server(endpoint)
-    with pytest.raises(ConfigError, match="Another live process listens"):
-        silent_server(endpoint)
-    first.close()
-    assert list(tmp_path.iterdir()) == []
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(f"{tmp_path}/socket")  # closed without unlink, as after SIGKILL
-    silent_server(endpoint).close()
-
-
-async def test_a_link_to_nobody_ends_in_words(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No controller answered"):
-        await Link.attach(f"ipc://{tmp_path}/nobody", ATTACH, limit_s=0.05)
-    with pytest.raises(ConfigError, match="neither an endpoint nor a run directory"):
-        await Link.attach(str(tmp_path), ATTACH)
-    (tmp_path / "address").write_text(f"ipc://{tmp_path}/nobody\n")
-    with pytest.raises(ConfigError, match="No controller answered"):
-        await Link.attach(str(tmp_path), ATTACH, limit_s=0.05)
-
-
-@pytest.mark.parametrize(("is_fault", "raised"), [(True, ConfigError), (False, LinkClosed)])
-async def test_a_link_that_is_refused_says_why(ends: Ends, is_fault: bool, raised: type[Exception]) -> None:
-    ends.on_message = lambda peer, message: ends.server.send(peer, Close("The name is taken.", is_fault))
-    with pytest.raises(raised, match="The name is taken"):
-        await Link.attach(ends.server.endpoint, ATTACH)
-    assert await ends.server.flush(LIMIT_S)  # the refusal was acknowledged: the server need not wait to end
-
-
-SETTINGS = (
-    '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{},"trainer":{},"import_paths":["a"]}'
-)
-
-
-async def test_a_link_carries_settings_messages_and_the_end(ends: Ends) -> None:
-    ends.on_message = lambda peer, message: (
-        ends.server.send(peer, Welcome(0.05, 10.0, SETTINGS)) if message == ATTACH else None
-    )
-    link = await Link.attach(ends.server.endpoint, ATTACH)
-    assert link.settings.import_paths == ("a",)
-    assert link.receive_nowait() is None
-    peer = ends.heard[0][0]
-    ends.server.send(peer, Retire(1))
-    assert await link.receive() == (Retire(1), ())
-    link.send(Ready(1, 0, 0))
-    assert await link.flush(LIMIT_S)
-    ends.server.send(peer, Retire(2))
-    ends.server.send(peer, Close("The run is over.", False))
-    assert await ends.server.flush(LIMIT_S)  # by the acknowledgement that Close itself evokes
-    assert await link.receive() == (Retire(2), ())  # what came before the end is not lost
-    with pytest.raises(LinkClosed, match="The run is over") as closed:
-        await link.receive()
-    assert not closed.value.is_fault
-    await link.aclose()
-
-
-async def test_a_silent_controller_ends_the_link(ends: Ends) -> None:
-    ends.on_message = lambda peer, message: ends.server.send(peer, Welcome(0.02, 0.1, SETTINGS))
-    link = await Link.attach(ends.server.endpoint, ATTACH)
-    ends.server.close()
-    with pytest.raises(LinkClosed, match="silent for") as closed:
-        await link.receive()
-    assert closed.value.is_fault
-    await link.aclose()

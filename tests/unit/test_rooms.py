@@ -51,7 +51,6 @@ workers.membership > supply.scoring, training.training
 """  # which decision uses which other one; the list may shrink, and never grow
 COVERED_BY = """
 conformance/test_engine_scheduling.py: workers/engines/interface
-integration/test_attaching_in_words.py: protocol/wire/endpoints
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_fuzzed_server.py: protocol/wire/sockets
@@ -76,7 +75,7 @@ integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/counting_ledger
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
- controller/core/decisions/placement/reports controller/core/decisions/supply/training_groups
+ controller/core/decisions/placement/reports
  controller/core/decisions/training/training controller/core/invariants
 simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/cluster controller/simulation/faults
