@@ -73,6 +73,12 @@ class Story:
             worker.answer = saves
         return worker
 
+    def run_until_broken(self) -> None:
+        """A controller whose core breaks an invariant, up to its end."""
+        run = self.begin()
+        run.run(until=lambda: violation_of(run.core) is not None)
+        self.end_broken(run)
+
     def end_broken(self, run: Unchecked) -> None:
         """The check comes to its result, and the controller ends."""
         found = violation_of(run.core)
@@ -199,9 +205,7 @@ def test_an_event_that_nobody_said_is_left_out_too(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Scoring, "on_prompts", read)
     story = Story(tmp_path, run={"steps": 40}, trainer={"batch_groups": 4})
-    run = story.begin()
-    run.run(until=lambda: violation_of(run.core) is not None)
-    story.end_broken(run)
+    story.run_until_broken()
     again = story.begin()
     _, skipped = story.events()
     assert "After the event PromptsRead" in next(iter(skipped.values()))
@@ -221,9 +225,7 @@ def test_a_run_that_stands_still_goes_back_to_what_brought_it_there(tmp_path, mo
     run_dispatch = Dispatch.run
     monkeypatch.setattr(Dispatch, "run", lambda self: self.state.epoch > 1 and run_dispatch(self))
     story = Story(tmp_path)
-    run = story.begin()
-    run.run(until=lambda: violation_of(run.core) is not None)
-    story.end_broken(run)
+    story.run_until_broken()
     again = story.begin()
     _, skipped = story.events()
     assert "the run is stuck: " in next(iter(skipped.values()))
@@ -241,9 +243,7 @@ def test_the_event_that_begins_a_run_cannot_be_left_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Membership, "start", broken)
     story = Story(tmp_path)
-    run = story.begin()
-    run.run(until=lambda: violation_of(run.core) is not None)
-    story.end_broken(run)
+    story.run_until_broken()
     with pytest.raises(RunError, match="An event that begins a run cannot be left out"):
         story.begin()
 
@@ -252,9 +252,7 @@ def test_a_healed_core_of_another_release_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as bug:
         breaks_on_a_score(bug, attempts={1})
         story = Story(tmp_path)
-        run = story.begin()
-        run.run(until=lambda: violation_of(run.core) is not None)
-        story.end_broken(run)
+        story.run_until_broken()
     again = story.begin()
     _, skipped = story.events()
     assert not skipped
