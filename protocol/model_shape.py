@@ -83,8 +83,10 @@ def expert_count(shape: Shape) -> int:
 
 
 def mixture_problem(shape: Shape, names: Collection[str]) -> str | None:
-    """Why the weights of a mixture of experts cannot be trained; None if they can. `names`: of the weights in
-    its files, empty if they are not known."""
+    """Why the weights of a mixture of experts cannot be trained; None if they can.
+
+    `names`: of the weights in its files, empty if they are not known.
+    """
     count = expert_count(shape)
     if not count or (names and not any(EXPERT_WEIGHT.search(name) for name in names)):
         return None

@@ -24,8 +24,11 @@ PREFIX = "staleflow"
 
 
 def this_host() -> str:
-    """The host whose storage this process shares; STALEFLOW_HOST names it where the host's own name misleads,
-    as with containers that share a name but no memory."""
+    """The host whose storage this process shares.
+
+    STALEFLOW_HOST names it where the host's own name misleads, as with containers that share a name but no
+    memory.
+    """
     return os.environ.get("STALEFLOW_HOST") or socket.gethostname()
 
 
@@ -110,8 +113,10 @@ def sweep(base: str = "auto", *, keep: Path | None = None) -> None:
 
 
 def remove(directory: Path, *, even_if_held: bool = False) -> None:
-    """Remove a run's folder unless somebody holds it, or it is not this user's alone; who has mapped a
-    version may go on reading it."""
+    """Remove a run's folder unless somebody holds it, or it is not this user's alone.
+
+    A process that has mapped a version may go on reading it.
+    """
     try:
         if _trespass(directory):
             return

@@ -30,8 +30,7 @@ class ModelSettings(Section):
 
 
 class SamplingSettings(Section):
-    """The distribution that responses are drawn from; rollout_logprobs are those of this very
-    distribution."""
+    """The distribution that responses are drawn from, and that rollout_logprobs are of."""
 
     temperature: float = Field(default=1.0, ge=0.0, le=10.0)
     """Divides the logits, of the engine and of the trainer alike, so any value above 0 is exact; 0 is greedy.
@@ -167,8 +166,10 @@ class RewardSettings(Section):
 
     @property
     def entries(self) -> tuple[NamedReward, ...]:
-        """The rewards whose weighted sum counts. Raises: pydantic.ValidationError if `function` is a name
-        that needs options."""
+        """The rewards whose weighted sum counts.
+
+        Raises: pydantic.ValidationError if `function` is a name that needs options.
+        """
         return self.rewards or ((entry_of(self.function),) if self.function else ())
 
 
@@ -394,6 +395,8 @@ class WorkerSettings(Section):
 
 
 def load_settings(text: str) -> WorkerSettings:
-    """The settings out of a Welcome. Raises: pydantic.ValidationError if the controller runs another
-    release."""
+    """The settings out of a Welcome.
+
+    Raises: pydantic.ValidationError if the controller runs another release.
+    """
     return WorkerSettings.model_validate_json(text, strict=False)

@@ -27,8 +27,10 @@ from protocol.messages.pieces import (
 
 @dataclass(frozen=True, slots=True)
 class Welcome(ControllerMessage):
-    """Answer to Attach: the rhythm of beats and the settings of the run (JSON of
-    protocol.settings.WorkerSettings)."""
+    """Answer to Attach: the rhythm of beats and the settings of the run.
+
+    The settings are the JSON of protocol.settings.WorkerSettings.
+    """
 
     tag: ClassVar[int] = 32
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
@@ -113,8 +115,10 @@ class ScoreItem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Score(ControllerMessage):
-    """Score a group. Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per
-    member."""
+    """Score a group.
+
+    Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member.
+    """
 
     tag: ClassVar[int] = 38
     heard_by: ClassVar[tuple[Party, ...]] = ("reward",)
@@ -147,9 +151,12 @@ class TrainItem(NamedTuple):
 
 
 def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Piece]]:
-    """The frames that trajectories are trained from: prompt tokens, once per *trajectory*, in the order of
-    items; response tokens; rollout logprobs. All concatenated without padding. Where sampling cut: codes of
-    the kept sets, concatenated, and their words, a frame per trajectory."""
+    """The frames that trajectories are trained from.
+
+    Prompt tokens, once per *trajectory*, in the order of items; response tokens; rollout logprobs. All
+    concatenated without padding. Where sampling cut: codes of the kept sets, concatenated, and their words, a
+    frame per trajectory.
+    """
     prompts: list[Piece] = []
     tokens: list[Piece] = []
     logprobs: list[Piece] = []
@@ -168,8 +175,12 @@ def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Pie
 
 @dataclass(frozen=True, slots=True)
 class Train(ControllerMessage):
-    """One batch for the version `train_version`: what was sent ahead of it, in that order, then the oldest
-    group first. Frames: `train_pieces` of what was not sent ahead."""
+    """One batch for the version `train_version`.
+
+    What was sent ahead of it comes first, in that order, then the oldest group.
+
+    Frames: `train_pieces` of what was not sent ahead.
+    """
 
     tag: ClassVar[int] = 39
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
@@ -218,8 +229,10 @@ class Close(ControllerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Reattach(ControllerMessage):
-    """This controller does not know the worker (any more): it was started again, or the worker was silent for
-    longer than its lease. It may attach as a new one."""
+    """This controller does not know the worker (any more); it may attach as a new one.
+
+    The controller was started again, or the worker was silent for longer than its lease.
+    """
 
     tag: ClassVar[int] = 43
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
@@ -275,8 +288,10 @@ class Report(ControllerMessage):
 
 @dataclass(frozen=True, slots=True)
 class TrainAhead(ControllerMessage):
-    """Groups that are sure to be in the batch of `train_version`, which is not complete: make their
-    gradients, and keep them for its Train. Frames: `train_pieces` of the items."""
+    """Groups that are sure to be in the batch of `train_version`, which is not complete.
+
+    The trainer makes their gradients, and keeps them for its Train. Frames: `train_pieces` of the items.
+    """
 
     tag: ClassVar[int] = 48
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)

@@ -43,8 +43,10 @@ class Attach(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Beat(WorkerMessage):
-    """Sign of life from the thread that does the work; also carries the acknowledgement when nothing else
-    does."""
+    """Sign of life from the thread that does the work.
+
+    It also carries the acknowledgement when nothing else does.
+    """
 
     tag: ClassVar[int] = 2
     said_by: ClassVar[tuple[Party, ...]] = (*ROLES, "controller")
@@ -85,8 +87,10 @@ class WorkerFailed(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class PromptsEncoded(WorkerMessage):
-    """Token ids of prompts, one int32 frame per entry of `encoded`; `refused` gives a reason for
-    each other."""
+    """Token ids of prompts, one int32 frame per entry of `encoded`.
+
+    `refused` gives a reason for each other prompt.
+    """
 
     tag: ClassVar[int] = 6
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
@@ -104,8 +108,10 @@ class PromptsEncoded(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class ExamplesEncoded(WorkerMessage):
-    """The same for supervised training: prompts with the responses that the data gives. One int32 frame per
-    entry of `encoded`: the prompt, then the response."""
+    """The same for supervised training: prompts with the responses that the data gives.
+
+    One int32 frame per entry of `encoded`: the prompt, then the response.
+    """
 
     tag: ClassVar[int] = 17
     said_by: ClassVar[tuple[Party, ...]] = ("reward",)
@@ -287,8 +293,11 @@ class Control(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Holding(WorkerMessage):
-    """Before Ready, of a worker that was attached before and has gone on without a controller: what it has,
-    and from which token of each attempt on it can still tell. It says nothing else of that before Keep."""
+    """What a worker still holds that was attached before and has gone on without a controller.
+
+    Sent before Ready: what it has, and from which token of each attempt on it can still tell. It says nothing
+    else of that before Keep.
+    """
 
     tag: ClassVar[int] = 21
     said_by: ClassVar[tuple[Party, ...]] = ("rollout",)

@@ -69,8 +69,10 @@ PieceKind = Literal["row", "prompt"] | ResponseKind
 
 
 class Piece(NamedTuple):
-    """A piece of stored payload: the first `count` elements kept under a key (-1: all of them); of
-    `kept_words` those of the first `count` tokens."""
+    """A piece of stored payload: the first `count` elements kept under a key (-1: all of them).
+
+    Of `kept_words` those of the first `count` tokens.
+    """
 
     kind: PieceKind
     group: int
@@ -119,8 +121,10 @@ class Stretch(NamedTuple):
 
 
 class Message:
-    """Base of all messages. What a class has to say, and what follows from it, stands in the package's
-    docstring."""
+    """Base of all messages.
+
+    What a class has to say, and what follows from it, stands in the package's docstring.
+    """
 
     __slots__ = ()
     tag: ClassVar[int]

@@ -340,8 +340,10 @@ else:
 
 
 def entry_of(function: str) -> NamedReward:
-    """The reward that `reward.function` names: an import path, or a kind with all its options at their
-    defaults. Raises: pydantic.ValidationError if that kind has options without a default."""
+    """The reward that `reward.function` names: an import path, or a kind with its options at their defaults.
+
+    Raises: pydantic.ValidationError if that kind has options without a default.
+    """
     if ":" not in function and function in KINDS:
         return KINDS[function].options(kind=function)
     return FunctionReward(function=function)

@@ -97,7 +97,7 @@ def _refusal(kind: type[Message], error: MalformedFields) -> RemoteError:
 
 
 def pack(value: object) -> bytes:
-    """msgpack of plain values; tuples become arrays."""
+    """Plain values as msgpack; tuples become arrays."""
     return _ENCODE(value)
 
 
@@ -139,8 +139,10 @@ def encode(packet: Packet) -> list[bytes]:
 
 
 def decode(frames: list[bytes], *, vocabulary: int | None = None) -> Packet:
-    """The packet in these frames, everything checked. `vocabulary`: tokens that the model knows; None: any
-    number. Raises: RemoteError."""
+    """The packet in these frames, everything checked.
+
+    `vocabulary`: tokens that the model knows; None: any number. Raises: RemoteError.
+    """
     if not frames or len(frames[0]) > MAX_HEADER_BYTES:
         raise RemoteError(f"A packet needs a header of at most {MAX_HEADER_BYTES} bytes.")
     try:
@@ -165,8 +167,10 @@ def decode(frames: list[bytes], *, vocabulary: int | None = None) -> Packet:
 
 
 def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int | None = None) -> None:
-    """Refuse buffers that contradict the message, tokens that the model has not, and logprobs that no token
-    can have. Raises: RemoteError."""
+    """Refuse buffers that contradict the message, unknown tokens, and logprobs that no token can have.
+
+    Raises: RemoteError.
+    """
     name = type(message).__name__
     if outgoing := message.outgoing_payload():
         if len(frames) != len(outgoing):

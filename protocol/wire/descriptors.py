@@ -28,8 +28,7 @@ class DescriptorLimit(NamedTuple):
 
     @property
     def workers(self) -> int:
-        """Workers that a controller has room for, one descriptor each, while as many strangers knock as
-        may."""
+        """How many workers a controller has room for beside as many strangers as may knock."""
         return max(0, self.now - OWN - self.strangers)
 
     def in_words(self) -> str:

@@ -75,8 +75,10 @@ class Porter:
                 del self._of[group]
 
     def _ask(self, descriptor: int, question: Callable[[socket.socket], str | None]) -> str | None:
-        """The answer of a connection that another thread may have closed: then the number may be of another
-        file by now, or of none."""
+        """The answer of a connection that another thread may have closed.
+
+        Then the number may be of another file by now, or of none.
+        """
         try:
             end = socket.socket(self._family, socket.SOCK_STREAM, 0, fileno=descriptor)
         except OSError:

@@ -282,8 +282,10 @@ def write_local_key(path: Path, key: WorkerKey) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """Of a file in the folder; nothing if it is gone or not for us. Raises: OSError if descriptors are
-    spent."""
+    """The content of a file in the folder; nothing if it is gone or not for us.
+
+    Raises: OSError if descriptors are spent.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

@@ -81,8 +81,11 @@ class Server(DrainedSocket):
         strangers: int = 1024,
         resend_s: float = 5.0,
     ) -> None:
-        """Binds. `strangers`: connections that have shown no key, of which a TCP port lets so many wait.
-        Raises: ConfigError if the endpoint cannot or must not be bound."""
+        """Bind the endpoint.
+
+        `strangers`: connections that have shown no key, of which a TCP port lets so many wait. Raises:
+        ConfigError if the endpoint cannot or must not be bound.
+        """
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
         self._pause_s = PAUSE_S
@@ -157,8 +160,11 @@ class Server(DrainedSocket):
         self.kick()
 
     def forget(self, peer: PeerId) -> None:
-        """End the conversation. Whatever the peer still says is answered by what it was closed with; one that
-        was only silent for too long may attach again."""
+        """End the conversation with a peer.
+
+        Whatever the peer still says is answered by what it was closed with; one that was only silent for too
+        long may attach again.
+        """
         found = self._peers.get(bytes.fromhex(peer))
         if found is not None:
             self._end(found)

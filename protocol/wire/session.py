@@ -48,8 +48,10 @@ class Session:
         return packet
 
     def receive(self, packet: Packet) -> bool:
-        """Whether the message is new and next in order, hence to be acted on; takes its acknowledgement in
-        any case."""
+        """Whether the message is new and next in order, hence to be acted on.
+
+        Its acknowledgement is taken in any case.
+        """
         while self._unacked and self._unacked[0].sequence <= packet.ack:
             self._unacked_bytes -= sum(map(len, self._unacked.popleft().frames))
         if packet.sequence == 0:
@@ -60,6 +62,8 @@ class Session:
         return True
 
     def resend(self) -> list[Packet]:
-        """Everything unacknowledged, with the newest acknowledgement; for a link that was cut or stays
-        silent."""
+        """Everything unacknowledged, with the newest acknowledgement.
+
+        For a link that was cut or stays silent.
+        """
         return [packet._replace(ack=self._received) for packet in self._unacked]

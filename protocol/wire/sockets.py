@@ -220,8 +220,11 @@ class DrainedSocket(ABC):
         self._monitor = self._socket.get_monitor_socket(REFUSED | GARBLED | BROKEN | also)
 
     def _guard(self, endpoint: str, strangers: int, *, on_crowd: Callable[[], None]) -> None:
-        """Let no more than so many connections that have shown no key wait here, and tell of each that is
-        ended for it. The monitor watches ACCEPTED and CLOSED."""
+        """Let no more than so many connections that have shown no key wait here.
+
+        Each that is ended for it is told of.
+        The monitor watches ACCEPTED and CLOSED.
+        """
         self._porter, self._on_crowd = Porter(endpoint, most=strangers), on_crowd
 
     def _drain_monitor(self) -> None:

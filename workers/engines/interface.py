@@ -77,8 +77,11 @@ class Engine(Protocol):
     reports_kept_sets: bool  # whether `Sampled.kept` is told; an engine without it is one that does not
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation. Raises: ValueError, with any words, if it can never run (`check_generation`),
-        or its key is in use; what is here is left alone."""
+        """Queue a generation.
+
+        Raises: ValueError, with any words, if it can never run (`check_generation`), or its key is in use;
+        what is here is left alone.
+        """
         ...
 
     def abort(self, keys: Sequence[Key]) -> None:
@@ -86,13 +89,17 @@ class Engine(Protocol):
         ...
 
     def step(self) -> list[Sampled]:
-        """Admit what fits, prefill it, and sample one token for every generation that is prefilled; [] if
-        there is none, and when idle."""
+        """Admit what fits, prefill it, and sample one token for every generation that is prefilled.
+
+        Returns [] if there is none, and when idle.
+        """
         ...
 
     def load_weights(self, policy_version: int, tensors: Mapping[str, "torch.Tensor"]) -> None:
         """Swap the weights in place between two steps; KV of older versions is never used for new prompts.
-        What runs meanwhile goes on and keeps its KV: whoever wants it computed again interrupts it before.
+
+        What runs meanwhile goes on and keeps its KV: the caller interrupts it first if it is to be computed
+        again.
 
         Raises: ValueError, which names the first such tensor, on a missing, surplus or misshapen one, and
         then nothing has been changed.
@@ -117,8 +124,11 @@ EngineFactory = Callable[["WorkerSettings", str], Engine]
 
 
 def check_new(engine: Engine, name: str, *, is_cut: bool = False) -> None:
-    """Raises: ConfigError if an engine that was just made says of itself what no engine can be, or cannot do
-    what the run needs: tell what it kept where sampling `is_cut`."""
+    """Check what an engine that was just made says of itself.
+
+    Raises: ConfigError if no engine can be so, or if it cannot do what the run needs: tell what it kept where
+    sampling `is_cut`.
+    """
     if is_cut and not getattr(engine, "reports_kept_sets", False):
         raise ConfigError(
             f"`rollout.sampling` cuts tokens off (top_p, top_k, min_p or min_tokens), and {name} does not "

@@ -35,8 +35,9 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def kill_and_reap(child: int) -> int | None:
-    """End `child` and all other descendants of this process; the wait status of `child`, None if another has
-    reaped it.
+    """End `child` and all other descendants of this process.
+
+    Returns the wait status of `child`, None if another has reaped it.
 
     A process whose parent is killed becomes a child of this one, so each round finds what was started since
     the one before it. What this user may not signal is waited for.

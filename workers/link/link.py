@@ -66,8 +66,10 @@ class Link:
     async def attach(
         cls, address: str, attach: Attach, *, key: str | None = None, limit_s: float = 60.0
     ) -> "Link":
-        """A link that was welcomed. `address` is an endpoint, or a run directory that holds a file `address`;
-        `key` is a key file, needed where the controller has keys, unless the run directory holds one.
+        """A link that was welcomed.
+
+        `address` is an endpoint, or a run directory that holds a file `address`; `key` is a key file, needed
+        where the controller has keys, unless the run directory holds one.
 
         Raises: NoAnswer if nobody answers; ConfigError if the controller refuses; LinkClosed if its run is
         over.

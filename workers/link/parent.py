@@ -13,8 +13,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel kill this process, or send it another signal, when the thread of `parent` that started
-    it ends; end at once if that has happened already. Linux only; elsewhere, nothing."""
+    """Have the kernel kill this process when the thread of `parent` that started it ends.
+
+    Or send it another signal; end at once if that has happened already. Linux only; elsewhere, nothing.
+    """
     if sys.platform != "linux":
         return
     _signal_at_death_of(parent, number)

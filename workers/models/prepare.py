@@ -22,8 +22,7 @@ from protocol.stacks import dump_on_signal
 
 
 def prepare(factory: str, directory: Path, *, seed: int) -> None:
-    """Make the model at `directory` with the factory that the import path names; returns at once if it is
-    there.
+    """Make the model at `directory` with the factory that the import path names, unless it is there.
 
     Raises: ConfigError if the factory cannot be imported, raises, or leaves no config.json.
     """

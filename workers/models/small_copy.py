@@ -29,8 +29,10 @@ WIDE = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "intermedi
 
 
 def passed_spans(config: PretrainedConfig, *, longest: int, row: int = 0) -> dict[str, int]:
-    """Windows and the like, by name, that sequences of `longest` tokens pass, or rows of `row` tokens where
-    a model takes the place in the row for a position."""
+    """Windows and the like, by name, that sequences of `longest` tokens pass.
+
+    Or rows of `row` tokens, where a model takes the place in the row for a position.
+    """
     found = spans(config.to_dict())
     return {
         name: tokens
@@ -50,8 +52,9 @@ class SmallCopy(NamedTuple):
 def small_copy(
     config: PretrainedConfig, passed: dict[str, int], *, device: torch.device, dtype: torch.dtype
 ) -> SmallCopy:
-    """A model of this kind in which every span that is named in `passed` is SPAN tokens, ready to compute
-    with the attention that `config` names.
+    """A small model of this kind in which every span that is named in `passed` is SPAN tokens.
+
+    It is ready to compute with the attention that `config` names.
 
     Raises: ConfigError if none can be made, since then nobody knows whether such lengths are computed right.
     """

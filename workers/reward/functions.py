@@ -55,16 +55,20 @@ def adapt(function: Any) -> Scorer:
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call gives the event loop back while it waits: `async def`, also as `__call__`, in a
-    functools.partial, or below decorators that use functools.wraps."""
+    """Whether a call gives the event loop back while it waits.
+
+    `async def`, also as `__call__`, in a functools.partial, or below decorators that use functools.wraps.
+    """
     bare = inspect.unwrap(function)
     called = getattr(bare, "__call__", None)  # noqa: B004  # its code is asked for, not whether it has one
     return inspect.iscoroutinefunction(bare) or inspect.iscoroutinefunction(called)
 
 
 def is_per_response(function: Any) -> bool:
-    """Whether the function is called once per response, and not once per group. Raises: ConfigError as
-    `adapt` does."""
+    """Whether the function is called once per response, and not once per group.
+
+    Raises: ConfigError as `adapt` does.
+    """
     return not _read_signature(function).is_per_group
 
 

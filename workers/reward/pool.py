@@ -53,9 +53,12 @@ class RewardPool:
         out_of_cpu: float | None = None, memory_mb: int = 0, import_paths: Sequence[str] = (),
         field: str = "reward.function",
     ) -> None:  # fmt: skip
-        """`reward`: named, or the import path of a function; `field`: the key of the configuration that names
+        """A pool of processes for one reward.
+
+        `reward`: named, or the import path of a function; `field`: the key of the configuration that names
         it; `limit_key`: the one of `timeout_s`; `out_of_cpu`: see RewardKind; `memory_mb` of 0: half of the
-        machine's."""
+        machine's.
+        """
         self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
         self._function, self._field = self._reward.label, field
         self._setup = pipe.packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))

@@ -75,8 +75,10 @@ class RewardWorker:
         self._wake()
 
     async def run(self, link: Link) -> None:
-        """Serve until drained. Raises: LinkClosed, ConfigError if the tokenizer or the function is no
-        good."""
+        """Serve until drained.
+
+        Raises: LinkClosed, ConfigError if the tokenizer or the function is no good.
+        """
         self._link, self._wake = link, link.wake
         is_supervised = self._settings.trainer.is_supervised
         entries = self._settings.reward.entries

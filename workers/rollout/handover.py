@@ -25,8 +25,11 @@ class Handover:
         self._file = open(path, "a+b", opener=for_owner_only)  # noqa: SIM115 - held until the process ends
 
     def read(self) -> tuple[Unacknowledged, int] | None:
-        """Wait until the forerunner has ended; what it had in hand and the policy version of its engine, if
-        it left anything. Raises: OSError."""
+        """Wait until the forerunner has ended, and read what it left.
+
+        That is its unfinished work and the policy version of its engine, if it left anything. Raises:
+        OSError.
+        """
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -55,8 +58,10 @@ class Handover:
 
 
 async def hand_over(link: Link, unacknowledged: Unacknowledged, policy_version: int) -> None:
-    """Tell a controller what it still wants of what a forerunner had in hand. Raises: LinkClosed,
-    RemoteError."""
+    """Tell a controller what it still wants of a forerunner's unfinished work.
+
+    Raises: LinkClosed, RemoteError.
+    """
     link.send(unacknowledged.holding(policy_version, {}))
     message, _ = await link.receive()
     if not isinstance(message, Keep):

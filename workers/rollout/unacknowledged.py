@@ -87,8 +87,7 @@ class Unacknowledged:
 
 
 def _cut_out(message: Generated, frames: Frames, wanted: Mapping[Key, int]) -> tuple[Generated, Frames]:
-    """The deltas of wanted attempts that begin at or behind the token asked for, and their part of the
-    buffers."""
+    """The deltas of wanted attempts from the token asked for on, and their part of the buffers."""
     chosen: list[tuple[Delta, int]] = []
     parts: list[list[bytes]] = [[] for _ in frames]
     for delta, words, places in _placed(message, len(frames)):

@@ -138,8 +138,7 @@ class RolloutWorker:
                 await asyncio.wait([found])
 
     def handover(self) -> tuple[Unacknowledged, int] | None:
-        """What a cut link leaves in hand, with everything ended where it stands, and the policy version that
-        it is of; None if there is nothing."""
+        """The unfinished work that a cut link leaves, and its policy version; None if there is none."""
         if not self._unacknowledged.is_pending:
             return None
         self._hand_back(list(self._attempts))

@@ -37,8 +37,10 @@ class Box:
     """Programs in a sandbox, within `async with`."""
 
     def __init__(self, backend: Backend, *, python: str, concurrency: int = 0) -> None:
-        """`python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has
-        cores."""
+        """A sandbox that is not open yet.
+
+        `python`: runs the programs. `concurrency`: programs at once; 0: as many as this process has cores.
+        """
         self.backend: Backend = backend
         self.python = python
         self.concurrency = concurrency or len(os.sched_getaffinity(0))
@@ -71,8 +73,11 @@ class Box:
     async def run_pair(
         self, leader: Job, other: Job, *, is_alone: bool = False
     ) -> tuple[ProgramOutcome, ProgramOutcome]:
-        """Run two programs, each in a sandbox of its own, which talk over descriptor 4: what one writes there
-        the other reads. When the leader has ended, the other is ended. Raises: SandboxBroken."""
+        """Run two programs, each in a sandbox of its own, which talk over descriptor 4.
+
+        What one writes there the other reads. When the leader has ended, the other is ended. Raises:
+        SandboxBroken.
+        """
         ends = socket.socketpair()
         stop = asyncio.Event()
         try:

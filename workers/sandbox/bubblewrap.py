@@ -56,8 +56,10 @@ def command(
 
 
 def counts_processes_of_one_program() -> bool:
-    """Whether the kernel's limit of processes can be used: root gives each program a user of its own, others
-    need a count by user namespace."""
+    """Whether the kernel's limit of processes can be used.
+
+    Root gives each program a user of its own, others need a count by user namespace.
+    """
     release = platform.release().split(".")
     return os.geteuid() == 0 or tuple(int(part) for part in release[:2]) >= LOCAL_COUNT
 

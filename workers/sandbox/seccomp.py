@@ -1,5 +1,6 @@
-"""The filter of system calls for programs under bubblewrap: no way to memory that the limits do not count,
-and none out of the empty network.
+"""The filter of system calls for programs under bubblewrap.
+
+It leaves no way to memory that the limits do not count, and none out of the empty network.
 
 Invariant: pure. Refused calls answer with an error, as on a kernel that lacks them.
 """

@@ -26,8 +26,10 @@ class Usage(NamedTuple):
 
 
 def below(ancestor: int) -> list[list[str]]:
-    """The status of each process that descends from `ancestor`, itself not counted: the fields behind the
-    name in /proc/PID/stat, and the process id in place of the state."""
+    """The status of each process that descends from `ancestor`, itself not counted.
+
+    The fields behind the name in /proc/PID/stat, and the process id in place of the state.
+    """
     children: dict[int, list[list[str]]] = defaultdict(list)
     folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -10,8 +10,9 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def claim_user() -> tuple[int, socket.socket | None]:
-    """A user that no other program of this machine runs as, and what claims it until it is closed; 0 if this
-    process is not root's: the program runs as whoever starts it.
+    """A user that no other program of this machine runs as, and what claims it until it is closed.
+
+    0 if this process is not root's: the program runs as whoever starts it.
 
     The claim is a socket's abstract name: the kernel gives it once, and takes it back from who has ended.
     """

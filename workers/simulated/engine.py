@@ -26,8 +26,11 @@ class Request:
     )  # fmt: skip
 
     def __init__(self, tag: tuple[int, int, int], *, resident: int, limit: int, is_redone: bool) -> None:
-        """`resident`: tokens that it has on arrival; `limit`: new tokens until it ends; `is_redone`: its
-        prefill was done elsewhere before."""
+        """A request that arrives.
+
+        `resident`: tokens that it has on arrival; `limit`: new tokens until it ends; `is_redone`: its prefill
+        was done elsewhere before.
+        """
         self.tag, self.group, self.resident, self.limit = tag, tag[0], resident, limit
         self.base = self.joined = 0  # new tokens at step `joined`; one more with each step since, if decoding
         self.is_decoding, self.is_redone = False, is_redone
@@ -81,8 +84,10 @@ class SimulatedEngine:
         return request.tokens(self._step)
 
     def next_change_s(self) -> float | None:
-        """When `advance` should be called again at the latest; None if nothing will change by itself. Call
-        `advance(now)` before."""
+        """When `advance` should be called again at the latest; None if nothing will change by itself.
+
+        Call `advance(now)` before.
+        """
         if self._committed is not None:
             return self._committed[0]
         if self._running:
@@ -121,8 +126,10 @@ class SimulatedEngine:
         self.queue.append(request)
 
     def remove(self, now: float, tag: tuple[int, int, int]) -> Request | None:
-        """Take a request out with the tokens that it has; None if it is not here. Call `advance(now)`
-        before."""
+        """Take a request out with the tokens that it has; None if it is not here.
+
+        Call `advance(now)` before.
+        """
         request = self.requests.get(tag)
         if request is None:
             return None
@@ -132,20 +139,26 @@ class SimulatedEngine:
         return request
 
     def clear(self, now: float, until: float) -> None:
-        """Empty the KV cache and do nothing until `until`; what ran is prefilled again. Call `advance(now)`
-        before."""
+        """Empty the KV cache and do nothing until `until`; what ran is prefilled again.
+
+        Call `advance(now)` before.
+        """
         for request in reversed(list(self._resident)):
             self._evict(request)
         self._committed, self._at = None, until
 
     def pause(self, until: float) -> None:
-        """Do nothing until `until` and keep the KV cache: new weights under what runs. Call `advance`
-        before."""
+        """Do nothing until `until` and keep the KV cache: new weights under what runs.
+
+        Call `advance` before.
+        """
         self._committed, self._at = None, until
 
     def set_speed(self, now: float, speed: float) -> None:
-        """From the next step on the engine is `speed` times as fast as its coefficients say. Call
-        `advance(now)` before."""
+        """Make the engine `speed` times as fast as its coefficients say, from the next step on.
+
+        Call `advance(now)` before.
+        """
         self._hold(now)
         self.speed = speed
 

@@ -27,8 +27,10 @@ class StepCost(NamedTuple):
         return self.decode_base_s + max(self.floor_s, self.step_base_s + self.token_s * running)
 
     def stretch_s(self, running: int, context: int, steps: int) -> float:
-        """Seconds of `steps` decode steps, the first of which reads `context` tokens, each later one
-        `running` more."""
+        """Seconds of `steps` decode steps.
+
+        The first reads `context` tokens, each later one `running` more.
+        """
         read = steps * context + running * (steps * (steps - 1) // 2)
         return steps * self.decode_s(running) + self.decode_context_s * read
 

@@ -69,8 +69,10 @@ def make_distribution(
     kind: str, *, cap: int, low: int | None = None, median: int | None = None, sigma: float = 0.9,
     alpha: float = 1.2, long_share: float = 0.1, lengths: Sequence[int] = (),
 ) -> Distribution:  # fmt: skip
-    """A distribution whose missing numbers are shares of the cap. Raises: ConfigError if low > cap, or a
-    trace is empty."""
+    """A distribution whose missing numbers are shares of the cap.
+
+    Raises: ConfigError if low > cap, or a trace is empty.
+    """
     if kind == "trace" and not lengths:
         raise ConfigError(
             "simulation.workload.kind is `trace`, but simulation.workload.trace names no run with finished "
@@ -112,8 +114,11 @@ class Workload:
 
 
 def classes(lengths: Sequence[int], count: int) -> list[tuple[float, float]]:
-    """Sorted, equally likely lengths as at most `count` classes of (length, share), each the mean of equally
-    many; equal lengths at a class edge stay together, so that an atom keeps its weight."""
+    """Sorted, equally likely lengths as at most `count` classes of (length, share).
+
+    Each is the mean of equally many.
+    Equal lengths at a class edge stay together, so that an atom keeps its weight.
+    """
     found: list[tuple[float, float]] = []
     begin = 0
     for i in range(count):

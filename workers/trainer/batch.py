@@ -48,8 +48,10 @@ class TrainBatch:
 
 
 def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch:
-    """The batch in a message, without what was sent ahead of it. Raises: RemoteError if frames and items
-    contradict each other."""
+    """The batch in a message, without what was sent ahead of it.
+
+    Raises: RemoteError if frames and items contradict each other.
+    """
     items = train.rest
     prompt_lengths = [item.prompt_tokens for item in items]
     response_lengths = [item.response_tokens for item in items]

@@ -96,8 +96,7 @@ def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
 
 
 def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: bool = True) -> Path | None:
-    """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none, or
-    no directory.
+    """The newest whole checkpoint in the directory, of version `at_most` or older; None if there is none.
 
     What was cut off while it was written, or has lost or changed bytes since, is passed over, and said so in
     the log. `is_first`: of several ranks that ask, the one that sets aside what is damaged, so that it is not

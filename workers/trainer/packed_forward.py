@@ -203,7 +203,9 @@ def check_no_leak(
     row: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Compare a sequence behind another one with the same sequence alone; then, in a small copy of the model,
+    """Check that sequences of a packed row do not leak into each other.
+
+    Compare a sequence behind another one with the same sequence alone; then, in a small copy of the model,
     sequences that pass its windows and chunks with plain passes over them.
 
     `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.

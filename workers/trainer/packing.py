@@ -35,8 +35,9 @@ def split_by_group(groups: Sequence[int], parts: int) -> list[list[int]]:
 def pack(
     lengths: Sequence[int], *, max_tokens: int, at_least: int = 1, half_attention: float = math.inf
 ) -> list[MicroBatch]:
-    """Micro-batches of at most `max_tokens` tokens with work spread evenly; `at_least` if there are enough
-    sequences.
+    """Micro-batches of at most `max_tokens` tokens with work spread evenly.
+
+    `at_least` so many, if there are enough sequences.
 
     `half_attention` is the length at which attention takes as long as all the rest of a sequence's pass.
     """
@@ -87,8 +88,10 @@ def _best_fit(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> 
 def _spread(
     lengths: Sequence[int], order: Sequence[int], max_tokens: int, *, count: int, work: Sequence[float]
 ) -> list[MicroBatch] | None:
-    """Each sequence, longest first, into the fitting one of `count` micro-batches with the least work so far;
-    None if one does not fit."""
+    """Put each sequence, longest first, into the fitting one of `count` micro-batches with the least work.
+
+    None if one does not fit.
+    """
     batches: list[MicroBatch] = [[] for _ in range(count)]
     tokens = [0] * count
     least = [(0.0, number) for number in range(count)]

@@ -40,8 +40,9 @@ def load_packed(
 def load_policy(
     settings: WorkerSettings, directory: Path, *, device: torch.device, forward_dtype: torch.dtype
 ) -> Policy:
-    """The model in float32; or, with `trainer.lora`, in the precision of the forward pass, which is all that
-    frozen weights need, and its adapter in float32.
+    """The model in float32; with `trainer.lora`, its adapter in float32.
+
+    The frozen weights below an adapter are in the precision of the forward pass, which is all that they need.
 
     Raises: ConfigError if it cannot be loaded, or its checkpoints would have another layout than its files.
     """

@@ -30,8 +30,10 @@ log = logging.getLogger("workers")
 
 
 class Publisher:
-    """One rank's hand in the versions. `write` and the constructor are collective: all ranks call them alike,
-    from the thread that trains."""
+    """One rank's hand in the versions.
+
+    `write` and the constructor are collective: all ranks call them alike, from the thread that trains.
+    """
 
     def __init__(self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor]) -> None:
         """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""

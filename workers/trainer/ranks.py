@@ -52,8 +52,10 @@ def _meet() -> tuple[Store, int, int]:
 
 
 def share_settings(settings: WorkerSettings) -> None:
-    """Rank 0: send the settings of the run to the other ranks; if they served an earlier controller, tell
-    them to start again. Raises: ConfigError."""
+    """Send the settings of the run from rank 0 to the other ranks.
+
+    If they served an earlier controller, tell them to start again. Raises: ConfigError.
+    """
     store, _, size = _meet()
     if size > 1 and dist.is_initialized():
         _give(Welcome(0.0, 0.0, settings.model_dump_json()))
@@ -62,8 +64,10 @@ def share_settings(settings: WorkerSettings) -> None:
 
 
 def shared_settings() -> WorkerSettings | None:
-    """Other ranks: wait for rank 0 to be attached; what it was told, None if it has left without. Raises:
-    ConfigError, or RunError if rank 0 was lost."""
+    """Wait, on other ranks, for rank 0 to be attached; returns what it was told, None if it has left without.
+
+    Raises: ConfigError, or RunError if rank 0 was lost.
+    """
     store, _, _ = _meet()
     try:
         text = store.get(SETTINGS).decode()

@@ -63,8 +63,9 @@ def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dty
 def accumulated(
     model: PreTrainedModel, items: Sequence[Item], ranks: Ranks, *, is_end: bool = True
 ) -> Iterator[Item]:
-    """The micro-batches of one optimizer step, or some of them if it is not its end; gradients go over the
-    network with the last one alone.
+    """The micro-batches of one optimizer step, or some of them if it is not its end.
+
+    Gradients go over the network with the last one alone.
 
     Each rank holds the whole gradient in float32 until then. A single rank has nothing to send.
     """

@@ -15,8 +15,10 @@ from workers.trainer.sharding import gather, like
 
 
 def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers, tied ones under their first name only; of a model with an adapter
-    that alone."""
+    """Parameters and persistent buffers, tied ones under their first name only.
+
+    Of a model with an adapter that alone.
+    """
     if adapter := adapter_tensors(model):
         return adapter
     named: dict[int, tuple[str, torch.Tensor]] = {}
@@ -46,8 +48,10 @@ def missing_weights(model: PreTrainedModel, state: Mapping[str, torch.Tensor]) -
 def restore_state(
     model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, state: Mapping[str, torch.Tensor]
 ) -> None:
-    """Take up what `gather_state` gave. Ranks beyond those that saved keep the random state that they began
-    with. Collective."""
+    """Take up what `gather_state` gave.
+
+    Ranks beyond those that saved keep the random state that they began with. Collective.
+    """
     with torch.no_grad():
         for name, tensor in named_tensors(model).items():
             tensor.copy_(like(state[f"model.{name}"], tensor))

@@ -55,8 +55,10 @@ class StreamedGroups:
             )
 
     def whole(self, train: Train) -> tuple[TrainBatch, TokenBatch]:
-        """The complete batch, its weights divided; what `sequences` and `groups` of one count from 0 in
-        each part."""
+        """The complete batch, its weights divided.
+
+        What `sequences` and `groups` of one count from 0 in each part.
+        """
         columns_of = [frames[:SHARED_FRAMES] for frames in self.frames]
         joined = [b"".join(parts) for parts in zip(*columns_of, strict=True)]
         joined += [frame for frames in self.frames for frame in frames[SHARED_FRAMES:]]

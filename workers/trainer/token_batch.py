@@ -246,6 +246,7 @@ def correction_metrics(
     flat: TokenBatch, ranks: Ranks, *, options: TrainerSettings, train_version: int
 ) -> dict[str, float]:
     """What the corrections cost, as shares of the batch's tokens, once the update has filled them in.
+
     Collective.
 
     Mismatch, engine and importance weights as in workers/trainer/losses/metrics.py; `bounded` is the share

@@ -98,8 +98,10 @@ class Trainer:
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
 
     def _make_reference(self) -> PreTrainedModel:
-        """The initial model, frozen; sharded, so that it costs each rank its share only. With an adapter
-        it is the model below it."""
+        """The initial model, frozen and sharded, so that it costs each rank its share only.
+
+        With an adapter it is the model below it.
+        """
         if self._adapter:
             return self.model
         model = self._load_again().requires_grad_(False)
@@ -169,9 +171,10 @@ class Trainer:
         return gather(self.tensors_for_publish(), self.ranks, dtype=dtype)
 
     def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
-        """Copy what belongs to a checkpoint to host memory; the call that is returned writes it as
-        `checkpoints/step_<policy_version>` of the run directory, in any thread, while training goes on, and
-        returns that path. Collective; ranks but the first write nothing.
+        """Copy what belongs to a checkpoint to host memory; returns the call that writes it.
+
+        The call writes `checkpoints/step_<policy_version>` of the run directory, in any thread, while
+        training goes on, and returns that path. Collective; ranks but the first write nothing.
 
         Raises: RemoteError if the trainer is not at this version; the call, RunError if the file system
         refuses.
@@ -352,8 +355,10 @@ class Trainer:
     def _optimizer_step(
         self, totals: torch.Tensor, value_step: ValueStep | None, *, warmth: float
     ) -> dict[str, Any]:
-        """Take the step that the gradients lie ready for; returns its numbers, with `problem` if it was not
-        taken."""
+        """Take the step that the gradients lie ready for.
+
+        Returns its numbers, with `problem` if it was not taken.
+        """
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._settings.trainer.grad_clip)
         grad_norm = whole(norm).item()
         loss, entropy, clipped, nonfinite, kl, tokens_count = self.ranks.sum(totals).tolist()

@@ -270,8 +270,10 @@ class TrainerWorker:
 
 
 def sound(metrics: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """Metrics as the controller takes them, whatever a loss of the user's reports: finite numbers under names
-    of one plain line."""
+    """Metrics as the controller takes them, whatever a loss of the user's reports.
+
+    Finite numbers under names of one plain line.
+    """
     kept: dict[str, float] = {}
     for name, value in metrics.items():
         if math.isfinite(value):
@@ -324,8 +326,9 @@ def publish_shards(trainer: TrainerEngine, publisher: Publisher) -> FileSegment 
 
 
 def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
-    """Be a rank other than 0: do what rank 0 does until it stops, or starts over, with what is returned then.
-    RANK, WORLD_SIZE and MASTER_* say where.
+    """Be a rank other than 0: do what rank 0 does until it stops, or starts over.
+
+    Then what is returned says which. RANK, WORLD_SIZE and MASTER_* say where.
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
     """

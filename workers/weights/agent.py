@@ -261,8 +261,10 @@ class WeightsAgent:
         return self._held[policy_version]
 
     def _send(self, reader: bytes, word: Word, content: memoryview | bytes) -> None:
-        """By reference: what lies in a version never changes. A reader that is gone, or asks for more than a
-        window, goes without."""
+        """Send by reference: what lies in a version never changes.
+
+        A reader that is gone, or asks for more than a window, goes without.
+        """
         try:
             self._router.send(reader, zmq.SNDMORE | zmq.NOBLOCK)
             self._router.send(word.encode(), zmq.SNDMORE | zmq.NOBLOCK)

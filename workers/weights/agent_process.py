@@ -62,8 +62,11 @@ class WeightsAgentProcess:
         deltas: bool = True,
         on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """`address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `deltas`: as
-        `weights.deltas`; `on_restart` is told of another endpoint."""
+        """An agent that is started when it is needed.
+
+        `address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `on_restart` is
+        told of another endpoint.
+        """
         self._orders = Orders(
             directory=str(directory), bind=address.endpoint, window_bytes=window_bytes, key=key,
             is_writers=is_writers, deltas=deltas,
@@ -190,8 +193,10 @@ def make_weights_agent(
     is_writers: bool,
     on_restart: Callable[[str], None],
 ) -> WeightsAgentProcess:
-    """The agent of the worker behind this link, which is started when it is needed; `settings`: of this
-    worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's."""
+    """The agent of the worker behind this link, which is started when it is needed.
+
+    `settings`: of this worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's.
+    """
     address = address_to_announce(
         link.endpoint,
         is_private=link.weights_key is not None,

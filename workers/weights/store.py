@@ -101,8 +101,10 @@ class VersionStore:
     """The versions in one folder. One process writes there at a time; any number may read."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the folder and hold it. Raises: RunError if it cannot be made, ConfigError if it is another
-        user's."""
+        """Make the folder and hold it.
+
+        Raises: RunError if it cannot be made, ConfigError if it is another user's.
+        """
         self.directory = directory
         try:
             self._hold = hold(directory)
@@ -198,8 +200,10 @@ class VersionStore:
         return PublishedFile(str(path), manifest.chunk_digest(header), segment.size)
 
     def retire(self, policy_version: int) -> None:
-        """Take a version away, unless another writer that lives has made it; one that is gone already is no
-        error. Who has mapped it may go on reading."""
+        """Take a version away, unless another living writer has made it; it may be gone already.
+
+        A process that has mapped it may go on reading.
+        """
         path = self.path(policy_version)
         segment = self._sealed.pop(policy_version, None)
         if segment is None:
@@ -258,8 +262,9 @@ def open_partial(directory: Path, policy_version: int) -> mmap.mmap:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """A private mapping of a version: what is written to it stays with the writer. While it lives, the
-    storage is not used again.
+    """A private mapping of a version: what is written to it stays with the writer.
+
+    While it lives, the storage is not used again.
 
     Raises: FileNotFoundError if the version was retired; WeightsError if it is empty, or no file at all.
     """

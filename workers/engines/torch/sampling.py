@@ -100,6 +100,7 @@ def _listed(is_in_BV: torch.Tensor, is_wanted_B: np.ndarray) -> list[np.ndarray]
 
 def truncated_logprobs(logits_BV: torch.Tensor, settings: SamplingSettings) -> torch.Tensor:
     """Log-probabilities [B, V] after temperature, top-k, top-p and min-p; -inf for tokens cut off.
+
     Temperature > 0.
 
     Ties at the k-th place are all kept. Top-p keeps tokens before which less than `top_p` accumulated.

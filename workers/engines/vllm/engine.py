@@ -137,8 +137,10 @@ class VllmEngine:
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """The weights that it computes with, exactly; with an adapter, the sum. Raises: RunError with tensor
-        parallelism."""
+        """The weights that the engine computes with, exactly; with an adapter, the sum.
+
+        Raises: RunError with tensor parallelism.
+        """
         if self._is_remote:
             raise RunError(
                 "Weights are read back from one device only; rollout.vllm.tensor_parallel_size is more."
@@ -221,8 +223,11 @@ class VllmEngine:
         return self._stop_texts.ends(live.response, live.sampling)
 
     def _count(self, seconds: float, decoding: int, context: int, *, is_mixed: bool) -> None:
-        """Charge a step. A mixed one costs decoding what the newest pure decode step took, and the prefill
-        the rest; before there was any, all of it is prefill."""
+        """Charge a step.
+
+        A mixed one costs decoding what the newest pure decode step took, and the prefill the rest; before
+        there was any, all of it is prefill.
+        """
         if not decoding:
             self._prefill_s += seconds
             return

@@ -24,15 +24,17 @@ class WorkerExtension:
     reload_weights: Any
 
     def replace_weights(self, **source: Any) -> None:
-        """vLLM's own `reload_weights`, completed. The arguments are those that it takes."""
+        """Complete vLLM's own `reload_weights`, whose arguments these are."""
         self.reload_weights(**source)
         for layer in self.model_runner.get_model().modules():
             if isinstance(layer, ParallelLMHead):
                 layer.quant_method.process_weights_after_loading(layer)
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """Every weight and bias by its published name, of fused layers the parts. Of tied layers the first,
-        unless they differ. With tensor parallelism this worker's shards."""
+        """Every weight and bias by its published name, of fused layers the parts.
+
+        Of tied layers the first, unless they differ. With tensor parallelism this worker's shards.
+        """
         model: nn.Module = self.model_runner.get_model()
         found: dict[str, torch.Tensor] = {}
         for full_name, layer in model.named_modules():

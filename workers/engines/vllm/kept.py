@@ -34,8 +34,10 @@ class KeptReader:
         """To ask of vLLM for each token, beside the sampled one's."""
 
     def read(self, logprobs: Mapping[int, Reported], position: int) -> KeptSet:
-        """What the token at this position of its response was drawn from. Raises: RunError if more tokens tie
-        for the k-th place than were asked for."""
+        """What the token at this position of its response was drawn from.
+
+        Raises: RunError if more tokens tie for the k-th place than were asked for.
+        """
         if not self.logprobs:
             return self._no_stops if position < self._sampling.min_tokens else EVERYTHING
         kept = sorted(token for token, found in logprobs.items() if found.logprob > -math.inf)

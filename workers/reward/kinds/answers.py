@@ -23,8 +23,10 @@ def after_thinking(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last complete `\boxed{...}` holds, or the word behind `\boxed ` without braces; None without
-    one."""
+    r"""What the last complete `\boxed{...}` holds; None without one.
+
+    Or the word behind `\boxed ` without braces.
+    """
     ends = _closing(text)
     for match in reversed(list(BOX.finditer(text))):
         begin = match.end()
@@ -56,8 +58,10 @@ def _closing(text: str) -> dict[int, int]:
 
 
 def last_said(text: str) -> str | None:
-    """What stands behind the last `the answer is`, `Answer:` or `####`, to the end of its line, or in the
-    next one if nothing follows there; None without such words."""
+    """What stands behind the last `the answer is`, `Answer:` or `####`; None without such words.
+
+    To the end of its line, or in the next one if nothing follows there.
+    """
     last = None
     for match in SAID.finditer(text):
         last = match.end()

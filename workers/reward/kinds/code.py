@@ -1,5 +1,4 @@
-"""The reward `code`: the share of a row's tests that the program in a response passes, or whether it passes
-all.
+"""The reward `code`: the share of a row's tests that a response's program passes, or whether all pass.
 
 Invariants: the program runs in a sandbox and nothing that it writes is a verdict: outputs are compared here,
 and asserts run in another sandbox; a sandbox that does not work is Unscorable, never a reward; what a program
@@ -76,8 +75,11 @@ async def _probe(choice: Choice) -> str:
 
 
 async def verdicts(box: Box, source: str, tests: RowTests, options: CodeReward) -> list[bool]:
-    """Whether a program passes each test, in their order; where all count together, what is behind the first
-    failure is not run. Raises: SandboxBroken, Unscorable if the tests themselves are broken."""
+    """Whether a program passes each test, in their order.
+
+    Where all count together, what is behind the first failure is not run. Raises: SandboxBroken, Unscorable
+    if the tests themselves are broken.
+    """
     if isinstance(tests, Pairs):
         return await _of_pairs(box, source, tests, options)
     return await _of_python(box, source, tests, options)

@@ -13,8 +13,9 @@ MOST_DIGITS = 64
 
 
 def program_in(response: str) -> str | None:
-    """The last block of Python in a chat answer, behind its thoughts; the whole answer if it has no block;
-    None if it has blocks of other languages only.
+    """The last block of Python in a chat answer, behind its thoughts.
+
+    The whole answer if it has no block; None if it has blocks of other languages only.
 
     A block that the end of the response cuts off counts where no other one does.
     """
@@ -39,8 +40,9 @@ def _of_python(block: str) -> str | None:
 
 
 def is_output(found: str, expected: str, tolerance: float = 0.0) -> bool:
-    """Whether these are the same lines, but for white space at their ends and empty lines behind them; words
-    that are numbers are compared as numbers.
+    """Whether these are the same lines, but for white space at their ends and empty lines behind them.
+
+    Words that are numbers are compared as numbers.
 
     Source: LiveCodeBench, whose numbers are compared as decimals; `tolerance` is relative and absolute.
     """

@@ -25,8 +25,11 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Object:
-    """An object of the program's process. It has no comparisons and no arithmetic: these would be the
-    program's own, which would then say what a test wants to hear."""
+    """An object of the program's process.
+
+    It has no comparisons and no arithmetic: these would be the program's own, which would then say what a
+    test wants to hear.
+    """
 
     def __init__(self, tests, reference):
         object.__setattr__(self, "_tests", tests)

@@ -31,8 +31,11 @@ class Raised(Exception):
 
 
 class Peer:
-    """One end. `perform(request)` answers what the other end asks; `hand` and `take` turn what is no plain
-    data into its JSON, and back."""
+    """One end of the talk between two programs.
+
+    `perform(request)` answers what the other end asks; `hand` and `take` turn what is no plain data into its
+    JSON, and back.
+    """
 
     def __init__(self, perform, hand, take):
         self._socket = socket.socket(fileno=CHANNEL)

@@ -63,7 +63,9 @@ def generalized_advantages(
 
 
 def standardized(advantages_N: torch.Tensor, *, is_scaled: bool) -> torch.Tensor:
-    """advantages minus their mean over the batch's tokens, divided by their sample deviation if scaled.
+    """Subtract the batch's mean from advantages, and divide by their sample deviation if scaled.
+
+    The mean is that over the batch's tokens.
 
     Source: REINFORCE++ (arXiv 2501.03262).
     """

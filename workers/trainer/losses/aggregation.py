@@ -14,8 +14,10 @@ Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean
 def divisor(
     response_lengths: torch.Tensor, aggregation: Aggregation, *, groups: torch.Tensor | None = None
 ) -> int:
-    """What the loss of a mini-batch is divided by: the number of its tokens, responses or groups, without
-    those that have no tokens. That of a whole is the sum over its parts, if they do not split groups.
+    """What the loss of a mini-batch is divided by.
+
+    The number of its tokens, responses or groups, without those that have no tokens. That of a whole is the
+    sum over its parts, if they do not split groups.
 
     Raises: ValueError if `group_mean` is asked for without groups.
     """

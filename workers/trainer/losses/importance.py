@@ -28,7 +28,7 @@ def importance_weights(
     low: float,
     cap: float,
 ) -> Importance:
-    """trained / rollout, for each token by itself, or for each response the product over its tokens.
+    """Importance weights trained / rollout, for each token, or for each response the product over its tokens.
 
     `truncate` holds weights within [low, cap] (AReaL, arXiv 2505.24298; truncated importance sampling);
     `mask` gives those outside no weight at all (IcePop, arXiv 2510.18855); `none` is 1.

@@ -1,5 +1,7 @@
-"""What the corrections cost, and whether engine and trainer mean one distribution, as numbers for
-metrics.jsonl. Shapes: N response tokens."""
+"""What the corrections cost, and whether engine and trainer mean one distribution, for metrics.jsonl.
+
+Shapes: N response tokens.
+"""
 
 import math
 

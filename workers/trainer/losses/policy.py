@@ -44,8 +44,10 @@ Loss = Callable[[Tokens], TokenLoss | torch.Tensor]
 
 
 class PolicyLoss(NamedTuple):
-    """The loss of some tokens and what is worth reporting of it: scalars, all but the loss without
-    gradient."""
+    """The loss of some tokens, and what is worth reporting of it.
+
+    Scalars, all but the loss without gradient.
+    """
 
     loss: torch.Tensor  # this micro-batch's share of the mini-batch's loss
     clipped: torch.Tensor  # tokens where a bound is active
@@ -71,8 +73,11 @@ def _trust_region(ratio_N: torch.Tensor, tokens: Tokens) -> TokenLoss:
 
 
 def ppo(tokens: Tokens) -> TokenLoss:
-    """Clip each token's ratio. Source: arXiv 1707.06347; asymmetric bounds from DAPO (arXiv 2503.14476); dual
-    clip from arXiv 1912.09729; decoupled centre from AReaL (arXiv 2505.24298) section 5.2."""
+    """Clip each token's ratio.
+
+    Source: arXiv 1707.06347; asymmetric bounds from DAPO (arXiv 2503.14476); dual clip from arXiv 1912.09729;
+    decoupled centre from AReaL (arXiv 2505.24298) section 5.2.
+    """
     return _trust_region(_ratio(tokens).exp(), tokens)
 
 
@@ -82,8 +87,10 @@ def gspo(tokens: Tokens) -> TokenLoss:
 
 
 def cispo(tokens: Tokens) -> TokenLoss:
-    """-clip(u) A logprob, the clipped ratio taken as a constant: no token loses its gradient. Source:
-    MiniMax-M1 (arXiv 2506.13585)."""
+    """Loss -clip(u) A logprob, the clipped ratio taken as a constant: no token loses its gradient.
+
+    Source: MiniMax-M1 (arXiv 2506.13585).
+    """
     options = tokens.settings
     ratio_N = _ratio(tokens).detach().exp()
     weight_N = ratio_N.clamp(1 - options.clip_low, 1 + options.clip_high)
@@ -112,7 +119,9 @@ LOSSES: dict[str, Loss] = {
 
 
 def policy_loss(tokens: Tokens, loss: Loss) -> PolicyLoss:
-    """sum of token weight * (importance weight * loss + KL coefficient * KL - entropy coefficient * entropy).
+    """The loss of these tokens, summed.
+
+    Of each token: weight * (importance weight * loss + KL coefficient * KL - entropy coefficient * entropy).
 
     Sum over micro-batches and ranks to get the mini-batch's loss.
     """
@@ -142,8 +151,11 @@ def _without_ratio(tokens: Tokens) -> torch.Tensor:
 
 
 def _with_numbers(tokens: Tokens) -> Tokens:
-    """The tokens as a loss sees them: a rollout logprob that is no number is the token's own, and so is the
-    proximal one that was made of it. Such a token has weight 0."""
+    """The tokens as a loss sees them, with a number in the place of each logprob that is none.
+
+    A rollout logprob that is no number is the token's own, and so is the proximal one that was made of it.
+    Such a token has weight 0.
+    """
     is_lost_N = ~torch.isfinite(tokens.rollout_logprobs)
     own_N, proximal_N = tokens.logprobs.detach(), tokens.proximal_logprobs
     return replace(
