@@ -395,8 +395,5 @@ class WorkerSettings(Section):
 
 
 def load_settings(text: str) -> WorkerSettings:
-    """The settings out of a Welcome.
-
-    Raises: pydantic.ValidationError if the controller runs another release.
-    """
+    """The settings out of a Welcome. Raises: pydantic.ValidationError if they are of another release."""
     return WorkerSettings.model_validate_json(text, strict=False)

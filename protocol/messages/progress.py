@@ -31,9 +31,11 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Generated(WorkerMessage):
-    """Progress and endings, in columns: item i of each belongs to delta i. Frame 0: tokens of all deltas in
-    order (int32); frame 1: their logprobs (float32). Where `kept_words` is said, frames 2 and 3: codes and
-    words of their kept sets (kept_sets.py); where it is not, each was drawn from the whole vocabulary.
+    """Progress and endings, in columns: item i of each belongs to delta i.
+
+    Frame 0: tokens of all deltas in order (int32); frame 1: their logprobs (float32). Where `kept_words` is
+    said, frames 2 and 3: codes and words of their kept sets (kept_sets.py); where it is not, each was drawn
+    from the whole vocabulary.
 
     Columns, because most messages are these: a delta costs no object on its way, and what holds of all of
     them is asked of a whole column.

@@ -11,7 +11,7 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
@@ -37,7 +37,7 @@ class Head(NamedTuple):
     policy_version: int  # the newest that it may be placed under: beyond, other work is due first
 
 
-def _is_full(key: tuple[bool, Any]) -> bool:
+def _is_full(key: tuple[bool, object]) -> bool:
     """Whether an instance with this key in the shortlist, and all behind it, have no free row."""
     return key[0]
 
