@@ -81,11 +81,7 @@ class Server(DrainedSocket):
         strangers: int = 1024,
         resend_s: float = 5.0,
     ) -> None:
-        """Bind the endpoint.
-
-        `strangers`: connections that have shown no key, of which a TCP port lets so many wait. Raises:
-        ConfigError if the endpoint cannot or must not be bound.
-        """
+        """Bind, with room for so many `strangers`. Raises: ConfigError if it cannot be, or must not be."""
         check_endpoint(endpoint, has_keys=keys is not None)
         super().__init__(zmq.ROUTER, endpoint, max_frame_bytes=MAX_FRAME_FROM_WORKER)
         self._pause_s = PAUSE_S
