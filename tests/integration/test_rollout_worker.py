@@ -24,7 +24,7 @@ from protocol.messages import (
     Segment,
     WorkerFailed,
 )
-from protocol.settings import WorkerSettings
+from protocol.settings import RolloutSettings, WorkerSettings
 from workers.rollout.worker import RolloutWorker
 
 
@@ -130,7 +130,8 @@ async def test_a_pull_swaps_the_weights_or_says_why_not(stand: Stand) -> None:
 
 
 def test_a_worker_whose_engine_is_not_made_yet_has_no_last_words() -> None:
-    assert RolloutWorker(WorkerSettings.model_construct(), "").handover() is None
+    settings = WorkerSettings.model_construct(rollout=RolloutSettings())
+    assert RolloutWorker(settings, "").handover() is None
 
 
 async def test_a_signal_hands_everything_back_and_leaves(stand: Stand) -> None:
