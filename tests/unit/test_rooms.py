@@ -115,7 +115,7 @@ unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/s
 unit/controller/simulation/test_compare.py: controller/simulation/report
 unit/controller/simulation/test_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
-unit/controller/view/test_site.py: controller/view/life controller/view/pictures controller/view/shown_run
+unit/controller/view/test_site.py: controller/view/life controller/view/pictures
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame

@@ -91,6 +91,7 @@ function showFrame() {
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
   byId("state").className = `chip ${kinds[run?.state] ?? ""}`;
   byId("state").textContent = words[run?.state] ?? "";
+  byId("release").textContent = run?.other_release ? `made by another release: ${run.other_release}` : "";
   document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
 }
 

@@ -1,0 +1,64 @@
+"""A run that goes on is followed; one whose controller is gone is shown as it stood."""
+
+import os
+
+from controller.view.shown_run import ShownRun
+from tests.support.scripted import Disk
+from tests.support.scripted_run import ScriptedRun, config_of, honest
+
+
+def begun(path):
+    """A run of six steps, with workers, whose controller is this process."""
+    path.mkdir()
+    (path.parent / f".{path.name}.lock").write_text(str(os.getpid()))
+    config = config_of(steps=6)
+    run = ScriptedRun(path / "run.db", config, honest(config, Disk()))
+    for name, role in (("r0", "rollout"), ("s", "reward"), ("t", "trainer")):
+        run.attach(name, role)
+    return run
+
+
+def test_a_live_run_is_followed_to_its_newest_event(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    shown = ShownRun(tmp_path / "run")
+    assert shown.state() == "live"
+    before = shown.now({})
+    assert before["number"] == before["last"] == run.stepper.last
+    assert before["steps"] == run.core.state.steps
+    past = shown.now({"step": "1"})
+    run.run(until=lambda: run.core.state.steps >= 4)
+    after = shown.now({})
+    assert after["number"] == run.stepper.last > before["number"]
+    assert after["steps"] == run.core.state.steps == 4
+    assert shown.now({"step": "1"})["number"] == past["number"]
+    assert {step for step, _ in shown.samples()["kept"]} >= {1, 2, 3}
+    run.close()
+
+
+def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 3)
+    run.close()
+    (tmp_path / ".run.lock").write_text("999999999")
+    shown = ShownRun(tmp_path / "run")
+    assert shown.state() == "gone"
+    assert shown.now({})["steps"] == 3
+    assert not shown.now({})["is_over"]
+    assert shown.metrics() == {"steps": {}, "evaluations": {}}
+
+
+def test_a_copy_on_a_disk_that_is_only_read_opens(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run()
+    run.close()
+    copy = tmp_path / "elsewhere" / "copy"
+    copy.mkdir(parents=True)
+    (copy / "run.db").write_bytes((tmp_path / "run" / "run.db").read_bytes())
+    os.chmod(copy / "run.db", 0o400)
+    os.chmod(copy, 0o500)
+    shown = ShownRun(copy / "run.db")
+    assert shown.facts()["name"] == "copy"
+    assert shown.now({})["steps"] == 6
+    assert sorted(file.name for file in copy.iterdir()) == ["run.db"]
+    os.chmod(copy, 0o700)
