@@ -35,9 +35,9 @@ async def test_a_paused_run_waits_saves_and_goes_on(tmp_path):
             if made != 3:
                 continue
             assert (await order(run, "pause", why="lunch")).startswith("The run is paused")
-            await until(lambda: controller.snapshot().idle_because)
+            await until(lambda: "paused the run" in controller.snapshot().idle_because)
             stood = controller.snapshot()
-            assert "an operator has paused the run: anna@here" in stood.idle_because.lower()
+            assert "An operator has paused the run: anna@here" in stood.idle_because
             assert json.loads((run / "status.json").read_text()) is not None
             assert "saved" in await order(run, "checkpoint")
             await until(lambda: list((run / "checkpoints").glob("step_*/.complete")))

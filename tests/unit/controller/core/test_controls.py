@@ -72,6 +72,20 @@ def test_a_paused_run_ends_what_runs_and_begins_nothing(run):
     assert run.core.snapshot().waiting_for == "an operator to unpause it"
 
 
+def test_a_place_that_becomes_free_in_a_pause_stays_free(run):
+    run.run(until=lambda: any(g.state == "generating" for g in run.core.state.groups.values()))
+    group = next(g.id for g in run.core.state.groups.values() if g.state == "generating")
+    run.order("pause")
+    started = run.core.state.started
+    run.order("abort", str(group))
+    run.quiet()
+    assert run.core.state.fresh, "a prompt waits that could start"
+    assert run.core.state.started == started - 1
+    run.order("unpause")
+    run.run()
+    assert run.end.is_success
+
+
 def test_an_unpaused_run_makes_all_its_steps(run):
     run.order("pause")
     run.quiet()
