@@ -102,12 +102,12 @@ class RolloutWorker:
         Raises: LinkClosed, ConfigError if the engine cannot be made.
         """
         self._link, self._wake = link, link.wake
-        rollout = self._settings.rollout  # of a controller that has said nothing else yet
-        self._progress_s, self._status_s = rollout.first_progress_s, rollout.status_s
         if not self._has_engine:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
             self._has_engine = True
         engine = self._engine
+        rollout = self._settings.rollout  # of a controller that has said nothing else yet
+        self._progress_s, self._status_s = rollout.first_progress_s, rollout.status_s
         if self._unacknowledged.is_pending:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}
             link.send(self._unacknowledged.holding(engine.policy_version, reported))
