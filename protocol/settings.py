@@ -9,6 +9,7 @@ from typing import Annotated, Literal, cast
 
 from pydantic import Field, model_validator
 
+from protocol.agents.settings import AgentSettings
 from protocol.algorithms import with_algorithm
 from protocol.rewards.kinds import AnyReward, NamedReward, Sandbox, entry_of
 from protocol.section import Section
@@ -251,8 +252,7 @@ class TrainerSettings(Section):
     clip_high: float = Field(default=0.2, ge=0)
     """The policy ratio is clipped at 1 + clip_high; above clip_low it is DAPO's asymmetric clip."""
     dual_clip: float = Field(default=0.0, ge=0)
-    """A token with negative advantage costs at most this many times the advantage, above 1; 0: no such
-    bound."""
+    """A token with negative advantage costs at most this many times the advantage, above 1; 0: no bound."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean"] = "token_mean"
     """Mean over all response tokens of the mini-batch; over responses, or groups, of their token means; or
     token sums over `rollout.max_response_tokens`, averaged over responses (Dr.GRPO)."""
@@ -378,6 +378,7 @@ class WorkerSettings(Section):
     rollout: RolloutSettings
     reward: RewardSettings
     trainer: TrainerSettings
+    agent: AgentSettings = AgentSettings()
     evaluation_sampling: SamplingSettings = SamplingSettings()
     evaluation_function: str = ""
     """Scores held-out responses; "" is `reward.function`."""

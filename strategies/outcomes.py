@@ -72,3 +72,38 @@ def outcomes(
         for reward, tokens in zip(rewards, response_tokens, strict=True)
     ]
     return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))
+
+
+def turn_outcomes(
+    turn_rewards: Sequence[Sequence[float]], *, discount: float, settings: TrainerSettings
+) -> tuple[tuple[float, ...], ...]:
+    """The advantage of each turn of each episode of a group: its return, compared over the same turns.
+
+    The return of a turn is its reward and `discount` times that of the next one. A turn that one episode
+    alone has come to is compared with nothing, so its advantage is 0 with a baseline of the group.
+    """
+    returns = [_returns(rewards, discount) for rewards in turn_rewards]
+    found: list[list[float]] = [[] for _ in returns]
+    for turn in range(max(map(len, returns), default=0)):
+        there = [place for place, one in enumerate(returns) if turn < len(one)]
+        compared = group_advantages(
+            [returns[place][turn] for place in there],
+            baseline=settings.baseline, scale=settings.advantage_scale,
+        )  # fmt: skip
+        for place, advantage in zip(there, compared, strict=True):
+            found[place].append(advantage)
+    return tuple(map(tuple, found))
+
+
+def _returns(rewards: Sequence[float], discount: float) -> list[float]:
+    found: list[float] = []
+    total = 0.0
+    for reward in reversed(rewards):
+        total = reward + discount * total
+        found.append(total)
+    return found[::-1]
+
+
+def grpo(rewards: Sequence[float]) -> list[float]:
+    """The advantages of the default algorithm."""
+    return group_advantages(rewards, baseline="group_mean", scale="group_std")

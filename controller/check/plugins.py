@@ -43,8 +43,8 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
 def _value(config: Config, key: str) -> str | None:
     section, field = key.split(".")
     value: str | None = getattr(getattr(config, section), field)
-    if key == "evaluation.reward_function":
-        return value or None  # that of training
+    if key in ("evaluation.reward_function", "agent.function"):
+        return value or None  # that of training; no agent
     is_elsewhere = config.trainer.is_supervised or config.reward.rewards
     return None if key == "reward.function" and is_elsewhere else value
 

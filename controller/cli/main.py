@@ -299,6 +299,7 @@ def _refuse_errors(config: Config) -> None:
 def _workers_in_words(config: Config) -> str:
     counts = {"rollout": config.rollout.instances, "reward": config.reward.workers, "trainer": 1}
     counts |= {} if config.trainer.local else {"trainer": 0}
+    counts |= {"agent": config.agent.workers} if config.agent.is_on else {}
     if config.trainer.is_supervised:
         del counts["rollout"]
     return ", ".join(f"{count} {role}" for role, count in counts.items())

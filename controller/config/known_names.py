@@ -12,7 +12,7 @@ NAMES: dict[str, str] = {
     "num_return_sequences num_samples_per_prompt rollouts_per_example samples_per_prompt rollout_n",
     "rollout.max_response_tokens": "generate_max_len max_completion_length max_completion_tokens max_gen_len "
     "max_generate_length max_length max_model_len max_new_tokens max_response_length max_response_len "
-    "max_seq_len max_tokens response_length seq_len",
+    "max_seq_len response_length seq_len",
     "rollout.max_prompt_tokens": "max_input_length max_prompt_len max_prompt_length prompt_length "
     "prompt_max_len",
     "rollout.instances": "data_parallel_size num_engines num_rollout_workers rollout_num_engines "

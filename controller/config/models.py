@@ -13,6 +13,7 @@ from controller.config.evaluation import EvaluationSettings
 from controller.config.limits import LimitSettings
 from controller.config.simulation import SimulationSettings
 from controller.config.variables import put
+from protocol.agents.settings import AgentSettings
 from protocol.algorithms import SAMPLING
 from protocol.rewards.kinds import entry_of
 from protocol.settings import (
@@ -213,6 +214,7 @@ class Config(Section):
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     rollout: RolloutSettings = RolloutSettings()
+    agent: AgentSettings = AgentSettings()
     trainer: TrainerSettings = TrainerSettings()
     weights: WeightsSettings = WeightsSettings()
     staleness: StalenessSettings = StalenessSettings()

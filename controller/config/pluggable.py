@@ -14,6 +14,7 @@ from strategies.kinds import STRATEGIES, key_of
 BUILT_IN: dict[str, Collection[str]] = {
     "model.factory": (),
     "reward.function": names_without_options(),
+    "agent.function": (),
     "evaluation.reward_function": names_without_options(),
     "rollout.engine": ENGINES,
     "trainer.engine": ("fsdp",),

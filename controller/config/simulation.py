@@ -70,6 +70,33 @@ class EngineSettings(Section):
     """Speed of each instance relative to the numbers above, repeated as often as needed."""
 
 
+class EnvironmentSettings(Section):
+    """What the agents of `agent.function` do, where there is one: episodes of several turns.
+
+    Numbers of turns and tokens and times are drawn log-normally about their medians; turns are as long as
+    responses are.
+    """
+
+    turns: int = Field(default=4, ge=1)
+    """Median of the turns of an episode; at most `agent.max_turns`."""
+    turns_sigma: float = Field(default=0.5, ge=0)
+    """Width of their distribution, of the logarithm."""
+    given_tokens: int = Field(default=64, ge=1)
+    """Median of the tokens that an environment gives between two turns."""
+    wait_s: float = Field(default=2.0, ge=0)
+    """Median of the seconds that it takes for that."""
+    sigma: float = Field(default=1.0, ge=0)
+    """Width of the distribution of these seconds and tokens."""
+    start_s: float = Field(default=1.0, ge=0)
+    """Median of the seconds from the beginning of an episode to its first request."""
+    failure_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of waits at the end of which the environment has failed."""
+    hang_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of waits that never end."""
+    divergence_rate: float = Field(default=0.0, ge=0, le=1)
+    """Share of episodes that ask something else each time that they are run."""
+
+
 class FaultSettings(Section):
     """What goes wrong: exponential waiting times from the seed. All zero: nothing does."""
 
@@ -77,6 +104,8 @@ class FaultSettings(Section):
     """Losses of a rollout worker per second, over all of them."""
     reward_kills: float = Field(default=0.0, ge=0)
     """Losses of a reward worker per second."""
+    agent_kills: float = Field(default=0.0, ge=0)
+    """Losses of an agent worker per second."""
     hang_share: float = Field(default=0.3, ge=0, le=1)
     """Share of those losses in which the process lives on and says nothing."""
     stragglers: float = Field(default=0.0, ge=0)
@@ -100,6 +129,8 @@ class SimulationSettings(Section):
     """Lengths of prompts and responses."""
     engine: EngineSettings = EngineSettings()
     """Physics of a rollout instance."""
+    environment: EnvironmentSettings = EnvironmentSettings()
+    """Environments of agents."""
     faults: FaultSettings = FaultSettings()
     """What goes wrong."""
     train_token_s: float = Field(default=2.3e-5, ge=0)

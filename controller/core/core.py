@@ -7,7 +7,6 @@ is fixed: absorb the event (or, of several reports that came together, all of th
 routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
 """
 
-import ipaddress
 from typing import assert_never
 
 from controller.config.models import Config
@@ -20,6 +19,7 @@ from controller.core.decisions.placement.migration import Migrations
 from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
+from controller.core.decisions.supply.episodes import Episodes
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.supply.supervised import SupervisedGroups
 from controller.core.decisions.supply.training_groups import TrainingGroups
@@ -51,14 +51,14 @@ from controller.core.liveness import idle_because, still_until, watch
 from controller.core.shutdown import is_out_of_data, notice_end_of_data, wind_up
 from controller.core.state.accounts import without_rollout
 from controller.core.state.bottleneck import verdict
-from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
+from controller.core.worker_settings import worker_settings
 from protocol import messages
 from protocol.messages import Attach, Message
-from protocol.settings import WorkerSettings
 from strategies.kinds import Strategies
 
 OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
@@ -88,6 +88,7 @@ class Core:
         self.publication = Publication(self.state, self.relay_tree, self.evaluation)
         self.supervised_groups = SupervisedGroups(self.state)
         self.scoring = Scoring(self.state, self.evaluation, self.purposes)
+        self.episodes = Episodes(self.state, self.purposes)
         self.training = Training(self.state)
         self.limits = Limits(self.state)
         self.plausibility = Plausibility(self.state)
@@ -137,6 +138,7 @@ class Core:
         state = self.state
         self.membership.expire()
         self._enforce_limits()
+        self.episodes.expire()
         self.scoring.take_completed()
         if state.ending is None:
             self.supervised_groups.fill()
@@ -155,6 +157,7 @@ class Core:
             self.report_pace.run()
             self.scoring.take_completed()
             self.scoring.assign()
+            self.episodes.run()
             self.scoring.read_ahead()
             self.publication.retire()
             notice_end_of_data(self)
@@ -179,7 +182,7 @@ class Core:
             return self.state.now
         moments = (
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
-            self.limits.next(), still_until(self),
+            self.limits.next(), self.episodes.next(), still_until(self),
         )  # fmt: skip
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -291,6 +294,7 @@ class Core:
         self.report_pace.restart()
         self.training_groups.restart()
         self.scoring.restart()
+        self.episodes.restart()
         self.evaluation_schedule.restart()
         self.training.end_after_last_step()
 
@@ -361,6 +365,8 @@ class Core:
             version, running, resident = worker.policy_version, len(worker.running), worker.resident_tokens
         elif isinstance(worker, TextWorker):
             running = worker.pending
+        elif isinstance(worker, AgentWorker):
+            running = len(worker.episodes)
         silent_s = self.state.now - worker.last_heard
         doing = working_on(self, worker) or self.limits.owed(worker)
         due_s, then = self.limits.outlook(worker)
@@ -368,33 +374,3 @@ class Core:
             worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
             serves_at=worker.endpoint, due_s=due_s, then=then,
         )  # fmt: skip
-
-
-def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
-    """What every worker is told."""
-    return WorkerSettings(
-        run_dir=run_dir,
-        seed=config.run.seed,
-        steps=config.run.steps,
-        model=config.model,
-        rollout=config.rollout,
-        reward=config.reward,
-        trainer=config.trainer,
-        evaluation_sampling=config.evaluation.sampling,
-        evaluation_function=config.evaluation.reward_function,
-        weights=config.weights,
-        import_paths=import_paths,
-        bind_host=_bind_host(config.controller.bind),
-        is_private=config.run.private,
-        reattach_s=config.controller.reattach_s,
-    )
-
-
-def _bind_host(bind: str) -> str:
-    """The address in `controller.bind` if it names one that other hosts reach; else ""."""
-    host = bind.removeprefix("tcp://").rpartition(":")[0].strip("[]") if bind.startswith("tcp://") else ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return ""
-    return "" if address.is_loopback or address.is_unspecified else host

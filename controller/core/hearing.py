@@ -1,15 +1,15 @@
 """Which part of the core hears which message of an attached worker: one ladder for each role.
 
 Invariant: a ladder has a case for every message that its role may say (`FromRollout`, `FromReward`,
-`FromTrainer`); a message without one is an error of the type checker, and of
+`FromAgent`, `FromTrainer`); a message without one is an error of the type checker, and of
 tests/unit/test_messages_are_heard.py.
 """
 
 from typing import TYPE_CHECKING, assert_never, cast
 
-from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from protocol import messages
-from protocol.messages import FromAnyRole, FromReward, FromRollout, FromTrainer, Message
+from protocol.messages import FromAgent, FromAnyRole, FromReward, FromRollout, FromTrainer, Message
 
 if TYPE_CHECKING:
     from controller.core.core import Core
@@ -33,6 +33,8 @@ def hear(core: "Core", worker: Worker, message: Message) -> None:
         _from_instance(core, worker, cast("FromRollout", message))
     elif isinstance(worker, TextWorker):
         _from_text_worker(core, worker, cast("FromReward", message))
+    elif isinstance(worker, AgentWorker):
+        _from_agent(core, worker, cast("FromAgent", message))
     else:
         _from_trainer(core, worker, cast("FromTrainer", message))
 
@@ -105,6 +107,19 @@ def _from_text_worker(core: "Core", worker: TextWorker, message: FromReward) -> 
             core.scoring.on_scored(worker, message)
         case messages.ScoreFailed():
             core.scoring.on_score_failed(worker, message)
+        case _:
+            _from_any_role(core, worker, message)
+
+
+def _from_agent(core: "Core", worker: AgentWorker, message: FromAgent) -> None:
+    match message:
+        case messages.Ask():
+            core.membership.reset_failures(worker)
+            core.episodes.on_ask(worker, message)
+        case messages.EpisodeEnded():
+            core.episodes.on_ended(worker, message)
+        case messages.EpisodeFailed():
+            core.episodes.on_failed(worker, message)
         case _:
             _from_any_role(core, worker, message)
 

@@ -31,6 +31,7 @@ def check_invariants(core: "Core") -> None:
         _check_members(state, group, running)
     _check_instances(state)
     core.relay_tree.check()
+    core.episodes.check()
     check_liveness(core)
 
 
@@ -61,9 +62,11 @@ def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, Pe
         is_queued = member.state == "queued" and group.state == "generating"
         is_held = state.queue.holds(member) or state.held_out_queue.holds(member)
         assert is_queued == is_held, f"{member.id} is {member.state}"
-        versions = [segment.policy_version for segment in member.segments]
+        versions = [segment.policy_version for segment in member.segments if not segment.is_given]
         assert versions == sorted(versions), f"versions of {member.id} decrease: {versions}"
-        assert member.response_tokens == sum(segment.count for segment in member.segments)
+        given = sum(segment.count for segment in member.segments if segment.is_given)
+        assert member.given_tokens == given, f"{member.id} has {given} given tokens"
+        assert member.response_tokens + given == sum(segment.count for segment in member.segments)
 
 
 def _check_instances(state: RunState) -> None:

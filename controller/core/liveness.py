@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from controller.core.state.registry import Instance, Worker
 from controller.core.state.views.admission import admitted
 from controller.core.state.views.instances import takes_work
-from controller.core.waiting_for import working_on
+from controller.core.waiting_for import environment_in_words, working_on
 from strategies.kinds import STRATEGIES
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def why_alive(core: "Core") -> Reason:
     """The first reason that holds: what runs goes before what is awaited."""
     if core.state.finished:
         return Reason(ReasonKind.OVER, "the run", None, core.state.ending or "")
-    for find in (_at_work, _pulling, _owing, _starting, _absent, _paused, _held, _reading):
+    for find in (
+        _at_work, _pulling, _environments, _owing, _starting, _absent, _paused, _held, _reading,
+    ):  # fmt: skip
         if (found := find(core)) is not None:
             return found
     return _still(core)
@@ -137,6 +139,16 @@ def _pulling(core: "Core") -> Reason | None:
         if instance.pulling is not None:
             return _of_worker(core, ReasonKind.PULLS, instance)
     return None
+
+
+def _environments(core: "Core") -> Reason | None:
+    """The environment of an episode has the word, for a limited time."""
+    until = core.episodes.next()
+    if until is None:
+        return None
+    episode = core.state.environments.first()
+    text = f"group {episode.group} waits for {environment_in_words(core.state, episode)}"
+    return Reason(ReasonKind.AWAITED, f"group {episode.group}", until, text)
 
 
 def _owing(core: "Core") -> Reason | None:
@@ -247,6 +259,9 @@ def _could_go_on(core: "Core") -> Iterator[tuple[str, str]]:
     text_worker = next(state.registry.text_workers(), None)
     if scoring.to_score and text_worker is not None:
         yield "", f"group {next(iter(scoring.to_score))} could be scored by {text_worker.name}"
+    worker = next(state.registry.agents(), None)
+    if core.episodes.is_unplaced and worker is not None and not worker.episodes:
+        yield "", f"an episode could begin at {worker.name}"
     for instance in state.registry.instances():
         if instance.ready:
             yield from _could_start(core, instance)

@@ -6,16 +6,17 @@ whoever looks again can tell a slow thing from a stuck one.
 
 from typing import TYPE_CHECKING
 
+from controller.core.state.agents.episodes import Episode
 from controller.core.state.bottleneck import Cause
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
-from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import GroupSnapshot
 
 if TYPE_CHECKING:
     from controller.core.core import Core
 
-BEGUN = ("generating", "scoring", "occupied", "training")
+BEGUN = ("beginning", "generating", "scoring", "occupied", "training")
 
 
 def awaited(core: "Core") -> Cause:
@@ -88,6 +89,9 @@ def working_on(core: "Core", worker: Worker) -> str:
         if worker.scoring:
             return f"scoring group {min(worker.scoring)}"
         return f"encoding prompt {min(worker.encoding)}" if worker.encoding else ""
+    if isinstance(worker, AgentWorker):
+        found = next(iter(worker.episodes), None)
+        return "" if found is None else f"running {len(worker.episodes)} episodes, first of group {found[0]}"
     making = core.training.trainer_batches.making
     if making is not None:
         return f"training version {making}"
@@ -144,7 +148,12 @@ def _of_instance(state: RunState, instance: Instance) -> str:
 
 
 def _wants(state: RunState, group: Group) -> str:
+    waiting = [episode for episode in group.episodes if episode.since is not None]
     match group.state:
+        case "beginning" | "generating" if waiting:
+            return environment_in_words(state, min(waiting, key=lambda episode: episode.since or 0.0))
+        case "beginning":
+            return "an agent worker with room"
         case "generating":
             queued = sum(member.state == "queued" for member in group.members)
             peers = {member.peer: None for member in group.members if member.peer is not None}
@@ -157,3 +166,12 @@ def _wants(state: RunState, group: Group) -> str:
             return "its batch"
         case _:
             return "the trainer"
+
+
+def environment_in_words(state: RunState, episode: Episode) -> str:
+    """Who is awaited where an environment has the word, since when, and for how long."""
+    assert episode.since is not None
+    assert episode.until is not None
+    waited_s, limit_s = state.awake_s - episode.since, episode.until - episode.since
+    turn = f"turn {len(episode.asked)}" if episode.asked else "its start"
+    return f"its environment, episode {episode.number}, {turn}, {waited_s:.0f} s of {limit_s:.0f}"

@@ -26,6 +26,7 @@ from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
+from controller.core.decisions.supply import episodes as episode_decisions
 from controller.core.decisions.supply import scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
@@ -45,21 +46,25 @@ from controller.core.state import (
     run_state,
     told,
 )
+from controller.core.state.agents import episodes, told_agents
 from controller.core.state.groups import Batch
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
+from protocol.agents import settings as agent_settings
 from protocol.errors import LocalError, RunError
-from protocol.messages import from_controller, from_workers, pieces, progress
+from protocol.messages import from_agents, from_controller, from_workers, pieces, progress
 from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, asks, candidates, core, counting_ledger, data_settings, dispatch, dispatch_queue,
+    accounts, agent_settings, asks, candidates, core, counting_ledger, data_settings, dispatch,
+    dispatch_queue, episode_decisions, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
-    relay_tree, report_pace, reports, run_state, scoring, stragglers, supervised, told, trainer_batches,
-    training, training_groups, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
+    relay_tree, report_pace, reports, run_state, scoring, stragglers, supervised, told, told_agents,
+    trainer_batches, training, training_groups, from_agents, from_controller, from_workers, pieces, progress,
+    ids, settings, cost_model,
     fitting, instance_kinds, lengths, pacing, views,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

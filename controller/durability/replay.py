@@ -21,7 +21,7 @@ from protocol.errors import RunError, StaleFlowError
 SHOWN_CHARS = 300  # of one event or command
 
 
-class Turn(NamedTuple):
+class Replayed(NamedTuple):
     """One event, and what the core wants because of it now."""
 
     recorded: Recorded
@@ -39,7 +39,7 @@ class Verdict:
     time_s: float = 0.0  # of the last event
     epochs: int = 1  # controller processes that the run has had
     finished: bool = False  # the history reaches the end of the run
-    difference: Turn | None = None  # the first event whose commands are others now; the replay ended there
+    difference: Replayed | None = None  # the first event with other commands now; the replay ended there
 
     @property
     def is_equal(self) -> bool:
@@ -57,7 +57,7 @@ class CoreFailed(RunError):
 
 def turns(
     recording: Recording, core: Core, after: int | None = None, until: int | None = None
-) -> Iterator[Turn]:
+) -> Iterator[Replayed]:
     """Step the core through the history, or through what follows event `after`, up to event `until`.
 
     Raises: CoreFailed naming the event at which the core fails.
@@ -76,11 +76,11 @@ def turns(
                 "release. Please report it with run.db.",
                 recorded,
             ) from error
-        yield Turn(recorded, commands)
+        yield Replayed(recorded, commands)
 
 
 def replay(
-    recording: Recording, core: Core | None = None, *, on_turn: Callable[[Turn], None] = lambda turn: None
+    recording: Recording, core: Core | None = None, *, on_turn: Callable[[Replayed], None] = lambda turn: None
 ) -> Verdict:
     """Re-derive every command and compare it with the journal's fingerprints, up to the first difference.
 

@@ -14,7 +14,7 @@ from controller.core.core import Core
 from controller.core.events import Event, HeldOutRead, PromptsRead, Received
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.durability.recording import Recording
-from controller.durability.replay import Turn, shortened, turns
+from controller.durability.replay import Replayed, shortened, turns
 from protocol import messages
 from protocol.errors import RunError
 from protocol.ids import PeerId
@@ -22,7 +22,7 @@ from protocol.messages import Attach, Delta, Message, Role, Segment
 
 
 def story(
-    recording: Recording, group: int, *, on_turn: Callable[[Turn], None] = lambda turn: None
+    recording: Recording, group: int, *, on_turn: Callable[[Replayed], None] = lambda turn: None
 ) -> Iterator[str]:
     """Lines of the story of a group, in order. `on_turn` hears of each event that is stepped through.
 
@@ -174,6 +174,27 @@ def about(message: Message, group: int) -> Iterator[str]:
         case messages.ScoreFailed() | messages.GenerationFailed() if message.group == group:
             yield shortened(repr(message))
         case _:
+            yield from _of_episode(message, group)
+
+
+def _of_episode(message: Message, group: int) -> Iterator[str]:
+    """What a message says about the episodes of an agent."""
+    match message:
+        case messages.EndEpisodes(episodes, why):
+            yield from (f"episode {number} is ended: {why}" for id, number, _ in episodes if id == group)
+        case messages.Begin(id, number, trial, known=known) if id == group:
+            yield f"Begin episode {number}, trial {trial}" + (f", {known} turns known" if known else "")
+        case messages.Ask(id, number, given=given, keep=keep) if id == group:
+            yield f"episode {number} asks for turn {message.number + 1}: {given} tokens given after {keep}"
+        case messages.Turn(id, number, ending=ending) if id == group:
+            sampled = _of_segments(message.segments)
+            yield f"turn {message.number + 1} of episode {number}: {sampled}, ends by {ending}"
+        case messages.EpisodeEnded(id, number, reward=reward) if id == group:
+            worth = f"reward {reward[0]:g}" if reward else "to be scored"
+            yield f"episode {number} ended by {message.ending}, {worth}"
+        case messages.EpisodeFailed(id, number, reason=reason) if id == group:
+            yield f"episode {number} failed ({message.kind}): {shortened(reason)}"
+        case _:
             pass
 
 
@@ -188,4 +209,5 @@ def _of_delta(delta: Delta) -> str:
 def _of_segments(segments: tuple[Segment, ...]) -> str:
     if not segments:
         return "from the start"
-    return " + ".join(f"{s.count} tokens by version {s.policy_version}" for s in segments)
+    by = ["given" if s.is_given else f"by version {s.policy_version}" for s in segments]
+    return " + ".join(f"{s.count} tokens {who}" for s, who in zip(segments, by, strict=True))

@@ -12,7 +12,7 @@ from controller.core.commands import Forget, Send
 from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
-from controller.durability.replay import Turn, turns
+from controller.durability.replay import Replayed, turns
 from protocol import messages
 from protocol.messages import Message
 
@@ -44,7 +44,7 @@ class _Tracer:
         self._open: dict[str, dict[Key, Entry]] = {}  # by peer: slices that have begun
         self._counts = (0, 0)
 
-    def turn(self, turn: Turn) -> Iterator[Entry]:
+    def turn(self, turn: Replayed) -> Iterator[Entry]:
         self._now_us = turn.recorded.now * 1e6
         event = turn.recorded.event
         if isinstance(event, Received):

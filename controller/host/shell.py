@@ -29,8 +29,9 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core import commands, events
 from controller.core.commands import Command
-from controller.core.core import Core, worker_settings
+from controller.core.core import Core
 from controller.core.events import Event
+from controller.core.worker_settings import worker_settings
 from controller.data.held_out import read_held_out
 from controller.durability.release import facts_of
 from controller.durability.store import Store

@@ -11,7 +11,10 @@ from protocol.errors import ConfigError
 from protocol.messages import Role
 from workers.simulated import (
     Distribution,
+    Environment,
+    EpisodeLimits,
     RolloutTimes,
+    SimulatedAgent,
     SimulatedEngine,
     SimulatedReward,
     SimulatedRollout,
@@ -25,7 +28,7 @@ from workers.simulated.physics import BLOCK
 
 HELD_OUT_PROMPTS = 100  # of a set without max_prompts: its file is not read here
 
-Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer
+Simulated = SimulatedRollout | SimulatedReward | SimulatedTrainer | SimulatedAgent
 
 
 def distribution_of(config: Config) -> Distribution:
@@ -91,7 +94,23 @@ class Cluster:
                 processes=self._config.reward.processes,
                 now=now,
             )
+        if role == "agent":
+            return self._agent(now)
         return self._rollout(name, now)
+
+    def _agent(self, now: float) -> SimulatedAgent:
+        simulation, agent, rollout = self._config.simulation, self._config.agent, self._config.rollout
+        fields = simulation.environment.model_dump()
+        environment = Environment(**fields, first_tokens=self.prompt_tokens)
+        limits = EpisodeLimits(
+            agent.max_turns,
+            agent.max_turn_tokens or rollout.max_response_tokens,
+            agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+        )
+        seed, at_once = self._rng.getrandbits(32), agent.concurrency
+        return SimulatedAgent(
+            environment, limits, seed=seed, at_once=at_once, attach_s=simulation.attach_s, now=now
+        )
 
     def _rollout(self, name: str, now: float) -> SimulatedRollout:
         simulation, rollout = self._config.simulation, self._config.rollout

@@ -11,8 +11,8 @@ from typing import Literal
 
 from controller.config.simulation import FaultSettings
 
-Kind = Literal["rollout_kills", "reward_kills", "stragglers", "slow_links"]
-KINDS: tuple[Kind, ...] = ("rollout_kills", "reward_kills", "stragglers", "slow_links")
+Kind = Literal["rollout_kills", "reward_kills", "stragglers", "slow_links", "agent_kills"]
+KINDS: tuple[Kind, ...] = ("rollout_kills", "reward_kills", "stragglers", "slow_links", "agent_kills")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Faults:
     slow_links: float = 0.0
     late_share: float = 0.0
     late_s: float = 1.0
+    agent_kills: float = 0.0
 
     @classmethod
     def of(cls, settings: FaultSettings) -> "Faults":
@@ -37,7 +38,9 @@ class Faults:
     @property
     def may_silence(self) -> bool:
         """Whether a worker can be silent for long, so that leases matter."""
-        return any((self.rollout_kills, self.reward_kills, self.slow_links, self.late_share))
+        return any(
+            (self.rollout_kills, self.reward_kills, self.agent_kills, self.slow_links, self.late_share)
+        )
 
 
 class FaultSource:

@@ -310,7 +310,8 @@ class Simulation:
     # -- faults -----------------------------------------------------------------------------------------
 
     def _strike(self, kind: Kind) -> None:
-        roles = {"reward_kills": ("reward",), "slow_links": ("rollout", "reward", "trainer")}
+        everybody = ("rollout", "reward", "trainer", "agent")
+        roles = {"reward_kills": ("reward",), "agent_kills": ("agent",), "slow_links": everybody}
         role = roles.get(kind, ("rollout",))
         victims = [p for p in self._processes.values() if p.is_alive and p.role in role]
         if victims:

@@ -9,7 +9,7 @@ from typing import Any
 from controller.core.commands import Send
 from controller.core.events import Received
 from controller.durability.recording import Recording
-from controller.durability.replay import Turn
+from controller.durability.replay import Replayed
 from controller.history.story import story
 from protocol import messages
 from protocol.ids import PeerId
@@ -61,7 +61,7 @@ class _Watcher:
         self._names: dict[PeerId, str] = {}
         self._open: dict[tuple[int, int], Bar] = {}
 
-    def turn(self, turn: Turn) -> None:
+    def turn(self, turn: Replayed) -> None:
         now, event = turn.recorded.now, turn.recorded.event
         if isinstance(event, Received):
             if isinstance(event.message, messages.Attach):

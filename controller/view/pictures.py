@@ -9,7 +9,7 @@ from typing import Any
 from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
-from controller.durability.replay import Turn, in_words, kind, shortened
+from controller.durability.replay import Replayed, in_words, kind, shortened
 
 MOST_WAITS = 40
 MOST_MEMBERS = 8  # of one group that are told one by one
@@ -115,7 +115,7 @@ def group_of(core: Core, number: int) -> Json | None:
     }
 
 
-def event_of(core: Core, turn: Turn | None) -> Json | None:
+def event_of(core: Core, turn: Replayed | None) -> Json | None:
     """One event in words, and the commands that it gave; who is attached is called by name."""
     if turn is None:
         return None

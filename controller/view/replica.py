@@ -12,7 +12,7 @@ from typing import NamedTuple
 from controller.core.core import Core
 from controller.durability.core_image import Freezer, thaw
 from controller.durability.recording import Recorded, Recording
-from controller.durability.replay import Turn, turns
+from controller.durability.replay import Replayed, turns
 from protocol.errors import LocalError
 
 FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
@@ -26,7 +26,7 @@ class Instant(NamedTuple):
     number: int  # of the last event that the core has seen; `first` before any
     now: float  # seconds since the run began
     core: Core  # to be looked at, and not to be kept: the next move steps or replaces it
-    turn: Turn | None  # that event and the commands that it gave; None at a keyframe, or before the first
+    turn: Replayed | None  # that event and the commands that it gave; None at a keyframe, or before the first
 
 
 class Replica:
@@ -132,7 +132,7 @@ class Replica:
         """The core where it stands, whole. Equal cores have equal images."""
         return Freezer().freeze(self._at.core)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: Replayed) -> None:
         """The core has made one step more."""
         recorded: Recorded = turn.recorded
         core, before = self._at.core, self._at.number

@@ -9,9 +9,9 @@ Invariants:
 - Tags are never reused; a change of fields raises `PROTOCOL_VERSION`.
 
 To add a message, in at most four files:
-1. Its class, in `from_workers.py`, `from_controller.py` or `progress.py`: a new tag, `said_by`, `heard_by`,
-   its fields, its frames if it has any; and its name in the types of its roles at the end of the first two
-   (`FromRollout`, `ToTrainer`, ...). Importing the package fails while these disagree.
+1. Its class, in `from_workers.py`, `from_agents.py`, `from_controller.py` or `progress.py`: a new tag,
+   `said_by`, `heard_by`, its fields, its frames if it has any; and its name in the types of its roles at the
+   end of the first three (`FromRollout`, `ToTrainer`, ...). Importing the package fails while these disagree.
 2. Who hears it. A worker's message: a `case` in the ladder of its role in `controller/core/hearing.py`. The
    controller's: a `case` in `_handle` of `workers/<role>/worker.py`, and in `handle` of
    `workers/simulated/<role>.py`. The type checker and tests/unit/test_messages_are_heard.py fail until then.
@@ -21,6 +21,7 @@ To add a message, in at most four files:
 """
 
 # ruff: noqa: F403  a message is named where it is defined, and not a second time here
+from protocol.messages.from_agents import *
 from protocol.messages.from_controller import *
 from protocol.messages.from_workers import *
 from protocol.messages.pieces import *

@@ -20,7 +20,9 @@ from protocol.messages.pieces import (
     Segments,
     Settings,
     Text,
+    TurnEnding,
     Version,
+    prompt_pieces,
     response_pieces,
 )
 
@@ -55,7 +57,10 @@ class Encode(ControllerMessage):
 
 @dataclass(frozen=True, slots=True)
 class Route(ControllerMessage):
-    """Generate one trajectory, or go on with it. Frame 0: prompt tokens; frame 1: response tokens so far."""
+    """Generate one trajectory, or go on with it. Frame 0: prompt tokens; frame 1: response tokens so far.
+
+    Of a turn of an agent: frame 0 is all that stands before the turn, frame 1 the turn so far.
+    """
 
     tag: ClassVar[int] = 34
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout",)
@@ -66,10 +71,13 @@ class Route(ControllerMessage):
     max_new_tokens: Count  # what is left of the budget
     segments: Segments
     is_evaluation: bool = False  # sampled by WorkerSettings.evaluation_sampling
+    begins: Count = 0  # index of the segment where the turn begins; 0: all of them are the response
 
     def outgoing_payload(self) -> list[list[Piece]]:
         id = TrajectoryId(self.group, self.member)
-        return [[Piece("prompt", self.group)], response_pieces("tokens", id, self.segments)]
+        before = response_pieces("tokens", id, self.segments[: self.begins])
+        turn = response_pieces("tokens", id, self.segments[self.begins :])
+        return [prompt_pieces(self.group, self.segments) + before, turn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,9 @@ class Score(ControllerMessage):
     """Score a group.
 
     Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member.
+
+    Trajectories of an agent have no prompt: frame 1 is empty, and their frames have given and sampled tokens
+    alike, as `ScoreItem.segments` says.
     """
 
     tag: ClassVar[int] = 38
@@ -128,7 +139,10 @@ class Score(ControllerMessage):
     is_evaluation: bool = False  # by WorkerSettings.evaluation_function
 
     def outgoing_payload(self) -> list[list[Piece]]:
-        frames = [[Piece("row", self.group)], [Piece("prompt", self.group)]]
+        frames = [
+            [Piece("row", self.group)],
+            prompt_pieces(self.group, self.items[0].segments if self.items else ()),
+        ]
         for item in self.items:
             frames.append(response_pieces("tokens", TrajectoryId(self.group, item.member), item.segments))
         return frames
@@ -144,10 +158,18 @@ class TrainItem(NamedTuple):
     outcome: Real  # its advantage in its group, or its reward where the trainer makes the advantages
     ending: Ending
     segments: Segments  # their policy versions are the per-token versions, as runs
+    episode: Count = 0  # that it belongs to, in its group: what is counted in batches and means
+    outcomes: Many[Real] = ()  # one for each segment, where they differ (0 for given ones); else `outcome`
 
     @property
     def response_tokens(self) -> int:
+        """All tokens behind the prompt, given ones too."""
         return sum(segment.count for segment in self.segments)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy sampled, which alone are trained."""
+        return sum(segment.count for segment in self.segments if not segment.is_given)
 
 
 def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Piece]]:
@@ -156,13 +178,15 @@ def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Pie
     Prompt tokens, once per *trajectory*, in the order of items; response tokens; rollout logprobs. All
     concatenated without padding. Where sampling cut: codes of the kept sets, concatenated, and their words, a
     frame per trajectory.
+
+    Given tokens are among the response tokens, and no logprob stands for them.
     """
     prompts: list[Piece] = []
     tokens: list[Piece] = []
     logprobs: list[Piece] = []
     for item in items:
         id = TrajectoryId(item.group, item.member)
-        prompts.append(Piece("prompt", item.group))
+        prompts += prompt_pieces(item.group, item.segments)
         tokens += response_pieces("tokens", id, item.segments)
         logprobs += response_pieces("logprobs", id, item.segments)
     if not is_cut:
@@ -308,7 +332,59 @@ class TrainAhead(ControllerMessage):
         return train_pieces(self.items, is_cut=self.is_cut)
 
 
+@dataclass(frozen=True, slots=True)
+class Begin(ControllerMessage):
+    """Begin an episode: run the agent's function from its start. Frame 0: the row of its group.
+
+    One that was begun before, at another worker or before a restart, has `known` turns: each Ask that repeats
+    a known one is answered at once by the Turn that was sampled then.
+    """
+
+    tag: ClassVar[int] = 49
+    heard_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    group: Count
+    episode: Count  # its place in the group, from 0
+    trial: Count  # from 1; one more each time that the episode begins anew, with no turn known
+    seed: Count  # of the environment: one per group
+    attempt: Count  # its first Ask names the attempt after this one
+    known: Count = 0  # asks that were heard in this trial
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        return [[Piece("row", self.group)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(ControllerMessage):
+    """Answer to an Ask: what the policy sampled. Frame 0: its tokens; frame 1: their logprobs."""
+
+    tag: ClassVar[int] = 50
+    heard_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    group: Count
+    episode: Count
+    trial: Count
+    number: Count  # of the Ask
+    member: Count  # trajectory that it belongs to
+    attempt: Count  # newest of the trajectory: its next Ask names the one after this
+    ending: TurnEnding
+    segments: Segments  # of the turn alone
+
+    def outgoing_payload(self) -> list[list[Piece]]:
+        id = TrajectoryId(self.group, self.member)
+        return [response_pieces("tokens", id, self.segments), response_pieces("logprobs", id, self.segments)]
+
+
+@dataclass(frozen=True, slots=True)
+class EndEpisodes(ControllerMessage):
+    """Drop these episodes: cancel their functions, and say nothing more of them."""
+
+    tag: ClassVar[int] = 51
+    heard_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    episodes: Many[tuple[Count, Count, Count]]  # (group, episode, trial)
+    why: Text
+
+
 ToAnyRole = Beat | Welcome | Close | Reattach | ModelFiles | Drain
 ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep | Report
 ToReward = Encode | Score
+ToAgent = Begin | Turn | EndEpisodes
 ToTrainer = Train | TrainAhead | SaveCheckpoint | Retire | Serve

@@ -63,7 +63,7 @@ class Ready(WorkerMessage):
     # it was cut off; whatever it says, it pulls before it samples. Of a trainer the version of the checkpoint
     # that it took up, 0 without one
     policy_version: Version
-    capacity: Count  # trajectories that it can run at once, groups that it can score at once; 0: not said
+    capacity: Count  # trajectories, groups to score or episodes that it can have at once; 0: not said
     kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
 
 

@@ -41,6 +41,9 @@ def _endpoint(text: str) -> str:
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Version = Annotated[int, Meta(ge=0, lt=2**31)]
+GIVEN = -1
+"""In place of the policy version, of tokens that an environment has given: nobody sampled them."""
+VersionOrGiven = Annotated[int, Meta(ge=GIVEN, lt=2**31)]
 Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Finite: neither inf nor nan is within these bounds."""
 Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
@@ -53,7 +56,7 @@ Item = TypeVar("Item")
 Many = Annotated[tuple[Item, ...], Meta(max_length=MAX_ARRAY)]
 """Any number of them, up to what a header may hold."""
 Settings = Annotated[str, Meta(max_length=1_048_576)]
-Role = Literal["rollout", "reward", "trainer"]
+Role = Literal["rollout", "reward", "trainer", "agent"]
 ROLES: tuple[Role, ...] = get_args(Role)
 Party = Role | Literal["stranger", "controller", "core", "shell", "link", "host"]
 """Who says or hears a message. A stranger is a connection that has not attached; core and shell are the
@@ -62,6 +65,11 @@ Action = Literal["pause", "unpause", "checkpoint", "abort", "evaluate", "set"]
 """What an operator may ask of a run."""
 Ending = Literal["", "stop", "length", "interrupt"]
 """Why a delta is the last of its attempt; "" while the trajectory goes on."""
+TurnEnding = Literal["stop", "length"]
+"""Why a turn of an agent is over: the policy has ended it, or its limit has."""
+EpisodeEnding = Literal["stop", "turns", "tokens", "context", "length"]
+"""Why an episode is over: its function returned (`stop`), after `agent.max_turns`, `agent.max_tokens`, a full
+context, or a turn that was cut at `agent.max_turn_tokens`."""
 
 
 ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]
@@ -82,11 +90,19 @@ class Piece(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive response tokens of one attempt under one policy version."""
+    """Consecutive tokens of one attempt: sampled under one policy version, or GIVEN by an environment.
+
+    A given run has an attempt number of its own, and neither version nor logprobs.
+    """
 
     attempt: Count
-    policy_version: Version
+    policy_version: VersionOrGiven
     count: Count  # pyright: ignore[reportIncompatibleMethodOverride]  # no tuple method
+
+    @property
+    def is_given(self) -> bool:
+        """Whether an environment has given it: context that is not trained."""
+        return self.policy_version == GIVEN
 
 
 Segments = Many[Segment]
@@ -95,12 +111,19 @@ Segments = Many[Segment]
 def response_pieces(kind: ResponseKind, id: TrajectoryId, segments: Segments) -> list[Piece]:
     """The stored pieces of a response, in order: of each attempt, as many elements as the core accepted.
 
-    A late delta of an abandoned attempt lies behind the accepted count, so it is never read.
+    A late delta of an abandoned attempt lies behind the accepted count, so it is never read. Given runs have
+    tokens and no logprobs.
     """
     counts: dict[int, int] = {}
-    for segment in segments:
-        counts[segment.attempt] = counts.get(segment.attempt, 0) + segment.count
+    for attempt, policy_version, count in segments:
+        if policy_version != GIVEN or kind == "tokens":
+            counts[attempt] = counts.get(attempt, 0) + count
     return [Piece(kind, id.group, id.member, attempt, count) for attempt, count in counts.items()]
+
+
+def prompt_pieces(group: int, segments: Segments) -> list[Piece]:
+    """The prompt of a group; nothing where the trajectory is an agent's, which begins with given tokens."""
+    return [] if segments and segments[0].is_given else [Piece("prompt", group)]
 
 
 class Frame(NamedTuple):

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TypeVar, get_args
 
-from protocol.messages import from_controller, from_workers, progress
-from protocol.messages.from_controller import ToAnyRole, ToReward, ToRollout, ToTrainer
+from protocol.messages import from_agents, from_controller, from_workers, progress
+from protocol.messages.from_agents import FromAgent
+from protocol.messages.from_controller import ToAgent, ToAnyRole, ToReward, ToRollout, ToTrainer
 from protocol.messages.from_workers import Beat, FromReward, FromRollout, FromTrainer
 from protocol.messages.pieces import ROLES, ControllerMessage, Message, Role, WorkerMessage
 
@@ -67,24 +68,30 @@ def _defined_in(module: ModuleType, base: type[Message]) -> tuple[type[Message],
     )
 
 
-FROM_WORKER = (*_defined_in(from_workers, WorkerMessage), *_defined_in(progress, WorkerMessage))
+FROM_WORKER = (
+    *_defined_in(from_workers, WorkerMessage),
+    *_defined_in(progress, WorkerMessage),
+    *_defined_in(from_agents, WorkerMessage),
+)
 TO_WORKER = (Beat, *_defined_in(from_controller, ControllerMessage))
 KINDS = by_tag(dict.fromkeys((*FROM_WORKER, *TO_WORKER)))
 MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
     "rollout": get_args(FromRollout),
     "reward": get_args(FromReward),
     "trainer": get_args(FromTrainer),
+    "agent": get_args(FromAgent),
 }
 """What an attached worker may say to the core."""
 MAY_HEAR: dict[Role, tuple[type[Message], ...]] = {
     "rollout": get_args(ToRollout | ToAnyRole),
     "reward": get_args(ToReward | ToAnyRole),
     "trainer": get_args(ToTrainer | ToAnyRole),
+    "agent": get_args(ToAgent | ToAnyRole),
 }
 """What a worker may be told; its link or its host take what every role is told."""
 
 check(
     KINDS.values(),
-    {"rollout": FromRollout, "reward": FromReward, "trainer": FromTrainer},
-    {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer},
+    {"rollout": FromRollout, "reward": FromReward, "trainer": FromTrainer, "agent": FromAgent},
+    {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer, "agent": ToAgent},
 )

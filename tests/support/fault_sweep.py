@@ -56,12 +56,12 @@ def check(simulation: FaultySimulation, settings: Config) -> None:
     assert outcome.is_success, outcome.reason
     set_aside = outcome.summary["counts"].get("prompts/set_aside", 0)  # type: ignore[attr-defined]
     gives_up = may_drop(settings) or set_aside > 0
-    steps = len(outcome.lines) if gives_up and "data ended" in outcome.reason else STEPS
+    steps = len(outcome.lines) if gives_up and "data ended" in outcome.reason else settings.run.steps
     groups = trained_once(simulation, steps=steps)
     if set_aside and not may_drop(settings):  # its scorers were killed again and again: named, not lost
-        assert 0 <= STEPS * GROUPS - set_aside - len(groups) < GROUPS, "a prompt was lost"
+        assert 0 <= settings.run.steps * GROUPS - set_aside - len(groups) < GROUPS, "a prompt was lost"
     elif not may_drop(settings):
-        assert groups == list(range(STEPS * GROUPS)), "a prompt was lost"
+        assert groups == list(range(settings.run.steps * GROUPS)), "a prompt was lost"
     closed = [text for text in outcome.warnings if " was closed: " in text]
     assert not closed, f"an honest worker was closed: {closed[0]}"
     lines = [line["step"] for line in outcome.lines]

@@ -11,7 +11,7 @@ from controller.check.plugins import plugin_remarks
 from controller.check.problems import check
 from controller.cli.needs import require
 from controller.config.load import load_config
-from controller.core.core import worker_settings
+from controller.core.worker_settings import worker_settings
 from docs.make_schema import render
 from protocol.engines import ENGINES, BuiltInEngine
 from workers.rollout.worker import make_engine

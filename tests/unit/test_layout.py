@@ -27,7 +27,7 @@ PURE = (
     "controller/config/reward_rules.py", "controller/config/variables.py",
     "controller/durability/fingerprint.py", "controller/durability/core_image.py",
     "controller/host/watchdog.py",
-    "protocol/ids.py", "protocol/messages", "protocol/errors.py", "protocol/settings.py",
+    "protocol/ids.py", "protocol/agents", "protocol/messages", "protocol/errors.py", "protocol/settings.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
     "protocol/blame.py", "protocol/kept_sets.py", "protocol/plain_text.py",

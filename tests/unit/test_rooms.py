@@ -73,6 +73,7 @@ integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/st
 integration/test_weights_channel.py: workers/weights/agent workers/weights/agent_process workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/counting_ledger
+simulation/test_agent_fault_sweep.py: workers/simulated/agent
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
  controller/core/decisions/placement/reports
@@ -98,12 +99,15 @@ unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances
 unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing
  controller/core/state/told
+unit/controller/core/decisions/supply/test_episodes.py: controller/core/effects/turns
+ controller/core/state/agents/episodes protocol/agents/settings
 unit/controller/core/decisions/workers/test_limits.py: controller/core/state/asks controller/core/waiting_for
 unit/controller/core/decisions/workers/test_reattachment.py: controller/core/state/registry
 unit/controller/core/state/test_core_mixture.py: controller/config/data controller/config/data_rules
  strategies/schedules
 unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
 unit/controller/core/test_core.py: controller/core/state/run_state
+unit/controller/durability/test_given_tokens.py: protocol/messages/from_agents
 unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets
  controller/durability/payload_cache
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
@@ -139,7 +143,7 @@ unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker
 unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
-unit/workers/weights/test_weights_address.py: workers/host/overrides
+unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
 """  # a test of tests/, and the modules without a test of their name whose functions it runs
 

@@ -4,6 +4,7 @@ Invariants: no clock, socket or tensor; the same seed and the same messages at t
 answers; they speak the real protocol, so whatever drives them drives real workers by the same words.
 """
 
+from workers.simulated.agent import Environment, EpisodeLimits, SimulatedAgent
 from workers.simulated.engine import Request, SimulatedEngine
 from workers.simulated.physics import StepCost
 from workers.simulated.rollout import RolloutTimes, SimulatedRollout
@@ -13,8 +14,11 @@ from workers.simulated.workload import Distribution, Workload, make_distribution
 
 __all__ = [
     "Distribution",
+    "Environment",
+    "EpisodeLimits",
     "Request",
     "RolloutTimes",
+    "SimulatedAgent",
     "SimulatedEngine",
     "SimulatedReward",
     "SimulatedRollout",

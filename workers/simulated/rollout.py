@@ -137,12 +137,14 @@ class SimulatedRollout:
         return out
 
     def _add(self, now: float, route: Route) -> None:
-        done = sum(segment.count for segment in route.segments)
-        left = max(1, self.workload.length(route.group, route.member) - done)
+        done = sum(segment.count for segment in route.segments[route.begins :])
+        turn = sum(segment.is_given for segment in route.segments)  # 0: of a response that is no agent's
+        left = max(1, self.workload.length(route.group, route.member, turn) - done)
         limit = max(1, min(left, route.max_new_tokens))
         is_whole = left == limit and done + left < self.workload.distribution.cap
         tag = (route.group, route.member, route.attempt)
-        resident = self.workload.prompt_tokens + done
+        before = sum(segment.count for segment in route.segments[: route.begins])
+        resident = (before or self.workload.prompt_tokens) + done
         request = Request(tag, resident=resident, limit=limit, is_redone=done > 0)
         ending: Ending = "stop" if is_whole else "length"
         self._routes[tag] = (request, ending)

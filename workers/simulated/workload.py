@@ -14,6 +14,7 @@ from typing import NamedTuple
 from protocol.errors import ConfigError
 
 NORMAL = NormalDist()
+TURNS_APART = 1 << 17  # members of a group are fewer, and turns times this are below 2 ** 30
 CLASSES = 2000  # equally likely quantiles that `mean` and the bounds average over
 
 
@@ -99,9 +100,9 @@ class Workload:
         self._key = seed.to_bytes(16, "little", signed=True)
         self._shared, self._own = sqrt(group_correlation), sqrt(1 - group_correlation)
 
-    def length(self, group: int, member: int) -> int:
-        """Tokens of this response."""
-        u = self._uniform(group, member)
+    def length(self, group: int, member: int, turn: int = 0) -> int:
+        """Tokens of this response, or of one turn of it."""
+        u = self._uniform(group, member + TURNS_APART * turn)
         if self._shared:
             score = self._shared * NORMAL.inv_cdf(self._uniform(group, -1)) + self._own * NORMAL.inv_cdf(u)
             u = min(max(NORMAL.cdf(score), 1e-12), 1 - 1e-12)

@@ -9,6 +9,7 @@ Source: StaleFlow (arXiv 2601.12784), rollout coordinator: Interrupt, Abort.
 from collections.abc import Iterable, Sequence
 
 from controller.core.commands import DropPayload
+from controller.core.effects import turns
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
@@ -24,7 +25,8 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
 
     A fresh prompt takes its place by itself.
     """
-    _abort_running(state, group.members)
+    abort_running(state, group.members)
+    turns.call_off(state, group.episodes, f"group {group.id} is not needed any more")
     move_group(group, end)
     if group.id in state.ledger:
         state.ledger.abort(group.id)
@@ -43,7 +45,7 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
 
 def withdraw(state: RunState, group: Group) -> None:
     """A group that was generating is the next to start again; its tokens were in vain."""
-    _abort_running(state, group.members)
+    abort_running(state, group.members)
     move_group(group, "withdrawn")
     state.ledger.abort(group.id)
     for member in group.members:
@@ -72,6 +74,9 @@ def cut_short(state: RunState, group: Group) -> None:
 
 def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
     """What the end of an attempt means for its trajectory and its group."""
+    if group.episodes:
+        turns.end_turn(state, group, member, ending)
+        return
     is_whole = member.response_tokens >= state.longest_response(group)
     is_cut = is_whole or (group.is_cut_short and member.response_tokens)
     if ending == "interrupt" and not is_cut:
@@ -80,9 +85,19 @@ def end_attempt(state: RunState, group: Group, member: Trajectory, ending: Endin
     if ending != "interrupt" and not group.is_evaluation:
         state.lengths.observe(member.response_tokens, ending == "length")
     group.finish(member, "stop" if ending == "stop" else "length")
+    complete(state, group)
+
+
+def complete(state: RunState, group: Group) -> None:
+    """A group that has as many responses as it needs is to be scored; the others are dropped."""
     if group.is_complete and group.state == "generating":
         _drop_spare(state, group)
-        state.completed.append(group)
+        if group.episodes:
+            group.size = sum(1 for _ in group.kept)  # those that are masked count for nothing
+        if group.size:
+            state.completed.append(group)
+        else:
+            remove(state, group, "filtered")
 
 
 def take_back(state: RunState, instance: Instance, ids: Sequence[TrajectoryId]) -> None:
@@ -104,7 +119,7 @@ def take_back_all(state: RunState, instance: Instance) -> None:
 def take_back_promised(state: RunState, instance: Instance) -> None:
     """What was routed for a version that did not come goes elsewhere."""
     members = [state.groups[id.group].members[id.member] for id in instance.promised]
-    _abort_running(state, members)
+    abort_running(state, members)
     for member in members:
         state.requeue(member)
 
@@ -119,17 +134,19 @@ def by_peer(members: Iterable[Trajectory]) -> dict[PeerId, tuple[tuple[int, int,
 
 
 def _drop_spare(state: RunState, group: Group) -> None:
-    spare = [member for member in group.members if member.state in ("queued", "running")]
-    _abort_running(state, spare)
+    spare = [member for member in group.members if member.state in ("queued", "running", "waiting")]
+    abort_running(state, spare)
+    turns.call_off(state, group.episodes, f"group {group.id} is complete without it")
     for member in spare:
         state.queue.remove(member)  # held-out groups have none
         state.accounts.drop(member.response_tokens)
         move_member(member, "dropped")
-    if not (group.is_cut_short or group.is_evaluation):
+    if not (group.is_cut_short or group.is_evaluation or group.episodes):
         state.lengths.observe_group(group.finished_lengths)
 
 
-def _abort_running(state: RunState, members: Iterable[Trajectory]) -> None:
+def abort_running(state: RunState, members: Iterable[Trajectory]) -> None:
+    """Call the attempts off that run; their trajectories are queued, and in no queue."""
     running = [member for member in members if member.peer is not None]
     for peer, attempts in by_peer(running).items():
         state.send(peer, Abort(attempts))

@@ -141,6 +141,7 @@ class Accounts:
         self.max_staleness = max_staleness
         self.generated = self.trained = self.aborted = self.filtered = self.lost = self.evaluated = 0
         self.in_flight = 0
+        self.given = 0  # tokens that environments have given: in no other count
         self.evaluations: dict[str, dict[str, object]] = {}  # "first", "best", "last": headlines of lines
         self.counts: Counter[str] = Counter()  # rare things: respawns, reward failures, prompts refused ...
         self.violations = (
@@ -199,6 +200,16 @@ class Accounts:
         self.in_flight -= tokens
         self.aborted += tokens
 
+    def lose(self, tokens: int) -> None:
+        """An episode begins anew: what was sampled for it was in vain."""
+        self.in_flight -= tokens
+        self.lost += tokens
+
+    def mask(self, tokens: int) -> None:
+        """An episode counts for nothing, by `agent.on_limit`."""
+        self.in_flight -= tokens
+        self.filtered += tokens
+
     def consume(self, ages: Mapping[int, int]) -> None:
         """A batch with so many trajectories of each age, in versions, goes to the trainer."""
         for age, count in ages.items():
@@ -248,8 +259,8 @@ class Accounts:
             f"tokens/{name}": getattr(self, name)
             for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
         }
-        own["tokens/in_flight"] = self.in_flight
-        own["tokens/reprefilled"] = self.reprefilled
+        own |= {"tokens/in_flight": self.in_flight, "tokens/reprefilled": self.reprefilled}
+        own |= {"tokens/given": self.given} if self.given else {}
         tokens = self.generated if self._rollout_total.total_s else self.trained
         own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         own["throughput/trajectories_per_s"] = trajectories / elapsed
@@ -292,6 +303,7 @@ class Accounts:
             "staleness/hist": {str(age): count for age, count in sorted(self.ages.items())},
             "tokens/reprefilled": self.reprefilled,
             **{f"tokens/{name}": getattr(ledger, name) for name in TokenLedger.__slots__},
+            **({"tokens/given": self.given} if self.given else {}),
             "idle/trainer": self._trainer_total.idle,
             "idle/rollout": self._rollout_total.idle,
             **{f"evaluation/{which}": line for which, line in self.evaluations.items()},

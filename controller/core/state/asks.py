@@ -12,7 +12,7 @@ from protocol.ids import PeerId
 
 
 @dataclass(slots=True)
-class Ask:
+class Owed:
     """One thing that a worker was asked for."""
 
     what: str  # as in "it was asked to WHAT"
@@ -23,15 +23,15 @@ class Ask:
 class Line:
     """Things that a worker does one after another, by what answers them."""
 
-    asks: dict[tuple[object, ...], Ask] = field(default_factory=dict)
+    asks: dict[tuple[object, ...], Owed] = field(default_factory=dict)
     since: float = 0.0  # when the first became the first
 
     @property
-    def first(self) -> Ask | None:
+    def first(self) -> Owed | None:
         """What it has to answer next."""
         return next(iter(self.asks.values()), None)
 
-    def add(self, key: tuple[object, ...], ask: Ask, now: float) -> None:
+    def add(self, key: tuple[object, ...], ask: Owed, now: float) -> None:
         """It was asked for one thing more."""
         if not self.asks:
             self.since = now

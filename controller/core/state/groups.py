@@ -1,17 +1,19 @@
 """Groups and their trajectories: one prompt, its responses, and where each of them stands.
 
-Invariants: groups and trajectories move as the tables in `transitions` say; an attempt's number grows
-with every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
-segments never change, only grow, and their policy versions never decrease; a group is scored only with
-exactly `size` finished trajectories, and what else it had is dropped.
+Invariants: groups and trajectories move as the tables in `transitions` say; an attempt's number grows with
+every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
+segments never change, only grow, and the versions of sampled ones never decrease; a group is scored only with
+exactly `size` finished trajectories, and what else it had is dropped. A trajectory of an agent begins with a
+given run, and each of its turns follows one.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
+from controller.core.state.agents.episodes import Episode
 from controller.core.state.transitions import (
     GONE,
     GROUP,
@@ -22,7 +24,7 @@ from controller.core.state.transitions import (
     move_member,
 )
 from protocol.ids import PeerId, TrajectoryId
-from protocol.messages import Ending, Segment, TrainItem
+from protocol.messages import GIVEN, Ask, Ending, Segment, TrainItem
 
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 
@@ -40,7 +42,12 @@ class Trajectory:
     moved_from: PeerId | None = None  # the instance before a move; it does not go back there at once
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)
-    response_tokens: int = 0
+    response_tokens: int = 0  # sampled ones
+    given_tokens: int = 0  # by its environment
+    turn_start: int = 0  # sampled tokens before this turn
+    most: int = 0  # tokens that this turn may have; 0: `rollout.max_response_tokens`
+    begins: int = 0  # segments before this turn
+    turns: int = 0  # that were asked for
     is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
     expected_tokens: int = 0  # final response length, as predicted when it was last looked at
     next_prediction_at: int = 0  # response tokens from which on its prediction is made again
@@ -55,12 +62,60 @@ class Trajectory:
     @property
     def resident_tokens(self) -> int:
         """Tokens that it holds in an instance's KV cache."""
-        return self.prompt_tokens + self.response_tokens
+        return self.prompt_tokens + self.given_tokens + self.response_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that it did not sample: its prompt, and what its environment has given."""
+        return self.prompt_tokens + self.given_tokens
+
+    @property
+    def turn_tokens(self) -> int:
+        """Tokens sampled in this turn; of a response that is no agent's, all."""
+        return self.response_tokens - self.turn_start
 
     @property
     def newest_version(self) -> int:
-        """Version of its newest token, -1 before the first: it may go on only at or above it."""
-        return self.segments[-1].policy_version if self.segments else -1
+        """Version of its newest sampled token, -1 before the first: it may go on only at or above it."""
+        for _, policy_version, _ in reversed(self.segments):
+            if policy_version != GIVEN:
+                return policy_version
+        return -1
+
+    @property
+    def first_version(self) -> int:
+        """Version of its first sampled token, -1 if there is none."""
+        versions = (segment.policy_version for segment in self.segments)
+        return next((version for version in versions if version != GIVEN), -1)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether several policy versions have sampled it."""
+        return len({version for _, version, _ in self.segments if version != GIVEN}) > 1
+
+    def give(self, ask: Ask) -> None:
+        """Take what its environment says, and the limit of the turn that follows."""
+        self.segments.append(Segment(ask.attempt, GIVEN, ask.given))
+        self.attempt, self.reported = ask.attempt, 0
+        self.given_tokens += ask.given
+        self.turn_start, self.most = self.response_tokens, ask.max_new_tokens
+        self.begins = len(self.segments)
+        self.turns += 1
+
+    def take_turn_back(self) -> int:
+        """Forget the turn that is open, with what was given for it; returns its tokens."""
+        tokens = self.turn_tokens
+        self.given_tokens -= self.segments[self.begins - 1].count
+        del self.segments[self.begins - 1 :]
+        self.response_tokens -= tokens
+        self.turns -= 1
+        return tokens
+
+    def clear(self) -> int:
+        """Forget all that it has, but for the number of its newest attempt; returns the tokens."""
+        tokens, self.segments = self.response_tokens, []
+        self.response_tokens = self.given_tokens = self.turn_start = self.most = self.begins = self.turns = 0
+        return tokens
 
     def go_on(self, attempt: int, policy_version: int, count: int) -> bool:
         """Take new tokens, if they go on with the last segment; else nothing is changed."""
@@ -82,7 +137,7 @@ class Trajectory:
             last_attempt, last_version, had = segments[-1]
             if (last_attempt, last_version) == (attempt, policy_version):
                 segments[-1] = Segment(attempt, policy_version, had + count)
-            elif policy_version < last_version:
+            elif policy_version < (self.newest_version if last_version == GIVEN else last_version):
                 return False
             else:
                 segments.append(Segment(attempt, policy_version, count))
@@ -127,12 +182,14 @@ class Group:
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
     size: int = 0  # responses that are trained
     members: list[Trajectory] = field(default_factory=list)  # size, and spare ones
+    episodes: list[Episode] = field(default_factory=list)  # of an agent: one for each member
     finished_lengths: list[int] = field(default_factory=list)  # in the order in which they ended
     starts: int = 0  # 1, and one more for each time that it was started over
     is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
     reward_parts: tuple[tuple[str, tuple[float, ...]], ...] = ()
     outcomes: tuple[float, ...] = ()  # what TrainItem.outcome says of each
+    turn_outcomes: tuple[tuple[float, ...], ...] = ()  # of each response, by turn; (): all tokens alike
     score_attempt: int = 0
     score_failures: int = 0
     scorers_lost: int = 0  # reward workers that died or went silent while it was scored
@@ -140,16 +197,32 @@ class Group:
     contribution: Contribution | None = None  # while it is occupied
 
     def start(self, policy_version: int, *, size: int, spare: int = 0) -> None:
-        """Begin generating: create the trajectories, all queued; `spare` are started and not needed."""
+        """Begin generating: create the trajectories, all queued; `spare` are started and not needed.
+
+        Those of an agent are there, and have asked.
+        """
         move_group(self, "started")
         self.policy_version, self.size = policy_version, size
         self.finished_lengths, self.is_cut_short, self.starts = [], False, self.starts + 1
         self.contribution = None
+        if self.episodes:
+            return
         attempts = [member.attempt for member in self.members] or [0] * (size + spare)
         self.members = [
             Trajectory(TrajectoryId(self.id, i), self.prompt_tokens, attempt=attempt)
             for i, attempt in enumerate(attempts)
         ]
+
+    def begin(self, episodes: int) -> None:
+        """Its episodes are to begin: each has one trajectory, which waits for its environment."""
+        move_group(self, "begun")
+        attempts = [member.attempt for member in self.members] or [0] * episodes
+        trials = [episode.trial for episode in self.episodes] or [0] * episodes
+        self.members = [Trajectory(TrajectoryId(self.id, i), 0, attempt=a) for i, a in enumerate(attempts)]
+        self.episodes = [Episode(self.id, i, trial) for i, trial in enumerate(trials)]
+        for member, episode in zip(self.members, self.episodes, strict=True):
+            move_member(member, "handed")
+            episode.begin_anew(member.attempt)
 
     @property
     def is_evaluation(self) -> bool:
@@ -180,7 +253,7 @@ class Group:
     def oldest_token_version(self) -> int:
         """Version of the oldest token that is trained, which is never older than `policy_version`."""
         assert self.policy_version is not None, f"group {self.id} has not started"
-        first = [member.segments[0].policy_version for member in self.kept if member.segments]
+        first = [version for member in self.kept if (version := member.first_version) >= 0]
         return min(first, default=self.policy_version)
 
     def take(
@@ -213,7 +286,7 @@ class Group:
         here = f"group {self.id} is {self.state}"
         assert self.state in GROUP.states, here
         assert self.state != GONE, f"{here}, and still among the groups"
-        has_begun = self.state not in ("encoding", "waiting")
+        has_begun = self.state not in ("encoding", "beginning", "waiting")
         assert has_begun == (self.policy_version is not None), f"{here}, of version {self.policy_version}"
         assert not has_begun or len(self.members) >= self.size > 0, (
             f"{here}, with {len(self.members)} members"
@@ -240,17 +313,73 @@ class Group:
             self.contribution = Contribution(
                 items=tuple(
                     TrainItem(
-                        self.id, m.id.member, m.prompt_tokens, reward, outcome, m.ending, tuple(m.segments)
+                        self.id,
+                        m.id.member,
+                        m.prompt_tokens,
+                        reward,
+                        outcome,
+                        m.ending,
+                        tuple(m.segments),
+                        m.id.member,
+                        self._segment_outcomes(place, m),
                     )
-                    for m, reward, outcome in zip(kept, self.rewards, self.outcomes, strict=True)
+                    for place, (m, reward, outcome) in enumerate(
+                        zip(kept, self.rewards, self.outcomes, strict=True)
+                    )
                 ),
                 lengths=tuple(m.response_tokens for m in kept),
-                first_versions=dict(Counter(m.segments[0].policy_version for m in kept if m.segments)),
+                first_versions=dict(Counter(m.first_version for m in kept if m.segments)),
                 cut=sum(m.ending == "length" for m in kept),
-                partial=sum(len({s.policy_version for s in m.segments}) > 1 for m in kept),
+                partial=sum(m.is_partial for m in kept),
                 reward_sum=sum(self.rewards),
                 reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
                 reward_parts={name: sum(values) for name, values in self.reward_parts},
                 source=self.source,
             )
         return self.contribution
+
+    @property
+    def is_rewarded(self) -> bool:
+        """Whether its episodes brought all their rewards with them."""
+        return bool(self.episodes) and all(episode.reward is not None for episode in self._kept_episodes)
+
+    def take_rewards(self, scored: Sequence[float] = ()) -> None:
+        """Take the rewards of its responses.
+
+        They are those that its episodes have, and for the others those that were `scored`.
+        """
+        kept = self._kept_episodes
+        own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
+        self.rewards = tuple(own) if self.episodes else tuple(scored)
+        parts = [dict(one.parts) for one in kept]
+        names = [name for name in parts[0] if all(name in part for part in parts)] if parts else []
+        if names:
+            self.reward_parts = tuple((name, tuple(part[name] for part in parts)) for name in sorted(names))
+
+    @property
+    def turn_rewards(self) -> list[list[float]]:
+        """Of each response, the reward of each turn; the reward of the episode counts at its last one."""
+        found: list[list[float]] = []
+        for episode, reward in zip(self._kept_episodes, self.rewards, strict=True):
+            turns = [0.0] * len(episode.asked)
+            for number, value in episode.turn_rewards:
+                turns[number] += value
+            turns[-1] += reward
+            found.append(turns)
+        return found
+
+    @property
+    def _kept_episodes(self) -> list[Episode]:
+        kept = {member.id.member for member in self.kept}
+        return [episode for episode in self.episodes if episode.number in kept]
+
+    def _segment_outcomes(self, place: int, member: Trajectory) -> tuple[float, ...]:
+        """The advantage of each segment of the response at this place, where its turns have their own."""
+        if not self.turn_outcomes:
+            return ()
+        found: list[float] = []
+        turn = -1
+        for segment in member.segments:
+            turn += segment.is_given
+            found.append(0.0 if segment.is_given else self.turn_outcomes[place][turn])
+        return tuple(found)

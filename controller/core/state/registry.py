@@ -10,7 +10,9 @@ nothing here costs more than the logarithm of the number of workers per event.
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
+from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.groups import Trajectory
 from controller.core.state.told import Told, told_as
 from controller.core.state.transitions import GONE, WORKER, WorkerState, move_member, move_worker
@@ -113,6 +115,14 @@ class TextWorker(Worker):
 
 
 @dataclass(slots=True)
+class AgentWorker(Worker):
+    """A worker that runs the functions of agents."""
+
+    capacity: int = 0  # episodes that it has at once
+    episodes: dict[tuple[int, int], int] = field(default_factory=dict)  # (group, episode) -> trial
+
+
+@dataclass(slots=True)
 class LocalWorker:
     """A process that the controller keeps running under one name."""
 
@@ -136,19 +146,20 @@ class Registry:
         self.changed: dict[PeerId, None] = {}  # instances whose load or version changed since dispatch looked
         self.grown: dict[PeerId, None] = {}  # those whose trajectories got tokens: that makes no room
         self.largest_kv = 0  # tokens that the KV cache of a ready instance holds, at most
-        self.leases = Leases()
+        self.leases: Leases[Worker | LocalWorker] = Leases()
         self._instances: dict[PeerId, Instance] = {}
         self._by_id: dict[int, Instance] = {}
         self._text_workers: dict[PeerId, TextWorker] = {}
+        self._agents: dict[PeerId, AgentWorker] = {}
         self._trainers: dict[PeerId, Worker] = {}
 
     def attach(self, peer: PeerId, message: Attach, now: float) -> Worker:
         """Enter a new peer."""
-        kinds = {"rollout": Instance, "reward": TextWorker, "trainer": Worker}
+        kinds = {"rollout": Instance, "reward": TextWorker, "trainer": Worker, "agent": AgentWorker}
         worker = kinds[message.role](
             peer=peer, name=message.name, role=message.role, last_heard=now, host=message.host
         )
-        worker.told = told_as(message.role, now)
+        worker.told = ToldAgent(now) if message.role == "agent" else told_as(message.role, now)
         self.workers[peer] = worker
         self.attached_ever += 1
         if isinstance(worker, Instance):
@@ -156,6 +167,8 @@ class Registry:
             self._instances[peer] = self._by_id[worker.id] = worker
         elif isinstance(worker, TextWorker):
             self._text_workers[peer] = worker
+        elif isinstance(worker, AgentWorker):
+            self._agents[peer] = worker
         else:
             self._trainers[peer] = worker
         return worker
@@ -180,6 +193,7 @@ class Registry:
             self.busy_instances -= worker.ready and bool(worker.running)
             self._see_largest(without=worker)
         self._text_workers.pop(peer, None)
+        self._agents.pop(peer, None)
         self._trainers.pop(peer, None)
         if worker is not None:
             move_worker(worker, "removed")
@@ -224,7 +238,7 @@ class Registry:
         if instance.pulling is not None:
             instance.promised[trajectory.id] = trajectory.attempt
         instance.resident_tokens += trajectory.resident_tokens
-        instance.expected_tokens += trajectory.prompt_tokens + trajectory.expected_tokens
+        instance.expected_tokens += trajectory.context_tokens + trajectory.expected_tokens
         self.changed[instance.peer] = None
 
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
@@ -234,7 +248,7 @@ class Registry:
         instance.evaluating -= trajectory.is_evaluation
         instance.promised.pop(trajectory.id, None)
         instance.resident_tokens -= trajectory.resident_tokens
-        instance.expected_tokens -= trajectory.prompt_tokens + trajectory.expected_tokens
+        instance.expected_tokens -= trajectory.context_tokens + trajectory.expected_tokens
         instance.urgent -= trajectory.is_urgent
         trajectory.is_urgent = False
         move_member(trajectory, "taken")
@@ -279,6 +293,10 @@ class Registry:
         """Reward workers that are ready."""
         return (worker for worker in self._text_workers.values() if worker.ready)
 
+    def agents(self) -> Iterator[AgentWorker]:
+        """Agent workers that are ready."""
+        return (worker for worker in self._agents.values() if worker.ready)
+
     def trainer(self) -> Worker | None:
         """The trainer, once it is ready."""
         for worker in self._trainers.values():  # asked several times per event: no generator
@@ -311,22 +329,36 @@ class Registry:
                 assert not worker.is_absent, f"{here}; only rollout workers come back"
             if isinstance(worker, TextWorker):
                 assert worker.ready or not worker.pending, f"{here}, with {worker.pending} groups"
+            if isinstance(worker, AgentWorker):
+                assert worker.ready or not worker.episodes, f"{here}, with {len(worker.episodes)} episodes"
         assert self.ready_instances == sum(i.ready for i in self.instances())
         assert self.running == sum(len(i.running) for i in self.instances())
         assert self.busy_instances == sum(i.ready and bool(i.running) for i in self.instances())
 
 
-class Leases:
+class HasDeadline(Protocol):
+    """What may let its time pass."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When; None while nothing is awaited of it."""
+        ...
+
+
+W = TypeVar("W", bound=HasDeadline)
+
+
+class Leases(Generic[W]):
     """Deadlines that move away again and again: a heap that looks at the real one only when it surfaces.
 
     Invariant: every thing that is watched has an entry at or before its real deadline.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Worker | LocalWorker]] = []
+        self._heap: list[tuple[float, int, W]] = []
         self._count = 0
 
-    def watch(self, what: Worker | LocalWorker) -> None:
+    def watch(self, what: W) -> None:
         """Keep an eye on its deadline, until that is None. Call again if it moves forward in time."""
         if what.deadline is not None:
             self._count += 1
@@ -345,6 +377,6 @@ class Leases:
                 heapq.heapreplace(self._heap, (deadline, count, what))
         return None
 
-    def first(self) -> Worker | LocalWorker:
+    def first(self) -> W:
         """What the deadline is of that `next` has just told."""
         return self._heap[0][2]

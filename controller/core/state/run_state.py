@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
+from controller.core.state.agents.episodes import Episode
 from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
 from controller.core.state.ledger import Ledger
 from controller.core.state.mixture import Mixture
 from controller.core.state.policy_versions import PolicyVersions
-from controller.core.state.registry import Registry
+from controller.core.state.registry import Leases, Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
@@ -66,6 +67,9 @@ class RunState:
         self.ledger = make_ledger(config)
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order of prompts."""
+        self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
+        self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
+        self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
         self.queue = DispatchQueue()
         self.held_out_queue = DispatchQueue()
         """Responses to held-out prompts that wait for an instance."""
@@ -150,10 +154,17 @@ class RunState:
     def seed(self, group: Group, trajectory: Trajectory) -> int:
         """The seed of a trajectory's sampling noise.
 
-        A function of the run's seed, the trajectory's id, and how often its prompt was started.
+        A function of the run's seed, the trajectory's id, and how often its prompt was started;
+        of an agent also of its trial and its turn.
         """
         again = f"/{group.starts}" if group.starts > 1 else ""
+        if group.episodes:
+            again = f"/{group.episodes[trajectory.id.member].trial}.{trajectory.turns}"
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
+
+    def environment_seed(self, group: int) -> int:
+        """The seed that a group's environments are told: the same for all its episodes, in each trial."""
+        return random.Random(f"{self.config.run.seed}/environment/{group}").getrandbits(52)
 
     def requeue(self, trajectory: Trajectory) -> None:
         """A trajectory of a group that has started waits for an instance."""
@@ -170,8 +181,13 @@ class RunState:
         """Predicted length of the whole response; what it has, where prediction is off."""
         if not self.strategy_settings.uses_prediction:
             return trajectory.response_tokens
-        expected = round(self.lengths.total(trajectory.response_tokens, group.finished_lengths))
-        return min(expected, self.longest_response(group))
+        finished = () if group.episodes else group.finished_lengths  # turns are what is predicted of agents
+        expected = round(self.lengths.total(trajectory.turn_tokens, finished))
+        return trajectory.turn_start + min(expected, self.most_tokens(group, trajectory))
+
+    def most_tokens(self, group: Group, trajectory: Trajectory) -> int:
+        """Tokens that may be sampled for its response; of an agent's, for its turn."""
+        return trajectory.most or self.longest_response(group)
 
     def longest_response(self, group: Group) -> int:
         """The tokens at which a response of this group ends: those of its source, if that says fewer."""

@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-GroupState = Literal["encoding", "waiting", "generating", "scoring", "occupied", "training", "gone"]
-MemberState = Literal["queued", "running", "finished", "dropped"]
+GroupState = Literal[
+    "encoding", "beginning", "waiting", "generating", "scoring", "occupied", "training", "gone"
+]
+MemberState = Literal["queued", "running", "waiting", "finished", "dropped"]
 WorkerState = Literal["attached", "ready", "absent", "gone"]
 VersionState = Literal["hidden", "visible", "lost"]
 GroupEnd = Literal["aborted", "filtered", "evaluated"]
 GroupEvent = Literal[
-    "encoded", "refused", "started", "completed", "withdrawn", "given", "scored", "consumed", "trained",
-    GroupEnd,
+    "encoded", "refused", "begun", "asked", "failed", "put_back", "started", "completed", "withdrawn",
+    "given", "scored", "consumed", "trained", GroupEnd,
 ]  # fmt: skip
-MemberEvent = Literal["placed", "taken", "finished", "dropped"]
+MemberEvent = Literal["placed", "taken", "handed", "asked", "finished", "dropped"]
 WorkerEvent = Literal["readied", "awaited", "removed"]
 VersionEvent = Literal["published", "shown_again", "renewed", "lost", "superseded", "retired", "forgotten"]
 GONE: Literal["gone"] = "gone"
@@ -46,19 +48,26 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
     subject="group",
     begins="encoding",
     moves={
-        "encoding": {"encoded": "waiting", "started": "generating", "refused": GONE, "evaluated": GONE},
-        "waiting": {"started": "generating"},
+        "encoding": {
+            "encoded": "waiting", "begun": "beginning", "started": "generating", "refused": GONE,
+            "evaluated": GONE,
+        },
+        "beginning": {"asked": "waiting", "put_back": "encoding", "aborted": GONE},
+        "waiting": {
+            "started": "generating", "failed": "beginning", "put_back": "encoding", "aborted": GONE,
+        },
         "generating": {
             "completed": "scoring", "withdrawn": "waiting", "given": "occupied",
-            "aborted": GONE, "evaluated": GONE,
+            "aborted": GONE, "filtered": GONE, "evaluated": GONE,
         },
         "scoring": {"scored": "occupied", "aborted": GONE, "filtered": GONE, "evaluated": GONE},
         "occupied": {"consumed": "training", "aborted": GONE},
         "training": {"trained": GONE},
     },
     states={
-        "encoding": "Its prompt is text: a reward worker has it, or will get it.",
-        "waiting": "Its prompt is tokens. Nothing runs, and the ledger has no place for it yet.",
+        "encoding": "Its prompt is text: a reward worker has or will get it, or its episodes are to begin.",
+        "beginning": "Its episodes have begun at agent workers, and not all have asked the policy.",
+        "waiting": "Its prompt is tokens, or its episodes have all asked. It has no place in the ledger.",
         "generating": "It has a policy version and members. A training group has its place in the ledger.",
         "scoring": "All responses that count are finished. It waits for a reward worker, or is with one.",
         "occupied": "It has one reward and one advantage per response, and waits for its batch.",
@@ -68,6 +77,10 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
     events={
         "encoded": "A reward worker made tokens of a training prompt.",
         "refused": "A reward worker cannot use a training prompt.",
+        "begun": "There was room for its episodes at agent workers.",
+        "asked": "The last of its episodes asked the policy for the first time.",
+        "failed": "An episode of it failed before the group started, and begins anew.",
+        "put_back": "Its episodes were ended, to make room for those of a group that has started.",
         "started": "It got its place in the ledger; a held-out group starts when its prompt is encoded.",
         "completed": "As many responses are finished as count.",
         "withdrawn": "It held its batch back, and starts again (`staleness.stragglers: retry`).",
@@ -75,8 +88,8 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
         "scored": "Its rewards came, and `staleness.filter` keeps it.",
         "consumed": "Its batch went to the trainer.",
         "trained": "The trainer has finished its batch.",
-        "aborted": "No batch can use it any more, or its generation or scoring failed too often.",
-        "filtered": "`staleness.filter` drops it.",
+        "aborted": "No batch can use it any more, or its episodes, generation or scoring failed too often.",
+        "filtered": "`staleness.filter` drops it, or none of its episodes counts (`agent.on_limit: mask`).",
         "evaluated": "A held-out group was scored, or was left out of its evaluation.",
     },
 )  # fmt: skip
@@ -85,20 +98,26 @@ MEMBER: Machine[MemberState, MemberEvent] = Machine(
     subject="trajectory",
     begins="queued",
     moves={
-        "queued": {"placed": "running", "finished": "finished", "dropped": "dropped"},
+        "queued": {"placed": "running", "handed": "waiting", "finished": "finished", "dropped": "dropped"},
         "running": {"taken": "queued"},
+        "waiting": {"asked": "queued", "finished": "finished", "dropped": "dropped"},
     },
     states={
-        "queued": "It waits for an instance. Between `taken` and its next event it is in no queue.",
+        "queued": "It waits for an instance, or its group for a place in the ledger. Between `taken` and its "
+        "next event it is in no queue.",
         "running": "One instance has its newest attempt.",
+        "waiting": "Its environment has the word, or its episode is to begin. It is at no instance.",
         "finished": "Its response is complete, and is scored and trained with its group.",
         "dropped": "Its group was complete without it.",
     },
     events={
         "placed": "It was routed to an instance, or handed to the successor of its instance.",
+        "handed": "Its turn is over, or its episode is to begin (again): the environment has the word.",
+        "asked": "The environment has given tokens, and asks for the next turn.",
         "taken": "Its instance has ended it, handed it back, was told to abort it, or is gone.",
-        "finished": "Its last attempt ended with a whole response, or its group was cut short.",
-        "dropped": "The last response that its group needs was finished by a sibling.",
+        "finished": "Its last attempt ended with a whole response, its group was cut short, or its episode "
+        "ended.",
+        "dropped": "Its group was complete without it, or it counts for nothing (`agent.on_limit: mask`).",
     },
 )
 

@@ -222,7 +222,7 @@ class Dispatch:
             expected, slack = self.state.strategy_settings.typical_tokens, self.state.ledger.max_staleness
         else:
             trajectory.expected_tokens = self.state.expected_tokens(group, trajectory)
-            expected = trajectory.prompt_tokens + trajectory.expected_tokens
+            expected = trajectory.context_tokens + trajectory.expected_tokens
             slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
         minimum = 0 if is_fresh else trajectory.newest_version
         return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
@@ -266,7 +266,7 @@ class Dispatch:
         trajectory.moved_from = None
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
-        budget = state.longest_response(group) - trajectory.response_tokens
+        budget = state.most_tokens(group, trajectory) - trajectory.turn_tokens
         seed, segments = state.seed(group, trajectory), tuple(trajectory.segments)
-        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments)
+        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments, begins=trajectory.begins)
         state.send(instance.peer, message)

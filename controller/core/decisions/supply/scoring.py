@@ -51,7 +51,8 @@ class Scoring:
         if self.data_has_ended or self._reading:
             return
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
-        there = len(self._to_encode) + len(self.state.fresh) - self.evaluation.unencoded
+        unplaced = len(self.state.fresh) + len(self.state.rows)
+        there = len(self._to_encode) + unplaced - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
         if there <= wanted // 2:
@@ -89,7 +90,10 @@ class Scoring:
             self.state.mixture.on_read(event.count, event.sources), event.first_group
         ):
             self.state.groups[group] = Group(group, source=source, source_row=row)
-            self._to_encode.append(group)
+            if self.state.config.agent.is_on:
+                self.state.rows.append(group)  # its environments make tokens of it
+            else:
+                self._to_encode.append(group)
 
     def on_held_out(self, event: HeldOutRead) -> None:
         """Rows of held-out prompts are in the store."""
@@ -126,7 +130,11 @@ class Scoring:
         for group in self.state.completed:
             if group.state != GONE:  # it became useless since
                 move_group(group, "completed")
-                self._to_score.append(group.id)
+                if group.is_rewarded:
+                    group.take_rewards()
+                    self.purposes.of(group).on_scored(group)
+                else:
+                    self._to_score.append(group.id)
         self.state.completed.clear()
 
     def on_scored(self, worker: TextWorker, message: GroupScored) -> None:
@@ -134,7 +142,8 @@ class Scoring:
         group = self._answered(worker, message.group, message.attempt)
         if group is None:
             return
-        group.rewards, group.reward_parts = message.rewards, message.parts
+        group.reward_parts = message.parts
+        group.take_rewards(message.rewards)
         self.purposes.of(group).on_scored(group)
 
     def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:

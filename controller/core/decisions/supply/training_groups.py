@@ -10,7 +10,7 @@ from controller.core.effects import recall
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import outcomes
+from strategies.outcomes import outcomes, turn_outcomes
 
 FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
@@ -63,6 +63,11 @@ class TrainingGroups:
             settings=self.state.config.trainer,
             max_tokens=self.state.longest_response(group),
         )
+        agent = self.state.config.agent
+        if agent.turn_rewards and group.episodes:
+            group.turn_outcomes = turn_outcomes(
+                group.turn_rewards, discount=agent.turn_discount, settings=self.state.config.trainer
+            )
         move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)

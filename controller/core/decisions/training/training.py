@@ -18,6 +18,7 @@ from controller.core.state.kept_samples import kept_groups
 from controller.core.state.ledger import Ledger
 from controller.core.state.registry import Worker
 from controller.core.state.run_state import RunState
+from controller.core.state.told import ToldTrainer
 from controller.core.state.transitions import move_group
 from controller.core.state.views.admission import admission_view
 from controller.core.state.views.instances import instance_view
@@ -282,11 +283,15 @@ class Training:
     def is_awaited(self, policy_version: int) -> bool:
         """Whether this version, the newest, will be published again.
 
-        It will if its trainer is lost, or if the successor has not made it again yet.
+        It will if its trainer is lost, or if the successor has not made it again, or not published
+        it yet.
         """
         newest = self.state.versions.newest
         is_newest = newest is not None and newest.policy_version == policy_version
-        return is_newest and (self.state.registry.trainer() is None or self.trainer_batches.is_behind)
+        trainer = self.state.registry.trainer()
+        if not is_newest or trainer is None or self.trainer_batches.is_behind:
+            return is_newest
+        return isinstance(trainer.told, ToldTrainer) and policy_version in trainer.told.may_publish
 
     def _check_bound(
         self, groups: list[Group], contributions: list[Contribution], *, train_version: int

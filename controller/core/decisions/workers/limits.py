@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.core.commands import Command, Forget, Send
-from controller.core.state.asks import Alarms, Ask, Duty, Line
+from controller.core.state.asks import Alarms, Duty, Line, Owed
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
@@ -105,6 +105,7 @@ class Limits:
             "trainer": registry.trainer() is not None,
             "reward": next(registry.text_workers(), None) is not None,
             "rollout": registry.ready_instances > 0 or is_supervised,
+            "agent": not self.state.config.agent.is_on or next(registry.agents(), None) is not None,
         }
         for role, is_there in there.items():
             if is_there:
@@ -124,24 +125,24 @@ class Limits:
             case messages.Interrupt(attempts):
                 self._watch(worker, [attempt[:2] for attempt in attempts], "answer")
             case messages.Pull(version):
-                self._ask(worker, ORDERS, ("pull", version), Ask(f"pull version {version}", "pull"))
+                self._ask(worker, ORDERS, ("pull", version), Owed(f"pull version {version}", "pull"))
             case messages.Serve():
-                self._ask(worker, ORDERS, ("serve",), Ask("say where it hands on weights", "answer"))
+                self._ask(worker, ORDERS, ("serve",), Owed("say where it hands on weights", "answer"))
             case messages.Drain():
-                self._ask(worker, ORDERS, ("drain",), Ask("hand back what it has and leave", "answer"))
+                self._ask(worker, ORDERS, ("drain",), Owed("hand back what it has and leave", "answer"))
             case messages.Encode(groups):
-                self._ask(worker, "encoding", groups, Ask(f"encode prompt {groups[0]}", "answer"))
+                self._ask(worker, "encoding", groups, Owed(f"encode prompt {groups[0]}", "answer"))
             case messages.Score(group, attempt):
-                self._ask(worker, "scoring", (group, attempt), Ask(f"score group {group}", "score"))
+                self._ask(worker, "scoring", (group, attempt), Owed(f"score group {group}", "score"))
             case messages.Train(version):
-                self._ask(worker, ORDERS, ("train", version), Ask(f"train version {version + 1}", "step"))
+                self._ask(worker, ORDERS, ("train", version), Owed(f"train version {version + 1}", "step"))
             case messages.TrainAhead(version):
-                ask = Ask(f"train groups of version {version + 1} ahead", "step")
+                ask = Owed(f"train groups of version {version + 1} ahead", "step")
                 self._ask(worker, ORDERS, ("ahead", version), ask)
             case messages.SaveCheckpoint(version):
-                self._ask(worker, "saving", (version,), Ask(f"save version {version}", "step"))
+                self._ask(worker, "saving", (version,), Owed(f"save version {version}", "step"))
             case messages.Welcome() if worker.name not in self.state.registry.local:
-                self._ask(worker, ORDERS, ("ready",), Ask("load what its role needs", "ready"))
+                self._ask(worker, ORDERS, ("ready",), Owed("load what its role needs", "ready"))
             case _:
                 pass  # it asks for no answer
 
@@ -202,9 +203,9 @@ class Limits:
         newest = -1 if versions.newest is None else versions.newest.policy_version
         is_there = newest > version or (newest == version and not versions.is_lost(version))
         if not is_there and not self.state.config.trainer.is_supervised:
-            self._ask(worker, "publishing", (version,), Ask(f"publish version {version}", "step"))
+            self._ask(worker, "publishing", (version,), Owed(f"publish version {version}", "step"))
 
-    def _ask(self, worker: Worker, line: str, key: tuple[object, ...], ask: Ask) -> None:
+    def _ask(self, worker: Worker, line: str, key: tuple[object, ...], ask: Owed) -> None:
         duty, now = self._duty(worker), self.state.awake_s
         found = duty.line(line)
         found.add(key, ask, now)

@@ -10,10 +10,10 @@ others as long as an evaluation goes on.
 from controller.core.commands import Forget, Progress, Spawn
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.training.training import Training
-from controller.core.effects import recall
+from controller.core.effects import recall, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.events import PeerFaulted, WorkerExited
-from controller.core.state.registry import Instance, LocalWorker, TextWorker, Worker
+from controller.core.state.registry import AgentWorker, Instance, LocalWorker, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.views.instances import InstanceViews
 from protocol.ids import PeerId
@@ -50,6 +50,8 @@ class Membership:
         names.extend((f"reward-{i}", "reward") for i in range(config.reward.workers))
         if not config.trainer.is_supervised:
             names.extend((name, "rollout") for name in config.local_instances)
+        if config.agent.is_on:
+            names.extend((f"agent-{i}", "agent") for i in range(config.agent.workers))
         for name, role in names:
             self.state.registry.local[name] = LocalWorker(name, role, deadline=None)
             self._spawn(name, 0.0)
@@ -92,6 +94,10 @@ class Membership:
             reason = "This run trains on given responses (trainer.algorithm: sft), so nothing is generated."
             self.state.send(peer, Close(reason, is_fault=True))
             return
+        if message.role == "agent" and not self.state.config.agent.is_on:
+            reason = "This run has no agent (agent.function and agent.command are empty)."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
         worker = registry.attach(peer, message, self.state.now)
         self._watch(worker)
         there = (other for other in registry.workers.values() if not other.is_absent)
@@ -111,7 +117,7 @@ class Membership:
         local = self.state.registry.local.get(worker.name)
         if local is not None:
             local.deadline = None
-        if isinstance(worker, TextWorker):
+        if isinstance(worker, TextWorker | AgentWorker):
             worker.capacity = message.capacity
 
     def expects(self, role: Role) -> bool:
@@ -352,6 +358,8 @@ class Membership:
             recall.take_back_all(self.state, worker)
         elif isinstance(worker, TextWorker):
             self.scoring.on_lost(worker)
+        elif isinstance(worker, AgentWorker):
+            turns.lose_worker(self.state, worker)
         elif worker is not None:
             self.training.on_lost()
         self.state.emit(Forget(peer, name))

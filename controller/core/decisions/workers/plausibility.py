@@ -10,13 +10,14 @@ from itertools import chain
 from math import isfinite
 from operator import add
 
+from controller.core.state.agents.told_agents import AskLimits, ToldAgent
 from controller.core.state.groups import Trajectory
-from controller.core.state.registry import Instance, TextWorker, Worker
+from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
-from protocol.messages import MAX_REWARD, MAY_SAY, Delta, Generated, InstanceStatus, Message
+from protocol.messages import MAX_REWARD, MAY_SAY, Ask, Delta, Generated, InstanceStatus, Message
 
 MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
@@ -50,6 +51,8 @@ class Plausibility:
             return self._of_instance(worker, told, message)
         if isinstance(told, ToldTextWorker):
             return self._of_text_worker(told, message)
+        if isinstance(told, ToldAgent):
+            return told.contradiction(message, self._ask_limits())
         assert isinstance(told, ToldTrainer)
         return self._of_trainer(worker, told, message)
 
@@ -61,12 +64,32 @@ class Plausibility:
         """
         if isinstance(worker, TextWorker):
             return self.objection(worker, message) is None
+        if isinstance(worker, AgentWorker):
+            return isinstance(message, Ask) and self._keeps_given(worker, message)
         if worker is None or not isinstance(worker.told, ToldInstance) or not isinstance(message, Generated):
             return False
         most = self.state.config.rollout.max_response_tokens
         told = worker.told
         is_known = all(map(told.given.__contains__, message.keys)) or all(map(told.knows, message.keys))
         return is_known and max(map(add, message.starts, message.counts), default=0) <= most
+
+    def _keeps_given(self, worker: AgentWorker, ask: Ask) -> bool:
+        """Of an episode that was ended, or that has asked for something else before, nothing is kept."""
+        if (
+            worker.episodes.get((ask.group, ask.episode)) != ask.trial
+            or self.objection(worker, ask) is not None
+        ):
+            return False
+        asked = self.state.groups[ask.group].episodes[ask.episode].asked
+        return ask.number >= len(asked) or asked[ask.number].is_repeated_by(ask)
+
+    def _ask_limits(self) -> AskLimits:
+        agent, rollout = self.state.config.agent, self.state.config.rollout
+        return AskLimits(
+            agent.max_turns,
+            agent.max_turn_tokens or rollout.max_response_tokens,
+            agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+        )
 
     # -- all roles --------------------------------------------------------------------------------------
 
@@ -81,7 +104,9 @@ class Plausibility:
                     f"{MAX_CAPACITY} and 1 to {MAX_TOKENS}."
                 )
             return None
-        most = MAX_CAPACITY if isinstance(worker, TextWorker) else 0  # groups that it can score at once
+        if isinstance(worker, AgentWorker) and not capacity:
+            return "It has room for no episode; expected 1 or more."
+        most = MAX_CAPACITY if isinstance(worker, TextWorker | AgentWorker) else 0  # what it can do at once
         if capacity > most or kv_tokens:
             return f"A {worker.role} worker has room for {capacity} trajectories and {kv_tokens} tokens."
         oldest, steps = min(self.state.batches, default=self.state.steps), self.state.steps
@@ -164,16 +189,19 @@ class Plausibility:
                 f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
             )
         member = self._running(instance, delta)
-        before = member.response_tokens - member.reported if member is not None else 0
+        before = member.turn_tokens - member.reported if member is not None else 0
         tokens = before + reported + delta.count
         if not tokens and delta.ending in ("stop", "length"):
             return f"It ended {_words(delta[:3])} without a token."
-        return self._too_many(delta, tokens)
+        return self._too_many(delta, tokens, member)
 
-    def _too_many(self, delta: Delta, tokens: int) -> str | None:
+    def _too_many(self, delta: Delta, tokens: int, member: Trajectory | None = None) -> str | None:
         group = self.state.groups.get(delta.group)
         most = self.state.config.rollout.max_response_tokens
-        most = most if group is None else self.state.longest_response(group)
+        if member is not None and group is not None:
+            most = self.state.most_tokens(group, member)
+        elif group is not None:
+            most = self.state.longest_response(group)
         if tokens <= most:
             return None
         return f"It told of {tokens} tokens of response {delta.group}.{delta.member}; at most {most} may be."

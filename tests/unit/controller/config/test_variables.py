@@ -7,7 +7,8 @@ from controller.config.load import load_config
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.config.variables import NotExpanded, expand
-from controller.core.core import Core, worker_settings
+from controller.core.core import Core
+from controller.core.worker_settings import worker_settings
 from controller.durability.release import facts_of
 from controller.host.resume import _refuse_changes
 from controller.host.run_directory import RunDirectory

@@ -14,10 +14,12 @@ from protocol.messages import (
     MAY_SAY,
     TO_WORKER,
     ControllerMessage,
+    FromAgent,
     FromReward,
     FromRollout,
     FromTrainer,
     Party,
+    ToAgent,
     ToReward,
     ToRollout,
     ToTrainer,
@@ -26,8 +28,8 @@ from protocol.messages import (
 )
 from protocol.messages.registry import check
 
-SAYS = {"rollout": FromRollout, "reward": FromReward, "trainer": FromTrainer}
-HEARS = {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer}
+SAYS = {"rollout": FromRollout, "reward": FromReward, "trainer": FromTrainer, "agent": FromAgent}
+HEARS = {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer, "agent": ToAgent}
 MESSAGES = """
 Attach Beat Ready Detach WorkerFailed PromptsEncoded Generated GenerationFailed InstanceStatus Pulled
 PullFailed GroupScored ScoreFailed TrainStepFinished PolicyPublished CheckpointSaved ExamplesEncoded Serving

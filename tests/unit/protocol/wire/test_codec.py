@@ -14,6 +14,7 @@ from protocol import messages
 from protocol.errors import RemoteError
 from protocol.messages import (
     PROTOCOL_VERSION,
+    Ask,
     Beat,
     Close,
     Delta,
@@ -73,6 +74,9 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
         triples = st.lists(st.tuples(small, small, small), max_size=4).map(tuple)
         return st.builds(ExamplesEncoded, triples, st.just(((3, "too long"),)))
     hints = get_type_hints(kind, include_extras=True)
+    if kind is Ask:
+        small = {field.name: st.integers(0, 3) for field in fields(Ask)}
+        return st.builds(Ask, **small | {"digest": values_of(hints["digest"])})
     return st.builds(kind, *(values_of(hints[field.name]) for field in fields(kind)))
 
 
@@ -84,6 +88,8 @@ def frames_for(message: Message) -> tuple[bytes, ...]:
         return tuple(bytes(ITEM_BYTES * count) for _, count in message.encoded)
     if isinstance(message, ExamplesEncoded):
         return tuple(bytes(ITEM_BYTES * sum(counts)) for _, *counts in message.encoded)
+    if isinstance(message, Ask):
+        return (bytes(ITEM_BYTES * message.given),)
     return tuple(b"abcd" for _ in message.outgoing_payload())
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from controller.config.models import Config
-from controller.core.core import worker_settings
+from controller.core.worker_settings import worker_settings
 from protocol.errors import ConfigError
 from workers.host.overrides import Overrides
 from workers.weights.address import VARIABLE, Announced, address_to_announce

@@ -12,6 +12,7 @@ from tests.support.core_run import Run
 from tests.support.fault_sweep import one
 from tests.unit.controller.core.decisions.evaluation.test_evaluation_placement import Evaluated
 from tests.unit.controller.core.decisions.evaluation.test_lost_evaluation import Interrupted
+from tests.unit.controller.core.decisions.supply import test_episodes as agents
 from tests.unit.controller.core.decisions.supply.test_supervised import LENGTHS
 from tests.unit.controller.core.decisions.supply.test_supervised import Run as SupervisedRun
 from tests.unit.controller.core.decisions.workers.test_reattachment import Interrupted as RestartedAmidWork
@@ -87,6 +88,16 @@ def an_absent_worker_says_ready_itself():
     assert run.instance.state == "ready"
 
 
+def a_prompt_fails_while_it_is_prepared():
+    for is_asked in (False, True):
+        agents.test_a_prompt_that_fails_too_often_is_set_aside(is_asked)
+
+
+def prepared_groups_make_room():
+    for asked in (1, 2):
+        agents.test_what_has_started_takes_the_place_of_what_is_prepared(asked)
+
+
 def a_version_that_two_could_not_pull_is_followed_by_another():
     run = Run(trainer={"batch_groups": 1, "local": False, "checkpoint_steps": 1})
     for route in run.start_groups(2)[:2]:
@@ -106,7 +117,13 @@ def a_version_that_two_could_not_pull_is_followed_by_another():
     assert run.core.state.versions.state(1) == "visible"
 
 
+AGENTS = (
+    agents.test_a_group_of_which_nothing_counts_is_filtered,
+    agents.test_a_failure_before_the_start_sends_the_group_back_to_its_preparation,
+    agents.test_spare_episodes_are_ended_when_enough_have_ended,
+)
 STORIES = (
+    *AGENTS, a_prompt_fails_while_it_is_prepared, prepared_groups_make_room,
     held_out_prompts_are_refused_scored_and_given_up, a_version_is_shown_again,
     examples_are_given_and_refused,
     a_group_without_signal_is_filtered, a_straggler_begins_again, an_absent_worker_says_ready_itself,

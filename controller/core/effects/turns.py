@@ -1,0 +1,75 @@
+"""Turns of agents: the end of one, its answer, and episodes that are ended from here.
+
+Invariants: an agent worker hears of a turn only when all its tokens are in the store; an environment has a
+deadline from the moment that it has the word; an episode that leaves is with no worker any more. Nothing is
+chosen here: who calls knows why.
+"""
+
+from collections.abc import Iterable
+
+from controller.core.state.agents.episodes import Episode
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import AgentWorker
+from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_member
+from protocol.ids import PeerId
+from protocol.messages import EndEpisodes, Ending, Turn
+
+
+def end_turn(state: RunState, group: Group, member: Trajectory, ending: Ending) -> None:
+    """An attempt at a turn has ended: the environment has the word, or the turn goes on elsewhere."""
+    if ending == "interrupt" and member.turn_tokens < member.most:
+        state.requeue(member)
+        return
+    if ending != "interrupt" and not group.is_evaluation:
+        state.lengths.observe(member.turn_tokens, ending == "length")
+    move_member(member, "handed")
+    episode = group.episodes[member.id.member]
+    asked = episode.asked[-1]
+    asked.ends = len(member.segments)
+    asked.ending = "stop" if ending == "stop" else "length"
+    if episode.peer is not None and episode.is_caught_up:
+        answer(state, group, episode, len(episode.asked) - 1)
+
+
+def answer(state: RunState, group: Group, episode: Episode, number: int) -> None:
+    """Send a turn that is over to the worker of its episode."""
+    assert episode.peer is not None
+    member, asked = group.members[episode.number], episode.asked[number]
+    segments = tuple(member.segments[asked.begins : asked.ends])
+    turn = Turn(*episode.key, number, asked.ask.member, segments[-1].attempt, asked.ending, segments)
+    state.send(episode.peer, turn)
+    agent = state.config.agent
+    await_environment(state, episode, min(agent.turn_timeout_s, agent.episode_timeout_s - episode.own_s))
+
+
+def await_environment(state: RunState, episode: Episode, limit_s: float) -> None:
+    """The environment has the word, for so long at most."""
+    episode.wait(state.awake_s, limit_s)
+    state.environments.watch(episode)
+
+
+def leave_worker(state: RunState, episode: Episode) -> None:
+    """An episode is over at its worker, by the worker's own word."""
+    worker = None if episode.peer is None else state.registry.workers.get(episode.peer)
+    if isinstance(worker, AgentWorker):
+        worker.episodes.pop((episode.group, episode.number), None)
+    episode.leave()
+
+
+def lose_worker(state: RunState, worker: AgentWorker) -> None:
+    """Its episodes go on elsewhere; what is sampled for them goes on meanwhile."""
+    for group, number in list(worker.episodes):
+        leave_worker(state, state.groups[group].episodes[number])
+        state.unbegun[group, number] = None
+
+
+def call_off(state: RunState, episodes: Iterable[Episode], why: str) -> None:
+    """Tell the workers of these episodes to drop them."""
+    found: dict[PeerId, list[tuple[int, int, int]]] = {}
+    for episode in episodes:
+        if episode.peer is not None:
+            found.setdefault(episode.peer, []).append(episode.key)
+            leave_worker(state, episode)
+    for peer, keys in found.items():
+        state.send(peer, EndEpisodes(tuple(keys), why))

@@ -1,0 +1,1 @@
+"""What the core knows of agents: episodes, and what their workers were told."""

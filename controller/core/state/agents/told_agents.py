@@ -1,0 +1,173 @@
+"""What an agent worker was told of episodes, and what contradicts it.
+
+Invariants: an honest worker is never contradicted, however late its words come: of an episode that was ended
+it may speak until it has heard of that; it names one trajectory per episode, continues it where it ends, and
+asks one thing at a time, within the limits of the configuration.
+"""
+
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import NamedTuple
+
+from controller.core.state.told import Told
+from protocol.messages import (
+    MAX_REWARD,
+    Ask,
+    Begin,
+    EndEpisodes,
+    EpisodeEnded,
+    EpisodeFailed,
+    Message,
+    Turn,
+)
+
+MAX_NAMES = 64  # of rewards or metrics of one episode: each is in metrics.jsonl
+Key = tuple[int, int, int]
+"""(group, episode, trial)."""
+
+
+class AskLimits(NamedTuple):
+    """What an episode may ask for."""
+
+    turns: int
+    turn_tokens: int
+    tokens: int  # of a trajectory
+
+
+@dataclass(slots=True)
+class Begun:
+    """An episode that the worker was told to begin."""
+
+    order: int  # its place among what the worker was told
+    attempt: int  # newest of its trajectory, as far as the worker knows
+    asks: int = 0
+    turns: int = 0  # that answered them
+    length: int = 0  # tokens of its trajectory
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an ask was not answered."""
+        return self.asks > self.turns
+
+
+@dataclass(slots=True)
+class ToldAgent(Told):
+    """An agent worker's orders."""
+
+    begun: dict[Key, Begun] = field(default_factory=dict)
+    called_off: dict[Key, int] = field(default_factory=dict)
+    """With the order that called them off, the earliest first."""
+    orders: int = 0
+
+    def tell(self, message: Message, now: float) -> None:
+        """Episodes to begin and to end, and turns."""
+        self.orders += 1
+        match message:
+            case Begin(group, episode, trial, _, attempt):
+                self.begun[group, episode, trial] = Begun(self.orders, attempt)
+            case Turn(group, episode, trial, _, _, attempt, _, segments):
+                found = self.begun[group, episode, trial]
+                found.turns += 1
+                found.order, found.attempt = self.orders, attempt
+                found.length += sum(segment.count for segment in segments)
+            case EndEpisodes(episodes):
+                for key in episodes:
+                    if self.begun.pop(key, None) is not None:
+                        self.called_off[key] = self.orders
+            case _:
+                pass
+
+    def hear(self, message: Message, now: float) -> None:
+        """What it has answered, it has heard of."""
+        if not isinstance(message, Ask | EpisodeEnded | EpisodeFailed):
+            return
+        key = (message.group, message.episode, message.trial)
+        found = self.begun.get(key)
+        if found is None:
+            return
+        self._passed(found.order)
+        if isinstance(message, Ask):
+            found.asks += 1
+            found.length += message.given
+        else:
+            del self.begun[key]
+
+    def _passed(self, order: int) -> None:
+        """It has come as far as this order, so of what was called off before it says no more."""
+        while self.called_off:
+            first = next(iter(self.called_off))
+            if self.called_off[first] > order:
+                return
+            del self.called_off[first]
+
+    # -- what contradicts it ----------------------------------------------------------------------------
+
+    def contradiction(self, message: Message, limits: AskLimits) -> str | None:
+        """Why an honest worker would not say this; None if it might."""
+        if not isinstance(message, Ask | EpisodeEnded | EpisodeFailed):
+            return None
+        key = (message.group, message.episode, message.trial)
+        found = self.begun.get(key)
+        if found is None:
+            return (
+                None
+                if key in self.called_off
+                else f"It spoke of {_words(key)}, which it was not given, or has ended."
+            )
+        if isinstance(message, Ask):
+            return _of_ask(found, message, limits)
+        return _of_end(found, message) if isinstance(message, EpisodeEnded) else None
+
+
+def _of_ask(found: Begun, ask: Ask, limits: AskLimits) -> str | None:
+    here = _words((ask.group, ask.episode, ask.trial))
+    if ask.number != found.asks:
+        return f"Its ask {ask.number} of {here} came twice, or out of turn; expected ask {found.asks}."
+    if found.is_open:
+        return f"It asked twice for {here} before the first was answered."
+    if ask.member != ask.episode:
+        return f"It asked for trajectory {ask.group}.{ask.member} in {here}, which has {ask.episode}."
+    if ask.attempt != found.attempt + 1:
+        return f"It gave tokens of {here} the attempt {ask.attempt}; expected {found.attempt + 1}."
+    if ask.keep != found.length:
+        return f"It keeps {ask.keep} tokens of {here}, whose trajectory has {found.length}."
+    if ask.number >= limits.turns:
+        return f"It asked for turn {ask.number + 1} of {here}; agent.max_turns allows {limits.turns}."
+    if not 1 <= ask.max_new_tokens <= limits.turn_tokens:
+        return (
+            f"It asked for a turn of {ask.max_new_tokens} tokens in {here}; expected 1 to "
+            f"{limits.turn_tokens} (agent.max_turn_tokens)."
+        )
+    tokens = ask.keep + ask.given + ask.max_new_tokens
+    if not ask.given or tokens > limits.tokens:
+        return (
+            f"It gave {ask.given} tokens to {here} behind {ask.keep}, for {ask.max_new_tokens} more; "
+            f"expected 1 or more, and {limits.tokens} in all (agent.max_tokens)."
+        )
+    return None
+
+
+def _of_end(found: Begun, end: EpisodeEnded) -> str | None:
+    here = _words((end.group, end.episode, end.trial))
+    if not found.turns:
+        return f"It ended {here} before a turn was sampled."
+    if len(end.reward) > 1:
+        return f"It gave {here} {len(end.reward)} rewards; expected one, or none."
+    numbers = [number for number, _ in end.turn_rewards]
+    if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= found.turns:
+        return (
+            f"It gave rewards to turns {numbers[:5]} of {here}, which has {found.turns}; one for each counts."
+        )
+    for values in (end.parts, end.metrics):
+        names = {name for name, _ in values}
+        if len(names) < len(values) or len(names) > MAX_NAMES:
+            return f"It named {len(values)} values of {here}; expected at most {MAX_NAMES}, each once."
+    rewards = (*end.reward, *(value for _, value in (*end.turn_rewards, *end.parts, *end.metrics)))
+    for reward in rewards:
+        if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
+            return f"It gave {here} a value of {reward:g}; at most {MAX_REWARD:g} counts."
+    return None
+
+
+def _words(key: Key) -> str:
+    return f"episode {key[1]} of group {key[0]}, trial {key[2]}"

@@ -1,0 +1,40 @@
+"""What every worker is told of a run when it attaches.
+
+Invariant: of the configuration it has what workers read, and nothing of the controller's own.
+"""
+
+import ipaddress
+
+from controller.config.models import Config
+from protocol.settings import WorkerSettings
+
+
+def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...]) -> WorkerSettings:
+    """What every worker is told."""
+    return WorkerSettings(
+        run_dir=run_dir,
+        seed=config.run.seed,
+        steps=config.run.steps,
+        model=config.model,
+        rollout=config.rollout,
+        reward=config.reward,
+        trainer=config.trainer,
+        agent=config.agent,
+        evaluation_sampling=config.evaluation.sampling,
+        evaluation_function=config.evaluation.reward_function,
+        weights=config.weights,
+        import_paths=import_paths,
+        bind_host=_bind_host(config.controller.bind),
+        is_private=config.run.private,
+        reattach_s=config.controller.reattach_s,
+    )
+
+
+def _bind_host(bind: str) -> str:
+    """The address in `controller.bind` if it names one that other hosts reach; else ""."""
+    host = bind.removeprefix("tcp://").rpartition(":")[0].strip("[]") if bind.startswith("tcp://") else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else host

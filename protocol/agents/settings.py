@@ -1,0 +1,73 @@
+"""The section `agent`: episodes of several turns, with tools and environments.
+
+Invariant: at its defaults there is no agent, and a run is what it is without this section.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from protocol.section import Section
+
+
+class AgentSettings(Section):
+    """Episodes of several turns.
+
+    An agent's function asks the policy again and again, with what its tools and its environment say in
+    between. Without `function` or `command`, a response is one answer to one prompt.
+    """
+
+    function: str = ""
+    """Import path `module:function` or `file.py:function` of the agent. Empty, with an empty `command`: no
+    agent."""
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """A program and its arguments, run once per episode, in place of `function`."""
+    workers: int = Field(default=1, ge=0)
+    """Local agent workers."""
+    processes: int = Field(default=1, ge=1)
+    """Processes in which one worker runs episodes side by side."""
+    concurrency: int = Field(default=64, ge=1)
+    """Episodes that one worker has at once."""
+    max_turns: int = Field(default=16, ge=1, le=4096)
+    """Answers of the policy in one episode."""
+    max_turn_tokens: int = Field(default=0, ge=0)
+    """Tokens of one answer; a longer one is cut there. 0: `rollout.max_response_tokens`."""
+    max_tokens: int = Field(default=0, ge=0)
+    """Tokens of one trajectory, given and sampled: the context that the engine has. 0: the sum of
+    `rollout.max_prompt_tokens` and `rollout.max_response_tokens`, which is also the most."""
+    turn_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds that an environment may take between two turns. Time in which the policy is awaited does not
+    count."""
+    episode_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds that the environment of one episode may take in all, since it was begun last."""
+    start_timeout_s: float = Field(default=300.0, gt=0)
+    """Seconds from the beginning of an episode until it asks the policy for the first time."""
+    on_limit: Literal["score", "zero", "mask"] = "score"
+    """What an episode is worth that reaches a limit of turns or tokens. `score`: what its function returns,
+    or 0; `zero`: 0; `mask`: it is neither trained nor in the mean of its group."""
+    on_timeout: Literal["score", "retry"] = "score"
+    """What becomes of an episode whose environment is silent for too long. `score`: it ends with reward 0, so
+    that no policy escapes by hanging its sandbox; `retry`: it begins anew."""
+    retries: int = Field(default=2, ge=0)
+    """Times that an episode begins anew after its environment or its function failed, before its prompt is
+    set aside and replaced by a fresh one. The other episodes of the prompt stay."""
+    max_consecutive_failures: int = Field(default=8, ge=1)
+    """So many failed episodes in a row, with none between that ended, end the run with the first failure and
+    its row."""
+    replay: Literal["auto", "never"] = "auto"
+    """What becomes of an episode whose worker or controller dies. `auto`: its function runs again, and the
+    answers that it had are given to it again, so no token is sampled twice; if it asks something else than
+    before, it begins anew. `never`: it begins anew, for environments whose actions must not be repeated."""
+    prepare_groups: int | None = Field(default=None, ge=1)
+    """Prompts whose episodes are begun before there is a place for them in a batch: `reset` and the first
+    request cost no staleness. Null: `trainer.batch_groups`."""
+    turn_rewards: bool = False
+    """Give each turn an advantage of its own: its return, the rewards from this turn on, compared over the
+    same turns of the group. Off: all tokens of an episode have the episode's advantage."""
+    turn_discount: float = Field(default=1.0, ge=0, le=1)
+    """Factor by which a reward counts less for each turn before it, with `turn_rewards`."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether responses are made by an agent."""
+        return bool(self.function or self.command)

@@ -1,0 +1,88 @@
+"""What agent workers say to the controller of their episodes.
+
+Invariant: an episode is named by its group, its place in it and its trial; a word of a trial that is over
+changes nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from protocol.messages.from_workers import FromAnyRole
+from protocol.messages.pieces import (
+    MAX_METRICS,
+    Count,
+    EpisodeEnding,
+    Frame,
+    Many,
+    Name,
+    Party,
+    Real,
+    Stretch,
+    Text,
+    WorkerMessage,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(WorkerMessage):
+    """An environment has the policy's word next: continue this trajectory. Frame 0: the given tokens (int32).
+
+    They stand behind the `keep` tokens that the trajectory has, which are all of it. Answered by Turn.
+    """
+
+    tag: ClassVar[int] = 25
+    said_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    group: Count
+    episode: Count
+    trial: Count
+    number: Count  # of the ask in this trial, from 0
+    member: Count  # the trajectory: the number of the episode
+    attempt: Count  # that the given run takes: the one after that of Begin, or of the last Turn
+    keep: Count  # tokens, given and sampled, that the trajectory has; 0: it begins here
+    given: Count  # tokens in the frame
+    digest: Name  # of the given tokens: hexadecimal blake2b of 16 bytes
+    max_new_tokens: Count  # that the turn may have, 1 to `agent.max_turn_tokens`
+
+    def incoming_frames(self) -> list[Frame]:
+        return [Frame("tokens", self.given)]
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        yield self.group, [Stretch("tokens", self.member, self.attempt, 0, frames[0])]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEnded(WorkerMessage):
+    """The function of an episode has returned, after at least one Turn."""
+
+    tag: ClassVar[int] = 26
+    said_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    group: Count
+    episode: Count
+    trial: Count
+    ending: EpisodeEnding
+    reward: Many[Real]  # one; (): `reward.function` is to score it
+    parts: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()  # of the reward
+    turn_rewards: Many[tuple[Count, Real]] = ()  # (number of the Ask, reward) of turns that got one
+    metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFailed(WorkerMessage):
+    """An episode has come to no reward, and the policy is not to blame."""
+
+    tag: ClassVar[int] = 27
+    said_by: ClassVar[tuple[Party, ...]] = ("agent",)
+    group: Count
+    episode: Count
+    trial: Count
+    # `environment`: it was lost, or says so; `agent`: its function raised, or returned what is no reward, or
+    # returned before a Turn; `process`: the process that ran it ended, so it goes on with its turns known
+    kind: Literal["environment", "agent", "process"]
+    reason: Text  # one sentence, then the traceback if there is one
+    row: Text  # the data row, as JSON, shortened
+
+
+FromAgent = FromAnyRole | Ask | EpisodeEnded | EpisodeFailed
