@@ -40,7 +40,7 @@ class CuttingRun(AnsweredRun):
         self.handed_back |= set() if is_kept else {peer}
         count, ending = (route.max_new_tokens, "length") if is_kept else (3, "interrupt")
         delta = Delta(route.group, route.member, route.attempt, 0, count, version, ending)
-        self.hear(peer, Generated((delta,)))
+        self.hear(peer, Generated.of((delta,)))
 
 
 def test_each_source_has_its_own_limit_through_interruptions(tmp_path):
@@ -55,7 +55,7 @@ class Overdoing(CuttingRun):
     def answer_route(self, peer: str, route: messages.Route) -> None:
         version = self.core.state.registry.workers[peer].next_version  # type: ignore[attr-defined]
         delta = Delta(route.group, route.member, route.attempt, 0, 9, version, "length")
-        self.hear(peer, Generated((delta,)))
+        self.hear(peer, Generated.of((delta,)))
 
 
 def test_a_worker_that_tells_of_more_is_closed(tmp_path):
