@@ -46,6 +46,7 @@ class Controller:
         *,
         prompts: Iterable[Mapping[str, Any]] | None = None,
         reward: Callable[..., Any] | None = None,
+        agent: Callable[..., Any] | None = None,
         on_evaluation: Callable[[dict[str, Any]], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
         on_progress: Callable[[float, str], None] | None = None,
@@ -55,19 +56,15 @@ class Controller:
         `prompts` takes the place of `data.path`; it is read in a thread, as rows are needed.
         `reward` takes the place of `reward.function`: a function, or an object with `__call__`, that has a
         name at the top level of a module or script, which workers import.
+        `agent` takes the place of `agent.function`, in the same way: an `async def episode(policy, row)`, or
+        a class of tools or environments.
         `on_evaluation(line)` hears of each evaluation that is complete: its line of evaluations.jsonl.
         `on_warning(text)` hears what a person should know (it is in the log as well); `on_progress(fraction,
         text)` of the making of the initial model and of workers that get ready (default: the log).
-        Raises: ConfigError if workers could not import `reward`.
+        Raises: ConfigError if workers could not import `reward` or `agent`.
         """
-        roots: tuple[str, ...] = ()
-        if reward is not None:
-            path, root = import_path(reward)
-            replaced: dict[str, Any] = {"function": path, "rewards": ()}
-            roots = (root,)
-            config = config.model_copy(update={"reward": config.reward.model_copy(update=replaced)})
-        self.config = config
-        """The configuration, with `reward` in its place."""
+        self.config, roots = _with_callables(config, reward=reward, agent=agent)
+        """The configuration, with `reward` and `agent` in their places."""
         self._steps: asyncio.Queue[Step | None] = asyncio.Queue()  # run.steps at most, then None
         self.evaluations: list[dict[str, Any]] = []
         """The lines of evaluations.jsonl that this controller has written."""
@@ -75,7 +72,7 @@ class Controller:
         self._run: asyncio.Task[None] | None = None
         self._is_raised = False
         self._shell = Shell(
-            config,
+            self.config,
             prompts=prompts,
             import_paths=tuple(dict.fromkeys([os.getcwd(), *roots, *_own_import_paths()])),
             on_step=lambda metrics: self._steps.put_nowait(
@@ -147,24 +144,44 @@ class Controller:
             raise self._shell.failure
 
 
-def import_path(reward: Callable[..., Any]) -> tuple[str, str]:
+def _with_callables(
+    config: Config, *, reward: Callable[..., Any] | None, agent: Callable[..., Any] | None
+) -> tuple[Config, tuple[str, ...]]:
+    """The configuration with these in their places, and the folders that workers import them from.
+
+    Raises: ConfigError if workers could not import one.
+    """
+    sections: dict[str, Any] = {}
+    roots: list[str] = []
+    if reward is not None:
+        path, root = import_path(reward)
+        sections["reward"] = config.reward.model_copy(update={"function": path, "rewards": ()})
+        roots.append(root)
+    if agent is not None:
+        path, root = import_path(agent, what="agent")
+        sections["agent"] = config.agent.model_copy(update={"function": path})
+        roots.append(root)
+    return config.model_copy(update=sections), tuple(roots)
+
+
+def import_path(reward: Callable[..., Any], *, what: str = "reward") -> tuple[str, str]:
     """The import path by which a worker finds a callable, and the folder to put on its sys.path.
 
-    Raises: ConfigError if there is no such path: a closure, a method, a class, or what was made inside a
-    function or typed at a prompt.
+    Raises: ConfigError if there is no such path: a closure, a method, a class that is no agent, or what was
+    made inside a function or typed at a prompt.
     """
     kind = type(reward).__qualname__
-    if inspect.isclass(reward):
+    if inspect.isclass(reward) and what != "agent":
         raise ConfigError(
             f"The reward is the class {reward.__qualname__}; expected an object of it, or a function."
         )
     found = _named(reward)
     if found is None:
-        what = getattr(reward, "__qualname__", f"an object of {kind}")
+        name = getattr(reward, "__qualname__", f"an object of {kind}")
+        example = "`def score(...)` or `judge = Judge()`" if what == "reward" else "`async def episode(...)`"
         raise ConfigError(
-            f"The reward is {what}, which workers, being other processes, cannot import: it has no name at "
-            "the top level of a module or script. Put `def score(...)` or `judge = Judge()` there, and pass "
-            "that."
+            f"The {what} is {name}, which workers, being other processes, cannot import: it has no name at "
+            f"the top level of a module or script. Put {example} there, and pass that."
         )
     module, file, name = found
     path = Path(file).resolve()

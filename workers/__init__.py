@@ -1,1 +1,1 @@
-"""What does the work: rollout, reward and trainer processes. Nothing here decides or imports controller."""
+"""What does the work: processes of every role. Nothing here decides or imports controller."""

@@ -87,7 +87,8 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
     try:
         table = open_table(data, FIRST_ROWS)
         first = next(table.walk(0, None), None)
-        sample.remarks += _first_row_problems(data, first, section, is_supervised=is_supervised)
+        expected = ["response"] if is_supervised else [] if config.agent.is_on else ["prompt"]
+        sample.remarks += _first_row_problems(data, first, section, expected=expected)
         if not sample.remarks:
             _read_first_rows(config, data, sample, is_supervised=is_supervised)
     except ConfigError as error:
@@ -198,7 +199,7 @@ def _function_problem(name: str) -> str | None:
 
 
 def _first_row_problems(
-    data: DataSettings, first: Found | None, section: str, *, is_supervised: bool
+    data: DataSettings, first: Found | None, section: str, *, expected: list[str]
 ) -> Iterator[Remark]:
     if first is None:
         yield "error", f"{section}.path", f"{data.path} has no rows; expected at least one."
@@ -208,9 +209,9 @@ def _first_row_problems(
         text = f"the first row of {data.path} is a {type(row).__name__}; expected a JSON object."
         yield "error", f"{section}.path", text
         return
-    names = template_columns(data.prompt) if data.prompt else ["prompt"]
+    names = template_columns(data.prompt) if data.prompt else ["prompt"] if expected else []
     needed = {**{name: name for name in [*names, *data.where]}, **data.columns}
-    if is_supervised:
+    if "response" in expected:
         needed = {"response": "response", **needed}
         if needed.get("messages", "messages") in row:  # a conversation is prompt and response in one
             needed = data.columns

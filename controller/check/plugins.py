@@ -45,7 +45,7 @@ def _value(config: Config, key: str) -> str | None:
     value: str | None = getattr(getattr(config, section), field)
     if key in ("evaluation.reward_function", "agent.function"):
         return value or None  # that of training; no agent
-    is_elsewhere = config.trainer.is_supervised or config.reward.rewards
+    is_elsewhere = config.trainer.is_supervised or config.reward.rewards or (not value and config.agent.is_on)
     return None if key == "reward.function" and is_elsewhere else value
 
 

@@ -38,7 +38,7 @@ ARGUMENTS = {
 
 def attach(
     address: Annotated[str, typer.Argument(help="Endpoint of a controller, or its run directory.")],
-    role: Annotated[str, typer.Option(help="rollout, reward or trainer")],
+    role: Annotated[str, typer.Option(help="rollout, reward, agent or trainer")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="key.path=value", help="What this machine does differently."),

@@ -16,7 +16,7 @@ from protocol.errors import RunError
 from protocol.stacks import SIGNAL
 
 PROCESSES = Path("/proc")
-HOST, KEEPER, PREPARE = "workers.host", "workers.reward.keeper", "workers.models.prepare"
+HOST, KEEPER, PREPARE = "workers.host", "workers.children.keeper", "workers.models.prepare"
 
 
 class Found(NamedTuple):
@@ -71,10 +71,11 @@ def processes_of(controller: int) -> Iterator[Found]:
             continue
         if PREPARE in command:
             yield Found("prepare", pid, _log(pid))
-        if KEEPER in command:  # the function runs in a fork of it, beside what that has started
+        if KEEPER in command:  # the user's code runs in a fork of it, beside what that has started
             forks = [child for child in sorted(commands) if _parent(child) == pid]
+            role = command[command.index(KEEPER) + 1].split(".")[1]
             yield from (
-                Found("reward_process", child, _log(child)) for child in forks if commands[child] == command
+                Found(f"{role}_process", child, _log(child)) for child in forks if commands[child] == command
             )
 
 

@@ -35,8 +35,8 @@ class LimitSettings(Section):
     """Seconds that a run which is to end waits for a trainer from outside that is gone, to save what it has
     made. Then it ends without; the same command goes on with it."""
     absent_s: float = Field(default=86_400.0, gt=0)
-    """Seconds for which nobody of a role (rollout, reward, trainer) may be ready before the run ends. The
-    same command goes on with it."""
+    """Seconds for which nobody of a role (rollout, reward, agent, trainer) may be ready before the run ends.
+    The same command goes on with it."""
     filtered_batches: int = Field(default=256, ge=0)
     """Batches' worth of groups in a row that `staleness.filter` may drop before the run ends, as there is
     nothing left to learn from; it warns at 4, 16, 64, ... of them. 0: go on for ever."""

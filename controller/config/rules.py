@@ -320,11 +320,6 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
 
 def _agent_problems(config: Config) -> Iterator[Problem]:
     agent, staleness = config.agent, config.staleness
-    if agent.function and agent.command:
-        yield (
-            ("agent.function", "agent.command"),
-            f"is {agent.function!r}, and agent.command is {list(agent.command)}; give one of them.",
-        )
     if not agent.is_on:
         return
     if config.trainer.is_supervised:

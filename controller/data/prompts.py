@@ -56,7 +56,10 @@ class PromptSource:
         self._unusable = 0  # rows that were left out since the last that was not
         self._data = config.data
         self._seed = config.run.seed
-        self._shape = RowShape(config.data, source=name, is_supervised=config.trainer.is_supervised)
+        self._shape = RowShape(
+            config.data, source=name, is_supervised=config.trainer.is_supervised,
+            is_for_agent=config.agent.is_on,
+        )  # fmt: skip
         self._table: Table | None = None
         self._given = self._unfiltered = self._filtered = 0  # rows that were read so far; the last in a row
         self._pass = self._position = 0  # of the next row of a table

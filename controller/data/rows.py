@@ -26,9 +26,21 @@ class NoText(ConfigError):
 class RowShape:
     """Makes rows of one source into what the workers get."""
 
-    def __init__(self, settings: RowSettings, *, source: str = "", is_supervised: bool = False) -> None:
-        """`source` is put into the column of this name; `is_supervised`: a row has a `response` too."""
+    def __init__(
+        self,
+        settings: RowSettings,
+        *,
+        source: str = "",
+        is_supervised: bool = False,
+        is_for_agent: bool = False,
+    ) -> None:
+        """`source` is put into the column of this name.
+
+        `is_supervised`: a row has a `response` too; `is_for_agent`: it needs no `prompt`, since an agent
+        makes its own of any row.
+        """
         self._settings = settings
+        self._is_for_agent = is_for_agent
         self._source, self._is_supervised = source, is_supervised
         self._of_template = template_columns(settings.prompt)
 
@@ -50,10 +62,11 @@ class RowShape:
             kept["prompt"] = self._filled(place, kept)
         if self._is_supervised:
             kept = _with_response(place, kept)
-        _check_prompt(place, kept)
-        if not self._is_in_bounds(kept["prompt"]):
-            return None
-        self._add_chat(place, kept)
+        if "prompt" in kept or not self._is_for_agent:
+            _check_prompt(place, kept)
+            if not self._is_in_bounds(kept["prompt"]):
+                return None
+            self._add_chat(place, kept)
         if self._source:
             kept["source"] = self._source
         return _written(place, kept)

@@ -14,20 +14,34 @@ class AgentSettings(Section):
     """Episodes of several turns.
 
     An agent's function asks the policy again and again, with what its tools and its environment say in
-    between. Without `function` or `command`, a response is one answer to one prompt.
+    between. Without `function`, a response is one answer to one prompt.
     """
 
     function: str = ""
-    """Import path `module:function` or `file.py:function` of the agent. Empty, with an empty `command`: no
-    agent."""
-    command: tuple[str, ...] = Field(default=(), strict=False)
-    """A program and its arguments, run once per episode, in place of `function`."""
+    """Import path `module:function` or `file.py:function` of the agent. Empty: no agent."""
+    kind: Literal["auto", "function", "tools", "gym"] = "auto"
+    """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools, or a
+    Gymnasium environment of texts (docs/agents.md). `auto`: by what it has."""
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Given by name to the function at each call, or to the class when an object of it is made."""
+    renderer: Literal["template", "plain"] = "template"
+    """How messages become tokens: by the tokenizer's chat template, or `plain`, the texts one behind the
+    other, for a model without one."""
+    tool_calls: Literal["hermes", "none"] = "hermes"
+    """How the policy writes tool calls: `hermes`, which Qwen and others use, is `<tool_call>{"name": ...,
+    "arguments": {...}}</tool_call>`."""
+    history: Literal["keep", "refuse"] = "keep"
+    """If the chat template writes earlier turns otherwise once others follow, as those do that strip
+    thinking: `keep` leaves them as they were sampled, `refuse` ends the run at its start."""
     workers: int = Field(default=1, ge=0)
     """Local agent workers."""
     processes: int = Field(default=1, ge=1)
     """Processes in which one worker runs episodes side by side."""
     concurrency: int = Field(default=64, ge=1)
     """Episodes that one worker has at once."""
+    memory_mb: int = Field(default=0, ge=0)
+    """MB of resident memory that each process of episodes may take, with all that it has started; one that
+    takes more is killed, and its episodes are begun again. 0: half of the machine's memory."""
     max_turns: int = Field(default=16, ge=1, le=4096)
     """Answers of the policy in one episode."""
     max_turn_tokens: int = Field(default=0, ge=0)
@@ -70,4 +84,4 @@ class AgentSettings(Section):
     @property
     def is_on(self) -> bool:
         """Whether responses are made by an agent."""
-        return bool(self.function or self.command)
+        return bool(self.function)

@@ -31,7 +31,7 @@ from protocol.wire.descriptors import are_spent
 DOMAIN = b"staleflow"
 ROLES: tuple[Role, ...] = get_args(Role)
 RACY_NS = 2_000_000_000  # a folder changed this shortly before it was read may have changed again unseen
-RESERVED = re.compile(r"local|server|trainer|(rollout|reward)-\d+")  # names of the run's own processes
+RESERVED = re.compile(r"local|server|trainer|(rollout|reward|agent)-\d+")  # names of the run's own processes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
 Socket = zmq.Socket[Any]  # a plain one, or one of asyncio

@@ -14,8 +14,9 @@ import pytest
 from controller.cli.main import main
 from controller.cli.stacks import listens
 from protocol.rewards.kinds import FunctionReward
+from workers.children.packets import SECRET_BYTES, packet
 from workers.reward.kinds.interface import Place
-from workers.reward.pipe import SCORE, SECRET_BYTES, SETUP, packet
+from workers.reward.pipe import SCORE, SETUP
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGING = """
@@ -101,7 +102,7 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
     os.mkfifo(gate)
     os.mkfifo(f"{gate}.never")
     child, log = start(
-        "reward-0", "workers.reward.keeper", f"{file}:score", "4096",
+        "reward-0", "workers.children.keeper", "workers.reward.process", f"{file}:score", "4096",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert child.stdin is not None

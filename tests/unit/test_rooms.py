@@ -35,13 +35,15 @@ WORKERS = {
     "link": set(),
     "models": set(),
     "sandbox": {"link"},
+    "children": {"link", "sandbox"},
     "weights": {"link"},
     "engines": {"models"},
     "rollout": {"engines", "link", "weights"},
-    "reward": {"link", "sandbox"},
+    "reward": {"children", "link", "models", "sandbox"},
+    "agent": {"children", "link", "models"},
     "trainer": {"link", "models", "weights"},
     "simulated": set(),
-    "host": {"link", "reward", "rollout", "sandbox", "trainer", "weights"},
+    "host": {"agent", "link", "reward", "rollout", "sandbox", "trainer", "weights"},
 }
 DECISIONS = """
 training.training > training.logprob_drift, training.trainer_batches
@@ -51,6 +53,8 @@ workers.membership > supply.scoring, training.training
 """  # which decision uses which other one; the list may shrink, and never grow
 COVERED_BY = """
 conformance/test_engine_scheduling.py: workers/engines/interface
+integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers/agent/pool
+ workers/agent/process workers/models/tokenizer
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_fuzzed_server.py: protocol/wire/sockets
@@ -59,8 +63,9 @@ integration/test_math_rewards.py: workers/reward/kinds/cpu_limit workers/reward/
 integration/test_prompts_of_a_shell.py: controller/host/shell
 integration/test_reasoning_gym_rewards.py: workers/reward/kinds/reasoning_gym
 integration/test_remote_workers.py: controller/cli/remote workers/host/find_model workers/host/stop
-integration/test_reward_memory.py: workers/reward/keeper
-integration/test_reward_pool.py: workers/reward/child workers/reward/process
+integration/test_reward_memory.py: workers/children/keeper
+integration/test_reward_pool.py: workers/children/packets workers/children/pipe workers/children/process
+ workers/reward/child workers/reward/process
 integration/test_sandbox.py: workers/link/descendants workers/sandbox/box workers/sandbox/bubblewrap
  workers/sandbox/choice workers/sandbox/inside/ask workers/sandbox/inside/begin workers/sandbox/inside/peer
  workers/sandbox/inside/run workers/sandbox/inside/serve workers/sandbox/seccomp workers/sandbox/supervisor
@@ -145,6 +150,10 @@ unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonf
 unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
 unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
+unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/choice workers/agent/kinds/function
+ workers/agent/kinds/gym workers/agent/kinds/results workers/agent/kinds/tool_schema
+ workers/agent/kinds/tools workers/agent/policy
+unit/workers/agent/test_renderer.py: workers/agent/probes
 """  # a test of tests/, and the modules without a test of their name whose functions it runs
 
 

@@ -19,6 +19,7 @@ class Overrides:
             "model.path", "weights.host",
         ),
         "reward": ("reward.processes", "reward.concurrency", "reward.device", "model.path"),
+        "agent": ("agent.processes", "agent.concurrency", "model.path"),
         "trainer": ("trainer.device", "trainer.threads", "model.path", "weights.host"),
     }  # fmt: skip
 

@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m workers.host", description="One worker of a StaleFlow run."
     )
     parser.add_argument("address", help="endpoint of the controller, or its run directory")
-    parser.add_argument("--role", required=True, choices=("rollout", "reward", "trainer"))
+    parser.add_argument("--role", required=True, choices=("rollout", "reward", "agent", "trainer"))
     parser.add_argument("--name", help="shown to people")
     parser.add_argument("overrides", nargs="*", help="of this worker's own section, as rollout.threads=2")
     parser.add_argument("--key", help="key file made by `launch.py keygen`")
@@ -266,10 +266,14 @@ def _in_words(role: Role, error: BaseException, raised: Exception) -> str:
 
 def _make_worker(role: Role, settings: WorkerSettings, directory: str) -> HostedWorker:
     sys.path[:0] = [path for path in settings.import_paths if path not in sys.path]
-    if role == "reward":
+    if role in ("reward", "agent"):
         # transformers imports torch wherever it is installed: 2 s and 200 MB that tokenizing does not need
         sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        if role == "agent":
+            from workers.agent.worker import AgentHost
+
+            return AgentHost(settings, directory)
         from workers.reward.worker import RewardWorker
 
         return RewardWorker(settings, directory)

@@ -7,23 +7,17 @@ are asked again, each alone.
 """
 
 import asyncio
-import logging
 import math
-import secrets
 import signal
-from asyncio import SubprocessTransport
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from protocol.errors import ConfigError, RunError
+from workers.children.packets import GarbageError, packet
+from workers.children.process import Code, KeptProcess
 from workers.reward import pipe as pipe
-from workers.reward.pipe import GarbageError, packet
 
-logger = logging.getLogger(__name__)
-
-END_LIMIT_S = 10.0
-"""For the keeper to end everything, or for a process that has closed its pipe to end."""
 BLOCKED_SHARE = 0.5
 """Of its limit. A call that others kept from running for longer is not to blame."""
 
@@ -97,105 +91,37 @@ class Call:
             self.answer.set_result(outcome)
 
 
-class RewardChild(asyncio.SubprocessProtocol):
-    """A process behind its keeper."""
+class RewardChild(KeptProcess):
+    """A process of the reward function."""
 
     def __init__(
         self, limits: CallLimits, *, setup: bytes,
         on_answer: Callable[[], None], on_gone: Callable[["RewardChild"], None],
     ) -> None:  # fmt: skip
+        code = Code("the reward function", "reward.memory_mb", limits.memory_mb)
+        super().__init__(code, setup=setup, max_bytes=pipe.MAX_ANSWER_BYTES)
         self.ready: asyncio.Future[Kind] = asyncio.get_running_loop().create_future()
         self.kind: Kind | None = None
         """None: it is not ready yet."""
         self.calls: dict[int, Call] = {}
-        self.is_open = True
-        """Whether it may be given calls."""
-        self.gone = asyncio.Event()
-        self.reason = ""
-        """Why it has ended."""
-        self._limits, self._setup = limits, setup
+        self._limits = limits
         self._on_answer, self._on_gone = on_answer, on_gone
-        self._secret = secrets.token_bytes(pipe.SECRET_BYTES)
-        self._packets = pipe.Packets(secret=self._secret, max_bytes=pipe.MAX_ANSWER_BYTES)
-        self._transport: SubprocessTransport
-        self._is_ending = False
         self._culprit: Call | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._asked = 0
 
-    # -- the process ------------------------------------------------------------------------------------
+    def blame(self, reason: str, culprit: Call) -> None:
+        """Have it killed with everything that it has started; the call fails for it."""
+        if not self._is_ending and not self.gone.is_set():
+            self._culprit = culprit
+            self.end(reason)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The process was started."""
-        self._transport = cast("SubprocessTransport", transport)
-        self._write(self._secret + self._setup)
+    def _answered(self) -> None:
+        self._on_answer()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what it says."""
-        taken = 0
-        try:
-            for kind, *parts in self._packets.feed(data):
-                if self._is_ending:
-                    return
-                self._take(kind, parts)
-                taken += kind in (pipe.SCORED, pipe.FAILED)
-        except GarbageError as error:
-            self.end(
-                "The process of the reward function wrote something else than answers to the pipe to its "
-                f"worker, and was killed: {error}. The function writes to a descriptor that it did not open."
-            )
-        if taken:
-            self._on_answer()
+    def _meanwhile(self) -> str:
+        return " while it scored" if self.calls else ""
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """It ends, or has closed its end."""
-        self.is_open = False
-        if not self._is_ending and self._timer is None:
-            self._set_timer(END_LIMIT_S, lambda: self.end(_pipe_closed()))
-
-    def process_exited(self) -> None:
-        """It has ended; what it has said last may still be in the pipe."""
-        self.is_open = False
-        self._set_timer(END_LIMIT_S, self._settle)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended, and all that it has said was heard."""
-        self._settle()
-
-    def end(self, reason: str, culprit: Call | None = None) -> None:
-        """Have it killed with everything that it has started; `culprit` is the call that fails for it."""
-        if self._is_ending or self.gone.is_set():
-            return
-        self.is_open, self._is_ending = False, True
-        self.reason, self._culprit = reason, culprit
-        self._set_timer(END_LIMIT_S, self._kill_keeper)
-        stdin = self._transport.get_pipe_transport(0)
-        if stdin is not None:
-            cast("asyncio.WriteTransport", stdin).abort()  # the keeper sees it, and ends everything
-
-    def _kill_keeper(self) -> None:
-        logger.warning("Something that the reward function has started cannot be killed; it is left alone.")
-        self._set_timer(END_LIMIT_S, self._settle)
-        self._transport.kill()
-
-    def _set_timer(self, delay_s: float, what: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, what)
-
-    def _settle(self) -> None:
-        """Answer for all that was in hand."""
-        if self.gone.is_set():
-            return
-        self.is_open = False
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._is_ending:
-            self.reason = _how_it_ended(
-                self._transport.get_returncode(), self._limits, is_scoring=bool(self.calls)
-            )
-        self._transport.close()
-        self.gone.set()
+    def _settled(self) -> None:
         if not self.ready.done():
             self.ready.set_exception(RunError(self.reason))
         suspects = [call for call in self.calls.values() if call.has_begun] or list(self.calls.values())
@@ -223,11 +149,6 @@ class RewardChild(asyncio.SubprocessProtocol):
         self._write(packet(pipe.SCORE, self._asked, *call.request))
         call.watch(self._limits.timeout_s, self._on_late)
 
-    def _write(self, data: bytes) -> None:
-        stdin = cast("asyncio.WriteTransport | None", self._transport.get_pipe_transport(0))
-        if stdin is not None and not stdin.is_closing():
-            stdin.write(data)
-
     def _on_late(self, call: Call) -> None:
         """The limit of a call has passed: cut it off."""
         limit_s = self._limits.timeout_s
@@ -247,12 +168,12 @@ class RewardChild(asyncio.SubprocessProtocol):
             self._write(packet(pipe.CANCEL, number))
             call.watch(self._limits.grace_s, self._on_disobedience)
         else:
-            self.end(f"{self._took_too_long} and was killed with all that it had started.", call)
+            self.blame(f"{self._took_too_long} and was killed with all that it had started.", call)
 
     def _on_disobedience(self, call: Call) -> None:
         killed = f"within {self._limits.grace_s:g} s, and was killed with all that it had started."
         if call.is_heard:
-            self.end(f"{self._took_too_long}, did not obey its cancellation {killed}", call)
+            self.blame(f"{self._took_too_long}, did not obey its cancellation {killed}", call)
         else:  # which call blocks the loop is not known here
             self.end(f"{self._took_too_long}, blocked its event loop, could not be cancelled {killed}")
 
@@ -260,11 +181,10 @@ class RewardChild(asyncio.SubprocessProtocol):
     def _took_too_long(self) -> str:
         return f"The reward function took longer than `{self._limits.key}` = {self._limits.timeout_s:g} s"
 
-    def _take(self, kind: Any, parts: list[Any]) -> None:
-        """Raises: GarbageError if this cannot be its word."""
+    def _take(self, kind: Any, parts: list[Any]) -> bool:
         if self.kind is None:
             self._take_first(kind, parts)
-            return
+            return False
         number, value = parts if len(parts) == 2 else (0, None)
         call = self.calls.get(number) if isinstance(number, int) else None
         blocked_s = value if isinstance(value, float) and math.isfinite(value) else math.nan
@@ -281,6 +201,7 @@ class RewardChild(asyncio.SubprocessProtocol):
             call.settle(outcome)
         else:
             raise GarbageError(f"{[kind, *parts]!r:.80} is not what a process says")
+        return kind in (pipe.SCORED, pipe.FAILED)
 
     def _take_first(self, kind: Any, parts: list[Any]) -> None:
         if kind == pipe.READY and len(parts) == 2:
@@ -314,32 +235,3 @@ def _checked(rewards: Any, members: int) -> list[float]:
         if type(reward) is not float or not math.isfinite(reward):
             raise GarbageError(f"{reward!r:.80} as a reward")
     return rewards
-
-
-def _how_it_ended(code: int | None, limits: CallLimits, *, is_scoring: bool) -> str:
-    if code == pipe.CLOSED:
-        return _pipe_closed()
-    if code == pipe.OUT_OF_MEMORY:
-        return (
-            f"The process of the reward function took more than `reward.memory_mb` = {limits.memory_mb} MB "
-            "of memory, with all that it had started, and was killed. Raise the limit if it needs that."
-        )
-    how = f"ended with exit code {code}"
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
-        how = f"was killed by signal {-code} ({name}), and not by its worker"
-        if name == "SIGKILL":
-            how += "; the kernel does that where memory runs out"
-        if name == "SIGXCPU":
-            how += "; the kernel does that where the limit of CPU time is reached"
-    while_scoring = " while it scored" if is_scoring else ""
-    return (
-        f"The process of the reward function {how}{while_scoring}. What it printed is in this worker's log."
-    )
-
-
-def _pipe_closed() -> str:
-    return (
-        "The process of the reward function closed the pipe to its worker, as code does that closes "
-        "descriptors which it did not open, and was ended. What it printed is in this worker's log."
-    )

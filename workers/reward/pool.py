@@ -7,18 +7,16 @@ died is replaced; none is left behind the pool.
 
 import asyncio
 import logging
-import os
-import sys
-from asyncio.subprocess import PIPE
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from protocol.errors import ConfigError, RunError
 from protocol.rewards.kinds import FunctionReward, NamedReward
+from workers.children.packets import packet
+from workers.children.process import environment_of, half_mb
 from workers.reward import pipe as pipe
 from workers.reward.child import (
     AskAgain,
@@ -40,7 +38,6 @@ logger = logging.getLogger(__name__)
 START_LIMIT_S = 300.0  # to import the user's module, which may pull in a large library
 GRACE_S = 5.0  # for a cancelled call to close what it has opened
 MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
-ROOT = Path(__file__).resolve().parents[2]  # where the packages lie
 NOWHERE = Place(run_dir="")
 
 
@@ -61,12 +58,11 @@ class RewardPool:
         """
         self._reward = FunctionReward(function=reward) if isinstance(reward, str) else reward
         self._function, self._field = self._reward.label, field
-        self._setup = pipe.packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
+        self._setup = packet(pipe.SETUP, self._reward.model_dump_json(), *astuple(place))
         self._count, self._concurrency = processes, concurrency
         self._limits = CallLimits(timeout_s, grace_s, limit_key, memory_mb or half_mb())
         self._out_of_cpu = out_of_cpu
-        paths = [str(ROOT), *import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        self._environment = environment_of(import_paths)
         self._tasks = asyncio.TaskGroup()
         self._starting: set[asyncio.Task[None]] = set()
         self._children: list[RewardChild] = []
@@ -182,12 +178,7 @@ class RewardPool:
     async def _add_child(self) -> None:
         """Raises: ConfigError, RunError."""
         child = RewardChild(self._limits, setup=self._setup, on_answer=self._on_answer, on_gone=self._on_gone)
-        await asyncio.get_running_loop().subprocess_exec(
-            lambda: child,
-            sys.executable, "-P", "-m", "workers.reward.keeper", self._function,  # the name is for `ps`
-            str(self._limits.memory_mb),
-            stdin=PIPE, stdout=PIPE, stderr=None, env=self._environment, start_new_session=True,
-        )  # fmt: skip
+        await child.start("workers.reward.process", self._function, self._environment)
         if not child.gone.is_set():
             self._children.append(child)
         if self._is_closed:
@@ -238,8 +229,3 @@ class RewardPool:
 def _weight(kind: Kind, call: Call) -> int:
     """Calls of the function that a group takes."""
     return call.members if kind.is_per_response else 1
-
-
-def half_mb() -> int:
-    """Half of this machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 21

@@ -1,4 +1,4 @@
-"""The process in which a reward function runs, below its keeper (keeper.py).
+"""The process in which a reward function runs, below its keeper.
 
 Invariants: only this process imports or calls the user's code; what the code prints or reads cannot touch the
 pipe to the worker, because standard output is standard error here; each call is answered once, in any
@@ -13,82 +13,24 @@ import sys
 import traceback
 from typing import Any
 
-import msgpack
 from pydantic import TypeAdapter
 
 from protocol.errors import ConfigError
-from protocol.rewards.kinds import AnyReward, NamedReward
+from protocol.rewards.kinds import AnyReward
 from protocol.stacks import dump_on_signal
+from workers.children.packets import Packets
+from workers.children.pipe import WorkerPipe
 from workers.reward.functions import Scorer, ScoreRequest, adapt, is_async, is_per_response
 from workers.reward.kinds.interface import Place, Unscorable, make
-from workers.reward.pipe import (
-    BEGUN,
-    BROKEN,
-    CANCEL,
-    CLOSED,
-    FAILED,
-    HEARD,
-    LENGTH_BYTES,
-    READY,
-    SCORE,
-    SCORED,
-    SECRET_BYTES,
-    Packets,
-    packet,
-)
+from workers.reward.pipe import BEGUN, BROKEN, CANCEL, FAILED, HEARD, READY, SCORE, SCORED
 
 BEAT_S = 0.25
-
-
-class Pipe:
-    """The descriptors to the worker, moved to where the user's code does not look for them."""
-
-    def __init__(self) -> None:
-        self.requests, self._replies = os.dup(0), os.dup(1)
-        self._identity = self._look()
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        os.dup2(2, 1)
-        self._secret = self._read(SECRET_BYTES)
-        os.register_at_fork(after_in_child=self._close)
-
-    def read_setup(self) -> tuple[NamedReward, Place]:
-        """What the worker says first of all: the reward, and where it runs. Raises: ConfigError."""
-        length = int.from_bytes(self._read(LENGTH_BYTES), "big")
-        _, reward, *place = msgpack.unpackb(self._read(length))
-        return TypeAdapter(AnyReward).validate_json(reward, strict=False), Place(*place)
-
-    def _read(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            data += os.read(self.requests, count - len(data)) or sys.exit(1)
-        return data
-
-    def write(self, *parts: Any) -> None:
-        """Send one packet; ends the process if the pipe is not there any more."""
-        data = packet(*parts, secret=self._secret)
-        if self._look() != self._identity:
-            os._exit(CLOSED)  # another file may have its number by now
-        while data:
-            data = data[os.write(self._replies, data) :]
-
-    def _look(self) -> list[tuple[int, int]]:
-        try:
-            return [(s.st_dev, s.st_ino) for s in map(os.fstat, (self.requests, self._replies))]
-        except OSError:
-            return []
-
-    def _close(self) -> None:
-        if self._look() == self._identity:
-            os.close(self.requests)
-            os.close(self._replies)
 
 
 class CallServer:
     """Calls the function as often at once as it is asked to."""
 
-    def __init__(self, pipe: Pipe, scorer: Scorer) -> None:
+    def __init__(self, pipe: WorkerPipe, scorer: Scorer) -> None:
         self._pipe, self._scorer = pipe, scorer
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._blocked_s, self._beat_due_s = 0.0, 0.0
@@ -145,10 +87,11 @@ def main() -> None:
     """Serve calls of the reward that the worker names, until it closes the pipe."""
     dump_on_signal()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
-    pipe = Pipe()
+    pipe = WorkerPipe()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
     try:
-        target = make(*pipe.read_setup())
+        _, reward, *place = pipe.read_setup()
+        target = make(TypeAdapter(AnyReward).validate_json(reward, strict=False), Place(*place))
         scorer = adapt(target)
     except ConfigError as error:
         pipe.write(BROKEN, str(error))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.errors import ConfigError
-from workers.reward.worker import encode_prompt, encode_response, load_tokenizer
+from workers.models.tokenizer import load_tokenizer
+from workers.reward.worker import encode_prompt, encode_response
 
 
 def prepare_process() -> None:

@@ -31,6 +31,7 @@ from protocol.model_files import vocabulary_of
 from protocol.rewards.kinds import NamedReward, entry_of
 from protocol.settings import WorkerSettings
 from workers.link.link import Link
+from workers.models.tokenizer import load_tokenizer
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -82,17 +83,18 @@ class RewardWorker:
         self._link, self._wake = link, link.wake
         is_supervised = self._settings.trainer.is_supervised
         entries = self._settings.reward.entries
-        if not entries and not is_supervised:
+        has_rewards = bool(entries)
+        if not has_rewards and not is_supervised and not self._settings.agent.is_on:
             raise ConfigError("`reward.function` is empty; expected `module:function` or `file.py:function`.")
         async with contextlib.AsyncExitStack() as stack:
-            mixtures = () if is_supervised else {self._mixture, self._evaluated}
+            mixtures = {self._mixture, self._evaluated} if has_rewards and not is_supervised else ()
             for mixture in mixtures:
                 await stack.enter_async_context(mixture)
             async with asyncio.TaskGroup() as tasks:
                 for mixture in mixtures:
                     tasks.create_task(mixture.start(), name="rewards")
                 self._tokenizer = await asyncio.to_thread(load_tokenizer, self._model_directory)
-            capacity = 0 if is_supervised else self._mixture.capacity(self._settings.rollout.group_size)
+            capacity = self._mixture.capacity(self._settings.rollout.group_size) if mixtures else 0
             link.send(Ready(0, capacity, 0))
             reward = self._settings.reward
             text = "Ready: %d processes for %s, %d groups at once."
@@ -270,19 +272,6 @@ def encode_response(tokenizer: Any, row_json: bytes, prompt_ids: list[int], *, l
             "Raise it or drop the row."
         )
     return ids
-
-
-def load_tokenizer(directory: str) -> Any:
-    """The tokenizer of a model directory. Raises: ConfigError."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"The model directory {directory!r} has no tokenizer that transformers can load: {error}. "
-            "Expected tokenizer.json and tokenizer_config.json; check `model.path`."
-        ) from None
 
 
 def _shorten(text: str) -> str:

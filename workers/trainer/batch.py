@@ -1,6 +1,7 @@
 """One Train or TrainAhead message as arrays.
 
-Invariant: what this module returns is consistent: every frame has just the size that the items say.
+Invariants: what this module returns is consistent: every frame has just the size that the items say; tokens
+that an environment has given are context, in `tokens` and nowhere else.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from protocol.errors import RemoteError
 from protocol.kept_sets import word_counts
-from protocol.messages import Train, TrainAhead
+from protocol.messages import Train, TrainAhead, TrainItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +24,17 @@ class BatchKept:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """Trajectories of one train step; the flat arrays run over all response tokens, without padding."""
+    """Trajectories of one train step; the flat arrays run over all sampled tokens, without padding."""
 
-    tokens: list[np.ndarray]  # int64, prompt then response, one array per trajectory
-    prompt_lengths: list[int]
-    response_starts: list[int]  # where each trajectory's response begins in the flat arrays
+    tokens: list[np.ndarray]  # int64: all of each trajectory, its prompt or what was given included
+    positions: list[np.ndarray]  # int64: of its sampled tokens, ascending; the first is at least 1
     groups: list[int]
+    episodes: list[int]  # an index from 0, of what means and splits count; single-turn: of the trajectory
     is_truncated: list[bool]  # the response was cut off at the token limit
-    policy_versions: np.ndarray  # int64, flat: the version that sampled each response token
+    policy_versions: np.ndarray  # int64, flat: the version that sampled each token
     rollout_logprobs: np.ndarray  # float32, flat
     outcomes: np.ndarray  # float32, one per trajectory: TrainItem.outcome
-    advantages: np.ndarray  # float32, flat: the same at each of its response tokens
+    advantages: np.ndarray  # float32, flat: that, or the one of the token's segment
     kept: BatchKept | None = None  # where sampling cut
 
     @property
@@ -42,9 +43,20 @@ class TrainBatch:
         return [len(tokens) for tokens in self.tokens]
 
     @property
+    def prompt_lengths(self) -> list[int]:
+        """Tokens of each trajectory before the first sampled one."""
+        pairs = zip(self.tokens, self.positions, strict=True)
+        return [int(positions[0]) if len(positions) else len(tokens) for tokens, positions in pairs]
+
+    @property
     def response_lengths(self) -> list[int]:
-        """Response tokens of each trajectory."""
-        return [len(tokens) - prompt for tokens, prompt in zip(self.tokens, self.prompt_lengths, strict=True)]
+        """Sampled tokens of each trajectory."""
+        return [len(positions) for positions in self.positions]
+
+    @property
+    def response_starts(self) -> list[int]:
+        """Where each trajectory's sampled tokens begin in the flat arrays."""
+        return [0, *np.cumsum(self.response_lengths)[:-1].tolist()]
 
 
 def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch:
@@ -55,9 +67,11 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
     items = train.rest
     prompt_lengths = [item.prompt_tokens for item in items]
     response_lengths = [item.response_tokens for item in items]
-    expected = [4 * sum(prompt_lengths), 4 * sum(response_lengths), 4 * sum(response_lengths)]
+    sampled_lengths = [item.sampled_tokens for item in items]
+    expected = [4 * sum(lengths) for lengths in (prompt_lengths, response_lengths, sampled_lengths)]
     frames, kept = frames[:3], frames[3:]
-    if [len(frame) for frame in frames] != expected or not all(prompt_lengths) or not items:
+    begins = [item.prompt_tokens or (item.segments and item.segments[0].is_given) for item in items]
+    if [len(frame) for frame in frames] != expected or not all(begins) or not items:
         raise RemoteError(
             f"{type(train).__name__} for version {train.train_version} has {len(items)} items and frames of "
             f"{[len(frame) for frame in frames]} bytes; expected items, each with a prompt, and {expected}."
@@ -65,31 +79,31 @@ def read_batch(train: Train | TrainAhead, frames: Sequence[bytes]) -> TrainBatch
     prompts = np.split(np.frombuffer(frames[0], dtype="<i4"), np.cumsum(prompt_lengths)[:-1])
     responses = np.split(np.frombuffer(frames[1], dtype="<i4"), np.cumsum(response_lengths)[:-1])
     outcomes = np.array([item.outcome for item in items], dtype=np.float32)
-    segments = [(s.policy_version, s.count) for item in items for s in item.segments]
+    segments = [(s.policy_version, s.count) for item in items for s in item.segments if not s.is_given]
     return TrainBatch(
         tokens=[np.concatenate(pair).astype(np.int64) for pair in zip(prompts, responses, strict=True)],
-        prompt_lengths=prompt_lengths,
-        response_starts=[0, *np.cumsum(response_lengths)[:-1].tolist()],
+        positions=[_sampled_positions(item) for item in items],
         groups=[item.group for item in items],
+        episodes=_episodes(items),
         is_truncated=[item.ending == "length" for item in items],
         policy_versions=np.repeat(*np.array(segments, dtype=np.int64).reshape(-1, 2).T),
         rollout_logprobs=np.frombuffer(frames[2], dtype="<f4").astype(np.float32),
         outcomes=outcomes,
-        advantages=np.repeat(outcomes, response_lengths),
-        kept=_read_kept(train, kept, response_lengths),
+        advantages=np.repeat(outcomes, sampled_lengths) if not _by_turn(items) else _advantages(items),
+        kept=_read_kept(train, kept, sampled_lengths),
     )
 
 
 def _read_kept(
-    train: Train | TrainAhead, frames: Sequence[bytes], response_lengths: Sequence[int]
+    train: Train | TrainAhead, frames: Sequence[bytes], sampled_lengths: Sequence[int]
 ) -> BatchKept | None:
     """The kept sets out of the frames behind the third. Raises: RemoteError."""
     sizes = [len(frame) for frame in frames]
-    expected = [4 * sum(response_lengths)] if train.is_cut else []
+    expected = [4 * sum(sampled_lengths)] if train.is_cut else []
     if train.is_cut and sizes[:1] == expected:
         codes = np.frombuffer(frames[0], dtype="<i4")
         totals = np.concatenate([[0], np.cumsum(word_counts(codes))])
-        words = np.diff(totals[np.cumsum([0, *response_lengths])])
+        words = np.diff(totals[np.cumsum([0, *sampled_lengths])])
         expected += [4 * size for size in words.tolist()]
         if sizes == expected:
             return BatchKept(codes, [np.frombuffer(frame, dtype="<i4") for frame in frames[1:]])
@@ -99,3 +113,40 @@ def _read_kept(
             f"{sizes[:9]} bytes; expected {expected[:9]}."
         )
     return None
+
+
+def _sampled_positions(item: TrainItem) -> np.ndarray:
+    place, runs = item.prompt_tokens, [np.zeros(0, dtype=np.int64)]
+    for segment in item.segments:
+        if not segment.is_given:
+            runs.append(np.arange(place, place + segment.count))
+        place += segment.count
+    return np.concatenate(runs)
+
+
+def _episodes(items: Sequence[TrainItem]) -> list[int]:
+    """Trajectories of one episode stand together; what has a prompt is an episode of its own."""
+    names = [
+        (item.group, item.episode) if item.segments and item.segments[0].is_given else (item.group, -1, place)
+        for place, item in enumerate(items)
+    ]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]
+
+
+def _by_turn(items: Sequence[TrainItem]) -> bool:
+    return any(item.outcomes for item in items)
+
+
+def _advantages(items: Sequence[TrainItem]) -> np.ndarray:
+    """Of every sampled token the outcome of its segment, or of its trajectory where segments have none."""
+    runs = [
+        (outcome, segment.count)
+        for item in items
+        for segment, outcome in zip(
+            item.segments, item.outcomes or (item.outcome,) * len(item.segments), strict=True
+        )
+        if not segment.is_given
+    ]
+    values, counts = zip(*runs, strict=True)
+    return np.repeat(np.array(values, dtype=np.float32), counts)

@@ -21,8 +21,9 @@ from workers.trainer.token_batch import TokenBatch
 MAX_SKIPPED_STEPS = 3  # in a row: no accident of one mini-batch any more
 ARRAYS = {
     "tokens": "prompt and response tokens of all trajectories, concatenated",
-    "prompt_lengths": "prompt tokens of each trajectory",
-    "response_lengths": "response tokens of each trajectory",
+    "positions": "places of the response tokens among the tokens of their trajectory",
+    "prompt_lengths": "tokens of each trajectory before its first response token",
+    "response_lengths": "response tokens of each trajectory, those that the policy sampled",
     "policy_versions": "version that sampled each response token",
     "rollout_logprobs": "logprob of each response token when it was sampled, nats",
     "proximal_logprobs": "the same under the weights just before the update (rank 0's share)",
@@ -83,6 +84,7 @@ def write_study(
     """
     arrays = {
         "tokens": np.concatenate(batch.tokens),
+        "positions": np.concatenate(batch.positions),
         "prompt_lengths": np.array(batch.prompt_lengths),
         "response_lengths": np.array(batch.response_lengths),
     }

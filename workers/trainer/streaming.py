@@ -15,7 +15,7 @@ from protocol.messages import Train, TrainAhead, TrainItem
 from protocol.settings import TrainerSettings
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
-from workers.trainer.token_batch import TokenBatch
+from workers.trainer.token_batch import TokenBatch, count_episodes
 
 SHARED_FRAMES = 4  # of `train_pieces`, of all trajectories; those behind them are of one each
 
@@ -36,9 +36,8 @@ class StreamedGroups:
         options: TrainerSettings,
     ) -> None:  # fmt: skip
         """Enter a part that is about to be trained, and take back what its weights were divided by."""
-        groups_B = torch.unique(torch.tensor(batch.groups), return_inverse=True)[1]
-        lengths_B = torch.tensor(batch.response_lengths)
-        divisor = losses.divisor(lengths_B, options.loss_aggregation, groups=groups_B)
+        counted = count_episodes(batch, range(len(batch.tokens)))
+        divisor = losses.divisor(counted.lengths_E, options.loss_aggregation, groups=counted.groups_E)
         flat.token_weights *= divisor
         self.divisor += divisor
         self.items += part.rest

@@ -1,13 +1,15 @@
-"""A batch's response tokens on the device, and the corrections that the loss applies to them.
+"""A batch's sampled tokens on the device, and the corrections that the loss applies to them.
 
 Invariants: token weights are fixed by lengths before anything is masked or rejected; corrections are made
 from what the weights were before the optimizer step that uses them; a row of tokens holds whole responses.
 
-Shapes: N response tokens of the batch, concatenated in its order; n those of one row; B trajectories.
+Shapes: N sampled tokens of the batch, concatenated in its order; n those of one row; B trajectories; E
+episodes, which are the trajectories of a run without an agent.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -92,7 +94,7 @@ def make_token_batch(
         values=evaluated.values,
         advantages=targets[0],
         returns=targets[1],
-        token_weights=_token_weights(batch, minibatches, groups_B, settings=settings).to(device),
+        token_weights=_token_weights(batch, minibatches, settings=settings).to(device),
         sequences=sequences_N,
         groups=groups_B.repeat_interleave(lengths_B).to(device),
         policy_versions=versions_N,
@@ -109,26 +111,42 @@ def make_token_batch(
     return flat
 
 
+class Counted(NamedTuple):
+    """What means and divisors count of some trajectories, which hold whole episodes."""
+
+    lengths_E: torch.Tensor  # sampled tokens of each episode, all its trajectories together
+    groups_E: torch.Tensor  # index of its group
+    episodes_B: torch.Tensor  # index of each trajectory's episode
+
+
+def count_episodes(batch: TrainBatch, indices: Sequence[int]) -> Counted:
+    """The episodes of the trajectories `indices`."""
+    chosen = list(indices)
+    episodes_B = torch.unique(torch.tensor(batch.episodes)[chosen], return_inverse=True)[1]
+    groups_B = torch.unique(torch.tensor(batch.groups)[chosen], return_inverse=True)[1]
+    lengths_E = torch.zeros(int(episodes_B.max()) + 1, dtype=torch.int64)
+    lengths_E.index_add_(0, episodes_B, torch.tensor(batch.response_lengths)[chosen])
+    groups_E = torch.zeros_like(lengths_E)
+    groups_E[episodes_B] = groups_B
+    return Counted(lengths_E, groups_E, episodes_B)
+
+
 def _token_weights(
-    batch: TrainBatch,
-    minibatches: Sequence[Sequence[int]],
-    groups_B: torch.Tensor,
-    *,
-    settings: WorkerSettings,
+    batch: TrainBatch, minibatches: Sequence[Sequence[int]], *, settings: WorkerSettings
 ) -> torch.Tensor:
     """[N] of every mini-batch by itself, 0 for what is left out."""
     options, lengths_B = settings.trainer, torch.tensor(batch.response_lengths)
     weights = []
     for some in minibatches:
         chosen = list(some)
-        weights.append(
-            losses.token_weights(
-                lengths_B[chosen],
-                options.loss_aggregation,
-                groups=groups_B[chosen] - groups_B[chosen].min(),
-                max_tokens=settings.rollout.max_response_tokens,
-            )
+        counted = count_episodes(batch, chosen)
+        weights_E = losses.response_weights(
+            counted.lengths_E,
+            options.loss_aggregation,
+            groups=counted.groups_E,
+            max_tokens=settings.rollout.max_response_tokens,
         )
+        weights.append(weights_E[counted.episodes_B].repeat_interleave(lengths_B[chosen]))
     weights_N = torch.cat(weights).to(torch.float32)
     if not options.is_supervised:
         weights_N[~torch.isfinite(torch.from_numpy(batch.rollout_logprobs))] = 0.0

@@ -66,6 +66,25 @@ def test_what_no_worker_could_import_is_refused_with_what_it_is(tmp_path, reward
         Controller(config, reward=reward)
 
 
+async def episode(policy, row):
+    return 1.0
+
+
+@pytest.mark.parametrize(("agent", "name"), [(episode, "episode"), (Judge, "Judge")])
+def test_an_agent_is_named_by_the_path_that_workers_import(tmp_path, agent, name):
+    config = Config.model_validate({"run": {"dir": str(tmp_path)}})
+    assert Controller(config, agent=agent).config.agent.function == f"{__name__}:{name}"
+
+
+def test_an_agent_that_no_worker_could_import_is_refused(tmp_path):
+    async def inside(policy, row):
+        return 1.0
+
+    config = Config.model_validate({"run": {"dir": str(tmp_path)}})
+    with pytest.raises(ConfigError, match=r"The agent is .*inside, which workers.*async def episode"):
+        Controller(config, agent=inside)
+
+
 def test_the_document_prints_the_example_that_is_run_and_names_all_that_there_is():
     text = (ROOT / "docs" / "embedding.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)

@@ -5,7 +5,7 @@ with numbers worked by hand; none knows of ranks, packing or optimizers.
 """
 
 from workers.trainer.losses.advantages import generalized_advantages, standardized, token_rewards
-from workers.trainer.losses.aggregation import divisor, token_weights
+from workers.trainer.losses.aggregation import divisor, response_weights
 from workers.trainer.losses.critic import explained_variance, value_loss
 from workers.trainer.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
 from workers.trainer.losses.kept import KeptTokens
@@ -36,8 +36,8 @@ __all__ = [
     "over",
     "policy_loss",
     "rejection",
+    "response_weights",
     "standardized",
     "token_rewards",
-    "token_weights",
     "value_loss",
 ]

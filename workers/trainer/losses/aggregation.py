@@ -31,22 +31,22 @@ def divisor(
     return len(torch.unique(groups[has_tokens]))
 
 
-def token_weights(
+def response_weights(
     response_lengths: torch.Tensor,
     aggregation: Aggregation,
     *,
     groups: torch.Tensor | None = None,
     max_tokens: int = 1,
 ) -> torch.Tensor:
-    """What each token of a mini-batch (of all ranks) counts. Responses without tokens count for nothing.
+    """What each token of a response counts, for every response. Responses without tokens count for nothing.
 
     `token_mean`: tokens alike (DAPO). `sequence_mean`: responses alike, a response being the mean of its
     tokens (GRPO). `group_mean`: groups alike, a group being the mean of its tokens. `sequence_sum`: every
     token 1 / (responses * `max_tokens`), so that a long response is not discounted (Dr.GRPO); the only one
     whose weights do not sum to 1.
 
-    Shapes: lengths and `groups` (an index, for `group_mean`) of the B responses; returns [N] float64, N the
-    sum of the lengths. Raises: ValueError if `group_mean` is asked for without groups.
+    Shapes: lengths and `groups` (an index, for `group_mean`) of the B responses; returns [B] float64. Raises:
+    ValueError if `group_mean` is asked for without groups.
     """
     lengths = response_lengths.to(torch.float64)
     whole = max(1, divisor(response_lengths, aggregation, groups=groups))
@@ -60,4 +60,4 @@ def token_weights(
         assert groups is not None, "divisor has refused that"
         tokens = lengths.new_zeros(int(groups.max()) + 1).index_add(0, groups, lengths)
         per_token = 1 / (tokens.clamp(min=1)[groups] * whole)
-    return per_token.repeat_interleave(response_lengths)
+    return per_token

@@ -118,9 +118,9 @@ def packed_error(config, lengths):
     count = sum(responses)
     batch = TrainBatch(
         tokens=tokens,
-        prompt_lengths=[1] * len(lengths),
-        response_starts=[0, *np.cumsum(responses)[:-1].tolist()],
+        positions=[np.arange(1, length) for length in lengths],
         groups=[0] * len(lengths),
+        episodes=[*range(len(lengths))],
         is_truncated=[False] * len(lengths),
         policy_versions=np.zeros(count, dtype=np.int64),
         outcomes=np.zeros(len(lengths), dtype=np.float32),

@@ -76,9 +76,9 @@ def batch():
     responses = [len(row) - 1 for row in tokens]
     return TrainBatch(
         tokens=tokens,
-        prompt_lengths=[1] * 4,
-        response_starts=[0, *np.cumsum(responses)[:-1].tolist()],
+        positions=[np.arange(1, len(row)) for row in tokens],
         groups=[0, 0, 1, 1],
+        episodes=[0, 1, 2, 3],
         is_truncated=[False] * 4,
         policy_versions=np.zeros(sum(responses), dtype=np.int64),
         outcomes=np.zeros(4, dtype=np.float32),

@@ -11,7 +11,7 @@ from workers.trainer.losses import (
     loglinear_proximal,
     mismatch_metrics,
     rejection,
-    token_weights,
+    response_weights,
 )
 
 SEQUENCES = torch.tensor([0, 0, 1, 1])
@@ -132,6 +132,10 @@ def test_rejection_of_infinite_ratios_is_finite():
         action="mask", metric="k3", aggregate="sum", bounds=(0.0, 0.1),
     )  # fmt: skip
     assert found.factors_N.tolist() == [1.0] * 4
+
+
+def token_weights(lengths, aggregation, **options):
+    return response_weights(lengths, aggregation, **options).repeat_interleave(lengths)
 
 
 def test_token_weights_are_those_of_the_four_means():

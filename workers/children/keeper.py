@@ -1,11 +1,13 @@
-"""Keeps the process of a reward function, and ends all that this has started.
+"""Keeps a process of users' code, and ends all that this has started.
 
-`python -m workers.reward.keeper NAME MEMORY_MB` forks: the child is process, the parent waits.
+`python -m workers.children.keeper MODULE NAME MEMORY_MB` forks: the child is the `main` of the module, the
+parent waits. NAME is for people.
 Invariants: when the worker closes the pipe or is gone, or the child ends or takes too much memory, nothing
 that the child has started is left, also what has a session of its own or has lost its parent; this process
 ends as its child did, or with OUT_OF_MEMORY.
 """
 
+import importlib
 import os
 import resource
 import select
@@ -14,9 +16,9 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from workers.children.packets import OUT_OF_MEMORY
 from workers.link.descendants import adopt_orphans, kill_and_reap
 from workers.link.parent import die_with_parent
-from workers.reward.pipe import OUT_OF_MEMORY
 from workers.sandbox.usage import resident_mb_below, resident_mb_of
 
 LOOK_MS = 100
@@ -26,17 +28,15 @@ LOOKS_AT_ALL = 10
 
 
 def main() -> None:
-    """Never returns in the keeper; in the child, serves the function."""
+    """Never returns in the keeper; in the child, serves."""
     adopt_orphans()
     keeper = os.getpid()
     child = os.fork()  # before anything is imported that could start a thread
     if child:
-        _keep(child, int(sys.argv[2]))
+        _keep(child, int(sys.argv[3]))
     os.setsid()  # code that signals its process group is not to hit its keeper
     die_with_parent(keeper)
-    from workers.reward import process
-
-    process.main()
+    importlib.import_module(sys.argv[1]).main()
 
 
 def _keep(child: int, memory_mb: int) -> None:

@@ -1,0 +1,147 @@
+"""A guessing game of several turns: a secret number, guesses, and `<`, `>` or `=` as answers.
+
+A prompt is a secret from 0 to 99. The policy sees `?` and writes a guess of two digits; it is told `<` if the
+secret is smaller, `>` if it is larger, and `=` if it is right, and guesses again. The reward of a turn is the
+share of what was still possible that its answer removed, which is why halving is best.
+
+Invariants: `prompts` and `episode` need the standard library only; torch and transformers are imported by the
+model factory alone. Equal seeds give equal prompts, and an equal model on one machine.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ALPHABET = "0123456789?<>="
+NUMBERS = 100
+GUESSES = 7  # which halving never needs more of
+CONTEXT = 64
+START = [ALPHABET.index("?")]
+
+WARM_START_STEPS = 150
+GAMES_PER_STEP = 64
+PEAK_LR = 5e-3
+
+
+def prompts(*, seed: int) -> Iterator[dict[str, int]]:
+    """Rows without end: the `secret`."""
+    source = random.Random(f"guess prompts {seed}")
+    while True:
+        yield {"secret": source.randrange(NUMBERS)}
+
+
+async def episode(policy: Any, row: Mapping[str, Any]) -> float:
+    """One game: 1 for the secret in few guesses, less for more of them, and for turns that are wasted."""
+    tokens, low, high = [*START], 0, NUMBERS
+    for _ in range(GUESSES):
+        turn = await policy.generate(tokens, max_tokens=2)
+        guess = read(turn.token_ids)
+        answer, new_low, new_high = judge(guess, row["secret"], low, high)
+        policy.reward(share_removed(high - low, new_high - new_low))
+        if answer == "=":
+            return 1.0
+        low, high = new_low, new_high
+        tokens += [*turn.token_ids, ALPHABET.index(answer)]
+    return 0.0
+
+
+def read(token_ids: list[int]) -> int | None:
+    """The number that two tokens spell; None if they are no digits."""
+    text = "".join(ALPHABET[id] if id < len(ALPHABET) else " " for id in token_ids)
+    return int(text) if len(text) == 2 and text.isdigit() else None
+
+
+def judge(guess: int | None, secret: int, low: int, high: int) -> tuple[str, int, int]:
+    """The answer, and the numbers from `low` to below `high` that are possible after it."""
+    if guess is None:
+        return "?", low, high
+    if guess == secret:
+        return "=", guess, guess + 1
+    if guess > secret:
+        return "<", low, min(high, guess)
+    return ">", max(low, guess + 1), high
+
+
+def share_removed(before: int, after: int) -> float:
+    """In bits, as a share of all that there is to know: the shares of a won game sum to 1."""
+    return math.log2(before / after) / math.log2(NUMBERS)
+
+
+def demonstration(source: random.Random) -> tuple[list[int], list[bool]]:
+    """Tokens of a game of a player who draws each guess from what is left, and which of them are guesses."""
+    secret, low, high = source.randrange(NUMBERS), 0, NUMBERS
+    tokens, is_guess = [*START], [False]
+    for _ in range(GUESSES):
+        guess = source.randrange(low, high)
+        answer, low, high = judge(guess, secret, low, high)
+        tokens += [*(ALPHABET.index(digit) for digit in f"{guess:02d}"), ALPHABET.index(answer)]
+        is_guess += [True, True, False]
+        if answer == "=":
+            break
+    return tokens, is_guess
+
+
+def make_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
+    """Write a model of 124 thousand parameters that has seen a few games of a random player."""
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    tokenizer = make_tokenizer()
+    config = Qwen3Config(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True, initializer_range=0.125,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config)
+    _warm_start(model, random.Random(f"guess games {seed}"), progress)
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
+    )
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def make_tokenizer() -> "PreTrainedTokenizerFast":
+    """One token per character, then `<eos>` and `<pad>`."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: index for index, token in enumerate([*ALPHABET, "<eos>", "<pad>"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def _warm_start(model: Any, source: random.Random, progress: Callable[[float, str], None]) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - step / WARM_START_STEPS)
+    )
+    for step in range(WARM_START_STEPS):
+        games = [demonstration(source) for _ in range(GAMES_PER_STEP)]
+        width = max(len(tokens) for tokens, _ in games)
+        tokens_BT = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in games])
+        is_guess_BT = torch.tensor([marks + [False] * (width - len(marks)) for _, marks in games])
+        # padding is on the right and has no loss, so the causal mask alone is right
+        logits_BTV = model(tokens_BT[:, :-1], use_cache=False).logits
+        chosen = is_guess_BT[:, 1:]
+        F.cross_entropy(logits_BTV[chosen], tokens_BT[:, 1:][chosen]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if step % 10 == 0:
+            progress(step / WARM_START_STEPS, f"warm start, step {step}/{WARM_START_STEPS}")

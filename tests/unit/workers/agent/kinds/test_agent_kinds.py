@@ -1,0 +1,328 @@
+"""Every kind of agent against a policy in memory."""
+
+import asyncio
+import copy
+import math
+
+import pytest
+
+from protocol.errors import ConfigError
+from workers.agent.kinds.choice import make_episode
+from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed, Notes
+
+
+class Script:
+    """A policy that answers what it was told to, then says that its budget is spent."""
+
+    def __init__(self, *answers):
+        self._answers, self.asked = list(answers), []
+
+    async def ask(self, question):
+        self.asked.append(copy.deepcopy(question))
+        if not self._answers:
+            raise BudgetExceeded("turns")
+        answer = self._answers.pop(0)
+        if isinstance(answer, list):
+            return {"sampled": answer, "ending": "stop"}
+        if isinstance(answer, tuple):
+            calls = [
+                {"id": f"c{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+                for place, (name, arguments) in enumerate(answer)
+            ]
+            return {"message": {"role": "assistant", "content": "", "tool_calls": calls}}
+        return {"message": {"role": "assistant", "content": answer}}
+
+
+def play(target, *answers, row=None, kind="auto", options=None, seed=3):
+    """(what the episode returned, the policy's notes, what it was asked)"""
+    script = Script(*answers)
+    policy = AgentPolicy(script, seed=seed)
+    result = asyncio.run(make_episode(target, kind=kind, options=options)(policy, row or {}))
+    return result, policy.notes, script.asked
+
+
+# -- functions ------------------------------------------------------------------------------------------
+
+
+async def guess(policy, row, bonus=0.0):
+    turn = await policy.generate([1, row["start"]])
+    policy.reward(0.5)
+    policy.metric("tokens", len(turn.token_ids))
+    return float(sum(turn.token_ids)) + bonus
+
+
+class Player:
+    def __init__(self, bonus=0.0):
+        self.bonus = bonus
+
+    async def run(self, policy, row):
+        return await guess(policy, row, self.bonus)
+
+
+class Callable(Player):
+    run = None
+
+    async def __call__(self, policy, row):
+        return await guess(policy, row, self.bonus)
+
+
+@pytest.mark.parametrize("target", [guess, Player, Player(), Callable])
+def test_a_function_and_an_object_with_one_are_the_same(target):
+    result, notes, asked = play(target, [4, 5], row={"start": 2})
+    assert (result, notes.turns, notes.rewards, notes.metrics) == (9.0, 1, {0: 0.5}, {"tokens": 2.0})
+    assert asked[0] | {"max_tokens": None} == {"tokens": [1, 2], "max_tokens": None}
+
+
+def test_options_are_given_by_name():
+    assert play(guess, [4], row={"start": 2}, options={"bonus": 1.0})[0] == 5.0
+    assert play(Player, [4], row={"start": 2}, options={"bonus": 2.0})[0] == 6.0
+    for target in (guess, Player):
+        with pytest.raises(ConfigError, match="bonsu"):
+            make_episode(target, options={"bonsu": 1})
+
+
+def not_async(policy, row):
+    return 1.0
+
+
+async def other_parameters(policy, task):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "words"),
+    [
+        (not_async, "auto", "expected `async def episode"),
+        (other_parameters, "auto", "of no kind.*function: .*gym: .*tools: "),
+        (other_parameters, "function", "takes .policy, task.; expected `policy` and `row`"),
+        (3, "auto", "int 3, which is of no kind"),
+        (3, "tools", "a class with `reset`, `get_reward`"),
+        (3, "gym", "a class of environments"),
+        (3, "function", "expected `async def episode"),
+    ],
+)
+def test_what_is_no_agent_is_refused_in_words(target, kind, words):
+    with pytest.raises(ConfigError, match=words):
+        make_episode(target, kind=kind)
+
+
+# -- tools ----------------------------------------------------------------------------------------------
+
+
+class Adder:
+    """Adds."""
+
+    def __init__(self, step=1):
+        self.step, self.total, self.closed = step, 0, []
+
+    def reset(self, answer, prompt=None):
+        self.answer = answer
+        return " Use add."
+
+    def add(self, amount: int, times: int = 1) -> int:
+        """Add to the total.
+
+        Args:
+            amount: what to add.
+            times: how often.
+        """
+        if amount == 13:
+            raise ValueError("not thirteen")
+        self.total += self.step * amount * times
+        return self.total
+
+    async def fetch(self, key: str | None = None) -> str:
+        """Fetch something."""
+        if key == "down":
+            raise EnvironmentFailed("the store is down")
+        return f"<{key}>"
+
+    def get_reward(self, completion):
+        return float(self.total == self.answer) if completion == "done" else -1.0
+
+    def close(self):
+        CLOSED.append(self.total)
+
+
+CLOSED = []
+
+
+def test_public_methods_are_tools_and_their_answers_go_back_to_the_policy():
+    CLOSED.clear()
+    calls = (("add", '{"amount": 2}'), ("add", '{"amount": 2, "times": 2}'))
+    row = {"answer": 6, "prompt": "Make 6."}
+    result, notes, asked = play(Adder, calls, (("fetch", "{}"),), "done", row=row)
+    assert (result, notes.turns, CLOSED) == (1.0, 3, [6])
+    assert asked[0]["chat"] == [{"role": "user", "content": "Make 6. Use add."}]
+    schemas = {tool["function"]["name"]: tool["function"] for tool in asked[0]["tools"]}
+    assert [*schemas] == ["add", "fetch"]
+    assert schemas["add"]["description"] == "Add to the total."
+    assert schemas["add"]["parameters"] == {
+        "type": "object", "required": ["amount"],
+        "properties": {
+            "amount": {"type": "integer", "description": "what to add."},
+            "times": {"type": "integer", "description": "how often."},
+        },
+    }  # fmt: skip
+    assert schemas["fetch"]["parameters"]["properties"]["key"] == {"type": "string", "nullable": True}
+    told = [message["content"] for message in asked[2]["chat"] if message["role"] == "tool"]
+    assert told == ["2", "6", "<None>"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (("subtract", "{}"), "Error: There is no tool 'subtract'. There are: add, fetch."),
+        (("", "nonsense"), "Error: There is no tool ''"),
+        (("reset", "{}"), "Error: There is no tool 'reset'"),
+        (("add", "{"), "Error: The arguments of add are no JSON"),
+        (("add", "[1]"), "Error: The arguments of add are no JSON object"),
+        (("add", "{}"), "Error: add lacks the argument 'amount'"),
+        (("add", '{"amount": 1, "x": 2}'), "Error: add has no argument 'x'. It has: amount, times."),
+        (("add", '{"amount": "1"}'), "Error: The argument 'amount' of add is '1'; expected"),
+        (("add", '{"amount": true}'), "Error: The argument 'amount' of add is True"),
+        (("add", '{"amount": 13}'), "Error: not thirteen"),
+    ],
+)
+def test_a_call_that_cannot_be_made_is_answered_by_an_error(call, words):
+    _, _, asked = play(Adder, (call,), "done", row={"answer": 0, "prompt": "x"})
+    assert asked[1]["chat"][-1]["content"].startswith(words)
+
+
+def test_a_limit_ends_the_turns_and_what_was_earned_stands():
+    result, notes, _ = play(Adder, (("add", '{"amount": 2}'),), row={"answer": 2, "prompt": "x"})
+    assert (result, notes.limit) == (-1.0, "turns")
+
+
+def test_an_environment_that_fails_is_no_answer():
+    with pytest.raises(EnvironmentFailed, match="the store is down"):
+        play(Adder, (("fetch", '{"key": "down"}'),), row={"answer": 2, "prompt": "x"})
+
+
+class Undocumented(Adder):
+    def hum(self, tune: str):
+        return tune
+
+
+class Untyped(Adder):
+    def hum(self, tune):
+        """Hum."""
+
+
+class Strange(Adder):
+    def hum(self, tune: bytes):
+        """Hum."""
+
+
+class Idle:
+    def reset(self): ...
+    def get_reward(self): ...
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (Undocumented, "The tool 'hum' has no docstring"),
+        (Untyped, "The parameter 'tune' of the tool 'hum' has no type"),
+        (Strange, "The type <class 'bytes'> of hum.tune. is none that JSON has"),
+        (Idle, "The class Idle has no tools"),
+    ],
+)
+def test_tools_that_cannot_be_told_are_refused_at_the_start(target, words):
+    with pytest.raises(ConfigError, match=words):
+        make_episode(target)
+
+
+# -- environments ---------------------------------------------------------------------------------------
+
+
+class Countdown:
+    """Gymnasium's interface."""
+
+    def __init__(self, start=2):
+        self.left = start
+
+    def reset(self, seed=None, options=None):
+        self.said = [(seed, options)]
+        return f"{self.left} left", {}
+
+    def step(self, text):
+        self.left -= 1
+        return f"{self.left} left", 0.5 if text == "down" else 0.0, self.left == 0, False, {}
+
+
+class Silent(Countdown):
+    def step(self, text):
+        return 3, 0.5, False, False, {}
+
+
+class Short(Countdown):
+    def step(self, text):
+        return "x", 0.5
+
+
+def test_rewards_of_steps_are_those_of_turns():
+    result, notes, asked = play(Countdown, "down", "down", options={"start": 2})
+    assert (result, notes.rewards, notes.turns) == (1.0, {0: 0.5, 1: 0.5}, 2)
+    assert asked[1]["chat"] == [
+        {"role": "user", "content": "2 left"},
+        {"role": "assistant", "content": "down"},
+        {"role": "user", "content": "1 left"},
+    ]
+    assert play(Countdown, "down", options={"start": 3})[0] == 0.5  # the budget ended it
+
+
+@pytest.mark.parametrize(
+    ("target", "words"), [(Silent, "The environment observed 3"), (Short, "`step` returned")]
+)
+def test_environments_that_are_none_are_told_so(target, words):
+    with pytest.raises(TypeError, match=words):
+        play(target, "down", "down")
+
+
+# -- results and notes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "result", [math.nan, math.inf, "1", {"reward": 1}, {"score": "x"}, [1.0], object(), 1e300]
+)
+def test_what_is_no_reward_is_an_error(result):
+    with pytest.raises(BadResult, match="The agent returned"):
+        reward_of(result, Notes())
+
+
+def test_numbers_scores_and_turn_rewards_are_rewards():
+    assert [reward_of(result, Notes()) for result in (1, 0.5, True, {"score": 2}, None, {"score": None})] == [
+        1.0, 0.5, 1.0, 2.0, None, None,
+    ]  # fmt: skip
+    assert reward_of(None, Notes(rewards={0: 0.25, 1: 0.5})) == 0.75
+
+
+def test_rewards_and_metrics_are_checked_where_they_are_given():
+    policy = AgentPolicy(Script([1], [2]), seed=0)
+    with pytest.raises(ValueError, match="has had 0 turns"):
+        policy.reward(1.0)
+    asyncio.run(policy.generate([1]))
+    asyncio.run(policy.generate([1]))
+    policy.reward(0.25, turn=0)
+    policy.reward(0.5)
+    policy.reward(0.5, turn=-1)
+    assert policy.notes.rewards == {0: 0.25, 1: 1.0}
+    for call in (
+        lambda: policy.reward(math.nan),
+        lambda: policy.reward("1"),
+        lambda: policy.reward(1.0, turn=2),
+        lambda: policy.metric("x", math.inf),
+        lambda: policy.metric("", 1.0),
+        lambda: policy.metric("a\nb", 1.0),
+    ):
+        with pytest.raises(ValueError, match=r"policy\.(reward|metric)"):
+            call()
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, "3"])
+def test_a_budget_that_is_none_is_refused(most):
+    policy = AgentPolicy(Script([1]), seed=0)
+    with pytest.raises(ValueError, match="`max_tokens`"):
+        asyncio.run(policy.generate([1], max_tokens=most))

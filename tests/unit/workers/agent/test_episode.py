@@ -1,0 +1,120 @@
+"""One episode's limits, and the words that it sends."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from protocol.agents.settings import AgentSettings
+from protocol.messages import Begin, Segment, Turn
+from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
+from tests.support.chat_tokenizer import make_tokenizer
+from workers.agent.episode import EpisodeBudget, HostedEpisode
+from workers.agent.policy import BudgetExceeded
+from workers.agent.renderer import TemplateRenderer
+
+BEGIN = Begin(group=4, episode=2, trial=1, seed=9, attempt=6)
+
+
+def episode(vocabulary=100, renderer=None, **agent):
+    settings = WorkerSettings(
+        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        trainer=TrainerSettings(),
+        rollout=RolloutSettings(max_prompt_tokens=8, max_response_tokens=4),
+        agent=AgentSettings(function="a.py:f", **agent),
+    )  # fmt: skip
+    return HostedEpisode(BEGIN, b"{}", limits=EpisodeBudget.of(settings, vocabulary), renderer=renderer)
+
+
+def turn(ask, tokens, *, attempt=None, ending="stop"):
+    attempt = ask.attempt + 1 if attempt is None else attempt
+    segments = (Segment(attempt, 0, len(tokens)),)
+    frame = np.asarray(tokens, dtype="<i4").tobytes()
+    return Turn(4, 2, 1, ask.number, ask.member, attempt, ending, segments), frame
+
+
+def test_asks_name_what_is_kept_and_given_and_their_digest():
+    played = episode()
+    ask, frame = played.ask(11, {"tokens": [1, 2, 3]})
+    assert (ask.group, ask.episode, ask.trial, ask.number, ask.member) == (4, 2, 1, 0, 2)
+    assert (ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (7, 0, 3, 4)
+    assert np.frombuffer(frame, "<i4").tolist() == [1, 2, 3]
+    assert ask.digest == hashlib.blake2b(frame, digest_size=16).hexdigest()
+    assert not played.has_turns
+    assert played.take(*turn(ask, [5, 6], attempt=9)) == (11, {"sampled": [5, 6], "ending": "stop"})
+    assert played.has_turns
+    ask, frame = played.ask(12, {"tokens": [1, 2, 3, 5, 6, 7], "max_tokens": 2})
+    assert (ask.number, ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (1, 10, 5, 1, 2)
+    assert np.frombuffer(frame, "<i4").tolist() == [7]
+
+
+def test_a_turn_that_answers_nothing_changes_nothing():
+    played = episode()
+    ask, _ = played.ask(1, {"tokens": [1]})
+    word, frame = turn(ask, [2])
+    assert played.take(*turn(ask, [2]))
+    assert played.take(word, frame) is None
+
+
+def test_limits_are_told_before_a_token_is_sampled_beyond_them():
+    played = episode(max_turns=2)
+    tokens = [1]
+    for _ in range(2):
+        ask, _ = played.ask(1, {"tokens": tokens})
+        played.take(*turn(ask, [2]))
+        tokens = [*tokens, 2, 1]
+    with pytest.raises(BudgetExceeded, match=r"2 turns .agent\.max_turns") as error:
+        played.ask(1, {"tokens": tokens})
+    assert error.value.limit == "turns"
+
+    played = episode()
+    ask, _ = played.ask(1, {"tokens": [1] * 10})
+    assert ask.max_new_tokens == 2  # 12 in all
+    played.take(*turn(ask, [2, 2], ending="length"))
+    assert not played.is_cut  # by the context, and not at agent.max_turn_tokens
+    with pytest.raises(BudgetExceeded) as error:
+        played.ask(1, {"tokens": [1] * 10 + [2, 2, 1]})
+    assert error.value.limit == "context"
+    with pytest.raises(BudgetExceeded) as error:
+        episode(max_tokens=6).ask(1, {"tokens": [1] * 6})
+    assert error.value.limit == "tokens"
+
+
+def test_a_turn_cut_at_its_limit_is_known_as_such():
+    played = episode(max_turn_tokens=3)
+    ask, _ = played.ask(1, {"tokens": [1]})
+    played.take(*turn(ask, [2, 2, 2], ending="length"))
+    assert played.is_cut
+    ask, _ = played.ask(1, {"tokens": [1, 2, 2, 2, 1], "max_tokens": 1})
+    played.take(*turn(ask, [2], ending="length"))
+    assert not played.is_cut  # the agent wanted no more
+
+
+@pytest.mark.parametrize("token", [100, -1])
+def test_tokens_outside_of_the_vocabulary_are_refused_here(token):
+    with pytest.raises(ValueError, match=f"the token id {token}; the model has 100 tokens"):
+        episode().ask(1, {"tokens": [token]})
+
+
+def test_a_chat_is_answered_by_a_message_that_the_next_request_repeats():
+    tokenizer = make_tokenizer()
+    limits = EpisodeBudget(3, 100, 1000, "tokens", len(tokenizer))
+    played = HostedEpisode(BEGIN, b"{}", limits=limits, renderer=TemplateRenderer(tokenizer))
+    user = {"role": "user", "content": "hi"}
+    ask, _ = played.ask(3, {"chat": [user], "tools": None})
+    first = ask.given
+    sampled = [*tokenizer("yes", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    question, answer = played.take(*turn(ask, sampled))
+    assert (question, answer["message"]) == (3, {"role": "assistant", "content": "yes"})
+    ask, frame = played.ask(4, {"chat": [user, {**answer["message"], "refusal": None}, user]})
+    assert ask.keep == first + len(sampled)
+    given = np.frombuffer(frame, "<i4").tolist()
+    assert tokenizer.decode(given, skip_special_tokens=False).startswith("\n<|im_start|>user\nhi<|im_end|>")
+
+
+def test_messages_that_the_template_refuses_are_the_agents_fault():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('never') }}"
+    played = episode(vocabulary=len(tokenizer), renderer=TemplateRenderer(tokenizer))
+    with pytest.raises(ValueError, match="The chat template refuses the messages: TemplateError: never"):
+        played.ask(1, {"chat": [{"role": "user", "content": "hi"}]})

@@ -1,0 +1,33 @@
+"""What a policy has written, however malformed."""
+
+import pytest
+
+from workers.agent.tool_calls import READERS, parse
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ('{"name": "f", "arguments": {"a": [1, 2]}}', ("f", '{"a": [1, 2]}')),
+        ('{"arguments": {"a": 1}, "name": "f"}', ("f", '{"a": 1}')),
+        ('{"name": "f"}', ("f", "{}")),
+        ('{"name": "f", "arguments": "{\\"a\\": 1}"}', ("f", '{"a": 1}')),
+        ('{"name": "f", "arguments": {"a": 1,}}', ("f", '{"a": 1,}}')),
+        ('{"name": "f", "arguments": ', ("f", "")),
+        ("nonsense", ("", "nonsense")),
+        ("[1, 2]", ("", "[1, 2]")),
+        ("", ("", "")),
+        ("[" * 100_000, ("", "[" * 100_000)),
+    ],
+)
+def test_every_block_is_a_call_whose_arguments_are_what_stands_there(block, expected):
+    parsed = parse(f"<tool_call>{block}</tool_call>", READERS["hermes"])
+    assert parsed.calls == (expected,)
+    assert parsed.content == ""
+    assert parsed.unreadable == (not expected[0] or expected[1] in ("", '{"a": 1,}}'))
+
+
+def test_an_unclosed_call_is_one_too_and_text_without_calls_is_untouched():
+    assert parse('<tool_call>{"name": "f"}', READERS["hermes"]).calls == (("f", "{}"),)
+    assert parse(" two \n", READERS["hermes"]).content == " two \n"
+    assert parse("<tool_call>x</tool_call>", READERS["none"]).content == "<tool_call>x</tool_call>"

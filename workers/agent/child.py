@@ -1,0 +1,207 @@
+"""One process of episodes, as the worker sees it.
+
+Invariants: what the process says is checked before it is believed, and a word about an episode that it does
+not have changes nothing; when it ends, each episode in it is told of once, and one of them is blamed only
+where it is certain to be the cause.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol
+
+from protocol.errors import ConfigError, RunError
+from workers.agent import pipe as pipe
+from workers.agent.pipe import MAX_WORD_BYTES
+from workers.agent.policy import MAX_METRICS, finite
+from workers.children.packets import GarbageError, packet
+from workers.children.process import Code, KeptProcess
+
+GRACE_S = 5.0
+"""For an episode that was ended to close what it has opened."""
+
+FailureKind = Literal["environment", "agent", "process"]
+
+
+class Ended(NamedTuple):
+    """What the user's function has come to."""
+
+    reward: float | None
+    turn_rewards: tuple[tuple[int, float], ...]
+    metrics: tuple[tuple[str, float], ...]
+    limit: str
+
+
+class EpisodeListener(Protocol):
+    """Who hears of the episodes of a process."""
+
+    def on_ask(self, child: "AgentChild", number: int, question: int, asked: dict[str, Any]) -> None:
+        """The episode asks its policy."""
+        ...
+
+    def on_ended(self, number: int, ended: Ended) -> None:
+        """The episode has come to its end."""
+        ...
+
+    def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
+        """The episode has come to nothing."""
+        ...
+
+
+class AgentChild(KeptProcess):
+    """A process that runs episodes."""
+
+    def __init__(
+        self, code: Code, *, setup: bytes, most_blocked_s: float, listener: EpisodeListener,
+        on_gone: Callable[["AgentChild"], None],
+    ) -> None:  # fmt: skip
+        """`most_blocked_s`: for which an episode may keep all others from running."""
+        super().__init__(code, setup=setup, max_bytes=MAX_WORD_BYTES)
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.episodes: set[int] = set()
+        """Those that are begun, and not at an end."""
+        self._ending: dict[int, asyncio.TimerHandle] = {}
+        self._most_blocked_s = most_blocked_s
+        self._listener, self._on_gone = listener, on_gone
+        self._culprit: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes episodes."""
+        return self.is_open and self.ready.done() and self.ready.exception() is None
+
+    def begin(self, number: int, seed: int, row: bytes) -> None:
+        """Run an episode of the row from its start."""
+        self.episodes.add(number)
+        self._write(packet(pipe.BEGIN, number, seed, row))
+
+    def answer(self, number: int, question: int, answer: dict[str, Any]) -> None:
+        """What the policy has said."""
+        self._write(packet(pipe.ANSWER, number, question, json.dumps(answer).encode()))
+
+    def refuse(self, number: int, question: int, limit: str, reason: str) -> None:
+        """The policy does not answer: a limit is reached, or without one the request is no good."""
+        self._write(packet(pipe.REFUSE, number, question, limit, reason))
+
+    def cancel(self, number: int) -> None:
+        """End an episode; nothing is said of it any more. The process is killed if it does not obey."""
+        if number in self.episodes:
+            self.episodes.discard(number)
+            loop = asyncio.get_running_loop()
+            self._ending[number] = loop.call_later(GRACE_S, self._on_disobedience)
+            self._write(packet(pipe.END, number))
+
+    # -- what it says -----------------------------------------------------------------------------------
+
+    def _take(self, kind: Any, parts: list[Any]) -> bool:
+        if not self.ready.done():
+            self._take_first(kind, parts)
+            return False
+        number = parts[0] if parts else None
+        if not isinstance(number, int):
+            raise GarbageError(f"{[kind, *parts]!r:.80} is about no episode")
+        if kind == pipe.BLOCKED:
+            self._take_blocked(number, parts[1:])
+        elif kind == pipe.ASK:
+            self._take_ask(number, parts[1:])
+        elif kind in (pipe.ENDED, pipe.FAILED, pipe.GONE):
+            self._take_end(kind, number, parts[1:])
+            return True
+        else:
+            raise GarbageError(f"{[kind, *parts]!r:.80} is not what a process says")
+        return False
+
+    def _take_first(self, kind: Any, parts: list[Any]) -> None:
+        if kind == pipe.READY and not parts:
+            self.ready.set_result(None)
+        elif kind == pipe.BROKEN and len(parts) == 1:
+            self.ready.set_exception(ConfigError(str(parts[0])))
+        else:
+            raise GarbageError(f"{[kind, *parts]!r:.80} before it was ready")
+
+    def _take_ask(self, number: int, parts: list[Any]) -> None:
+        if len(parts) != 2 or not isinstance(parts[0], int) or not isinstance(parts[1], bytes):
+            raise GarbageError(f"{parts!r:.80} as a request")
+        asked = _object(parts[1])
+        tokens, most = asked.get("tokens"), asked.get("max_tokens")
+        if (tokens is not None and not _are_ids(tokens)) or not (most is None or _are_ids([most])):
+            raise GarbageError(f"{asked!r:.80} as a request")
+        if number in self.episodes:
+            self._listener.on_ask(self, number, parts[0], asked)
+
+    def _take_end(self, kind: str, number: int, parts: list[Any]) -> None:
+        if (timer := self._ending.pop(number, None)) is not None:
+            timer.cancel()
+        if number not in self.episodes:
+            return
+        if kind == pipe.ENDED and len(parts) == 1 and isinstance(parts[0], bytes):
+            ended = _ended(_object(parts[0]))
+            self.episodes.discard(number)
+            self._listener.on_ended(number, ended)
+        elif kind == pipe.FAILED and len(parts) == 2 and parts[0] in ("environment", "agent"):
+            self.episodes.discard(number)
+            self._listener.on_failed(number, parts[0], str(parts[1]))
+        else:
+            raise GarbageError(f"{[kind, *parts]!r:.80} as the end of an episode")
+
+    def _take_blocked(self, number: int, parts: list[Any]) -> None:
+        if len(parts) != 1 or not isinstance(parts[0], float) or not math.isfinite(parts[0]):
+            raise GarbageError(f"{parts!r:.80} as seconds")
+        if parts[0] > self._most_blocked_s:
+            self._culprit = number if number in self.episodes else None
+            self.end(
+                f"The agent blocked the event loop of its process for {parts[0]:.1f} s, so that no other "
+                "episode could go on, and the process was killed. Await what takes long, or run it with "
+                "asyncio.to_thread."
+            )
+
+    def _on_disobedience(self) -> None:
+        self.end(
+            f"An episode that was ended did not obey within {GRACE_S:g} s, and its process was killed with "
+            "all that it had started."
+        )
+
+    # -- its end ----------------------------------------------------------------------------------------
+
+    def _settled(self) -> None:
+        for timer in self._ending.values():
+            timer.cancel()
+        if not self.ready.done():
+            self.ready.set_exception(RunError(self.reason))
+        lost, self.episodes = sorted(self.episodes), set()
+        is_certain = len(lost) == 1 and not self._is_ending
+        culprit = lost[0] if is_certain else self._culprit
+        self._on_gone(self)
+        for number in lost:
+            self._listener.on_failed(number, "agent" if number == culprit else "process", self.reason)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    """Raises: GarbageError if it is no JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GarbageError(f"{text[:80]!r} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise GarbageError(f"{text[:80]!r} is no JSON object")
+    return value
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(id) is int and 0 <= id < 2**31 for id in value)
+
+
+def _ended(told: dict[str, Any]) -> Ended:
+    """Raises: GarbageError."""
+    try:
+        reward = told["reward"]
+        rewards = tuple((int(turn), finite(value, "a turn")) for turn, value in told["turn_rewards"])
+        metrics = tuple((str(name), finite(value, "a metric")) for name, value in told["metrics"].items())
+        checked = None if reward is None else finite(reward, "an episode")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GarbageError(f"{told!r:.80} as the end of an episode: {error}") from None
+    limit = told.get("limit")
+    if limit not in ("", "turns", "tokens", "context") or len(metrics) > MAX_METRICS:
+        raise GarbageError(f"{told!r:.80} as the end of an episode")
+    return Ended(checked, rewards, metrics, limit)

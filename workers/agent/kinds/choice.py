@@ -1,0 +1,37 @@
+"""Which kind of agent a user's object is: by `agent.kind`, or by what it has."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from protocol.errors import ConfigError
+from workers.agent.kinds.function import PlayEpisode, from_function, is_function
+from workers.agent.kinds.gym import from_gym, is_gym
+from workers.agent.kinds.tools import from_tools, is_tools
+
+
+class AgentKind(NamedTuple):
+    """One shape of agents."""
+
+    is_of: Callable[[Any], bool]
+    make: Callable[[Any, Mapping[str, Any]], PlayEpisode]
+    shape: str
+
+
+KINDS = {
+    "function": AgentKind(is_function, from_function, "`async def episode(policy, row)`, or a class with it"),
+    "gym": AgentKind(is_gym, from_gym, "a class with `reset(seed, options)` and `step(text)`"),
+    "tools": AgentKind(is_tools, from_tools, "a class with `reset`, `get_reward` and methods as tools"),
+}
+
+
+def make_episode(target: Any, *, kind: str = "auto", options: Mapping[str, Any] | None = None) -> PlayEpisode:
+    """A coroutine function that plays one episode with the user's object. Raises: ConfigError."""
+    if kind == "auto":
+        kind = next((name for name, each in KINDS.items() if each.is_of(target)), "")
+    if kind not in KINDS:
+        shapes = "; ".join(f"{name}: {each.shape}" for name, each in KINDS.items())
+        raise ConfigError(
+            f"The agent is {type(target).__name__} {target!r:.80}, which is of no kind. Expected {shapes}. "
+            "`agent.kind` says which it is."
+        )
+    return KINDS[kind].make(target, options or {})

@@ -1,0 +1,81 @@
+"""Agents that are a text environment, as Gymnasium has them: `reset(seed, options)` and `step(text)`.
+
+Invariants: one environment per episode, seeded by the group's seed; the reward of a step is that of the turn
+that it answers, and their sum is the episode's.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import ConfigError
+from workers.agent.kinds.function import PlayEpisode
+from workers.agent.policy import AgentPolicy, BudgetExceeded
+
+
+def is_gym(target: Any) -> bool:
+    """Whether it is of this kind by its shape."""
+    return callable(getattr(target, "reset", None)) and callable(getattr(target, "step", None))
+
+
+def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
+    """One episode of an environment of the class, or of what a function makes. Raises: ConfigError."""
+    if not callable(target):
+        raise ConfigError(
+            f"The agent is {target!r:.80}; of `agent.kind: gym` it is a class of environments, or a function "
+            "that makes one."
+        )
+
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+        environment = await asyncio.to_thread(target, **options)
+        try:
+            return await _play(environment, policy, row)
+        finally:
+            if callable(close := getattr(environment, "close", None)):
+                await asyncio.to_thread(close)
+
+    return episode
+
+
+async def _play(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+    observed = await _result(environment.reset, seed=policy.seed, options=dict(row))
+    if isinstance(observed, tuple):
+        observed = observed[0]
+    messages, total = _messages(observed), 0.0
+    try:
+        while True:
+            answer = await policy.chat(messages)
+            messages.append(answer)
+            stepped = await _result(environment.step, answer["content"])
+            if not isinstance(stepped, tuple) or len(stepped) != 5:
+                raise TypeError(
+                    f"`step` returned {stepped!r:.80}; expected (observation, reward, terminated, truncated, "
+                    "info), as Gymnasium has it."
+                )
+            observed, reward, is_terminated, is_truncated, _ = stepped
+            policy.reward(reward)
+            total += float(reward)
+            if is_terminated or is_truncated:
+                return total
+            messages += _messages(observed)
+    except BudgetExceeded:
+        return total
+
+
+def _messages(observed: Any) -> list[dict[str, Any]]:
+    """An observation as what the user says. Raises: TypeError if it is no text."""
+    if isinstance(observed, str):
+        return [{"role": "user", "content": observed}]
+    if isinstance(observed, list) and observed and all(isinstance(each, Mapping) for each in observed):
+        return [dict(each) for each in observed]
+    raise TypeError(
+        f"The environment observed {observed!r:.80} of type {type(observed).__name__}; expected text, or a "
+        "list of chat messages."
+    )
+
+
+async def _result(function: Any, *positional: Any, **named: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*positional, **named)
+    return await asyncio.to_thread(function, *positional, **named)

@@ -1,0 +1,117 @@
+"""Agents that are a class of tools, as TRL has them: `reset(**row)`, a tool for each method, `get_reward()`.
+
+Invariants: one object per episode; the loop of turns is here; a call that cannot be made, or whose method
+raises, is answered by a text, so that a policy is never spared the consequences of what it wrote.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from protocol.errors import ConfigError
+from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
+from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
+
+OURS = ("reset", "get_reward", "close", "save", "load")
+MAX_ANSWER_CHARS = 100_000
+
+
+def is_tools(target: Any) -> bool:
+    """Whether it is of this kind by its shape."""
+    return inspect.isclass(target) and hasattr(target, "reset") and hasattr(target, "get_reward")
+
+
+def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
+    """One episode of an object of the class. Raises: ConfigError if it has no tools, or bad ones."""
+    if not is_tools(target):
+        raise ConfigError(
+            f"The agent is {target!r:.80}; of `agent.kind: tools` it is a class with `reset`, `get_reward`, "
+            "and a public method for each tool."
+        )
+    tools = [tool_of(method, name) for name, method in _methods(target)]
+    if not tools:
+        raise ConfigError(
+            f"The class {target.__name__} has no tools: no public method but {', '.join(OURS)}."
+        )
+    table = {tool.name: tool for tool in tools}
+
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
+        environment = target(**options)
+        try:
+            return await _play(environment, table, policy, row)
+        finally:
+            await _call(getattr(environment, "close", None), {})
+
+    return episode
+
+
+async def _play(
+    environment: Any, tools: Mapping[str, Tool], policy: AgentPolicy, row: Mapping[str, Any]
+) -> Any:
+    first = await _call(environment.reset, _wanted(environment.reset, row))
+    messages = _prompt(row, first)
+    schemas = [tool.schema for tool in tools.values()]
+    try:
+        while True:
+            answer = await policy.chat(messages, tools=schemas)
+            messages.append(answer)
+            calls = answer.get("tool_calls") or ()
+            if not calls:
+                break
+            for call in calls:
+                content = await _answer(environment, tools, call["function"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+    except BudgetExceeded:
+        pass  # what was earned stands; the policy has noted the limit
+    said = [message for message in messages if message["role"] == "assistant"]
+    offered = {"messages": messages, "completion": said[-1]["content"] if said else "", **row}
+    return await _call(environment.get_reward, _wanted(environment.get_reward, offered))
+
+
+async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping[str, str]) -> str:
+    """What the policy is told."""
+    tool = tools.get(function["name"])
+    try:
+        if tool is None:
+            known = ", ".join(tools)
+            raise ToolRefused(f"There is no tool {function['name']!r:.60}. There are: {known}.")
+        arguments = arguments_of(tool, function["arguments"])
+        return str(await _call(getattr(environment, tool.name), arguments))[:MAX_ANSWER_CHARS]
+    except EnvironmentFailed:
+        raise
+    except (ToolRefused, Exception) as error:  # as TRL has it: what a method raises is told to the policy
+        return f"Error: {error}"[:MAX_ANSWER_CHARS]
+
+
+def _prompt(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
+    """The row's prompt, with what `reset` says behind it."""
+    prompt = row.get("prompt", "")
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(dict, prompt)]
+    if isinstance(first, str) and first:
+        content = f"{messages[-1]['content']}{first}" if messages else first
+        messages[-1:] = [{**(messages[-1] if messages else {"role": "user"}), "content": content}]
+    return messages
+
+
+def _methods(target: Any) -> list[tuple[str, Callable[..., Any]]]:
+    found = inspect.getmembers(target, inspect.isfunction)
+    return [(name, method) for name, method in found if not name.startswith("_") and name not in OURS]
+
+
+def _wanted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the offered the function takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return dict(offered)
+    return {each.name: offered[each.name] for each in parameters if each.name in offered}
+
+
+async def _call(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> Any:
+    """Awaited if it is async, else run in a thread: other episodes go on meanwhile."""
+    if function is None:
+        return None
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    return await asyncio.to_thread(function, **arguments)

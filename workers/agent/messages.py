@@ -1,0 +1,146 @@
+"""Chat messages as agents write them: what is refused, and when two of them are the same.
+
+Invariants: pure; a message that passes `check_messages` holds text only; two messages that differ only in
+what SDKs add or leave out (nulls, key order of arguments) are equal after `normal`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
+MAX_CHARS = 16 << 20  # of all messages together
+
+
+def check_messages(messages: object) -> list[dict[str, Any]]:
+    """The messages of one request. Raises: ValueError in words if no policy could answer them."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise ValueError(f"`messages` is {messages!r:.80}; expected a list of at least one chat message.")
+    checked = [_check_message(message, place) for place, message in enumerate(messages)]
+    if checked[-1]["role"] == "assistant":
+        raise ValueError(
+            "The last message is the assistant's own; expected one that it can answer, of the role user or "
+            "tool. Append what the environment says first."
+        )
+    _check_calls(checked)
+    if (chars := sum(len(text) for message in checked for text in texts_of(message))) > MAX_CHARS:
+        raise ValueError(f"The messages have {chars} characters; at most {MAX_CHARS} are taken.")
+    return checked
+
+
+def _check_message(message: object, place: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise ValueError(f"Message {place} is {message!r:.80}; expected a mapping with `role` and `content`.")
+    role = message.get("role")
+    if role not in ROLES:
+        raise ValueError(f"Message {place} has the role {role!r:.40}; expected one of {', '.join(ROLES)}.")
+    copied = {str(key): value for key, value in message.items() if value is not None}
+    copied["content"] = _text_of(message.get("content"), place)
+    if "tool_calls" in copied:
+        copied["tool_calls"] = [_check_call(call, place) for call in _listed(copied["tool_calls"], place)]
+        if not copied["tool_calls"]:
+            del copied["tool_calls"]
+    if role == "tool" and not isinstance(copied.get("tool_call_id"), str):
+        raise ValueError(f"Message {place} answers a tool call, but has no `tool_call_id`.")
+    return copied
+
+
+def _text_of(content: object, place: int) -> str:
+    """A string, or a list of text parts joined."""
+    if content is None:
+        return ""
+    parts = [content] if isinstance(content, str) else content
+    if isinstance(parts, Sequence) and not isinstance(parts, bytes):
+        texts = [_text_part(part) for part in parts]
+        if None not in texts:
+            text = "".join(filter(None, texts))
+            if not text.isascii():
+                text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")  # lone surrogates
+            return text
+    raise ValueError(
+        f"Message {place} has the content {content!r:.80}; expected text, or a list of text parts. Images "
+        "and audio are not supported."
+    )
+
+
+def _text_part(part: object) -> str | None:
+    """The text of one part; None if it is none."""
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        part = part.get("text")
+    return part if isinstance(part, str) else None
+
+
+def _listed(calls: object, place: int) -> Sequence[Any]:
+    if isinstance(calls, Sequence) and not isinstance(calls, str | bytes):
+        return calls
+    raise ValueError(f"Message {place} has the tool calls {calls!r:.80}; expected a list.")
+
+
+def _check_call(call: object, place: int) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        raise ValueError(f"Message {place} has the tool call {call!r:.80}; expected `id` and `function`.")
+    name, arguments = function.get("name"), function.get("arguments", "")
+    if not isinstance(name, str) or not isinstance(call.get("id"), str):
+        raise ValueError(f"Message {place} has a tool call whose `id` or name is no text: {call!r:.80}.")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    return {"id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Every answer of a tool needs the call that it answers. Raises: ValueError."""
+    open_calls: set[str] = set()
+    for place, message in enumerate(messages):
+        ids = [call["id"] for call in message.get("tool_calls", ())]
+        if len({*ids}) < len(ids):
+            raise ValueError(f"Message {place} has two tool calls of one id: {', '.join(ids)!r:.80}.")
+        open_calls.update(ids)
+        if message["role"] == "tool" and message["tool_call_id"] not in open_calls:
+            raise ValueError(
+                f"Message {place} answers the tool call {message['tool_call_id']!r:.60}, which no message "
+                "before it makes."
+            )
+
+
+def texts_of(value: object) -> list[str]:
+    """Every string in a message or a list of tools, however deep."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for part in value.values() for text in texts_of(part)]
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [text for part in value for text in texts_of(part)]
+    return []
+
+
+def replaced(value: Any, change: Mapping[str, str]) -> Any:
+    """The same with parts of its strings replaced; `change` maps what is found to what stands for it."""
+    if isinstance(value, str):
+        for found, other in change.items():
+            value = value.replace(found, other)
+        return value
+    if isinstance(value, Mapping):
+        return {key: replaced(part, change) for key, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [replaced(part, change) for part in value]
+    return value
+
+
+def normal(message: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts of a checked message when histories are compared."""
+    kept = {key: message[key] for key in KEPT if message.get(key)}
+    calls = [
+        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for call in message.get("tool_calls", ())
+    ]
+    return kept | ({"tool_calls": calls} if calls else {})
+
+
+def _arguments(text: str) -> Any:
+    """As JSON, so that spaces and the order of keys do not matter, or the text if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,15 @@
+"""What an agent worker and the processes of its episodes say to each other, in packets of workers/children.
+
+Questions and answers are JSON in bytes: a packet shortens long texts, and never bytes.
+"""
+
+MAX_WORD_BYTES = 20 << 20
+
+SETUP = "setup"  # to the process: the agent as JSON (AgentCode); first of all
+BEGIN, END = "begin", "end"  # to the process: episode, seed, row; episode
+ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, question, limit or "", text
+READY, BROKEN = "ready", "broken"  # from it: nothing; the reason
+ASK = "ask"  # from it: episode, question, JSON
+ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason
+GONE = "gone"  # from it: an episode that was to end has ended
+BLOCKED = "blocked"  # from it: episode or -1, and for how many seconds it has kept the event loop

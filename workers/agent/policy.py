@@ -1,0 +1,145 @@
+"""The policy as an agent's code sees it: something to talk to, and a place for rewards.
+
+Invariants: this module runs in the process of the user's code and knows neither tokens' texts nor the wire: a
+`PolicyLine` brings every question to the worker; what the code hands over is checked before it is believed.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from protocol.messages import MAX_REWARD
+
+MAX_METRICS = 64
+
+
+class EnvironmentFailed(Exception):
+    """To be raised by an agent: the environment is to blame, and not the policy. The episode begins again."""
+
+
+class BudgetExceeded(Exception):
+    """A limit of the episode is reached: the policy answers no more. What was earned until then counts."""
+
+    def __init__(self, limit: str, words: str = "") -> None:
+        super().__init__(words or f"The episode has reached its limit of {limit}.")
+        self.limit = limit
+        """`turns`, `tokens` or `context`."""
+
+
+class EpisodeOver(Exception):
+    """The episode has ended; nothing can be asked in it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOfTokens:
+    """What the policy has sampled for `AgentPolicy.generate`."""
+
+    token_ids: list[int]
+    ending: str  # "stop" or "length"
+
+
+class PolicyLine(Protocol):
+    """Questions to the worker."""
+
+    async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer. Raises: BudgetExceeded, EpisodeOver, ValueError."""
+        ...
+
+
+@dataclass(slots=True)
+class Notes:
+    """What an episode has said of itself."""
+
+    rewards: dict[int, float] = field(default_factory=dict)
+    """Of turns, by their place in the episode from 0."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    turns: int = 0  # that were answered
+    limit: str = ""  # the first limit that was reached
+
+
+class AgentPolicy:
+    """One episode's policy."""
+
+    def __init__(self, line: PolicyLine, *, seed: int, notes: Notes | None = None) -> None:
+        self._line = line
+        self.notes = notes or Notes()
+        self.seed = seed
+        """One for all members of a group, so that they begin alike."""
+        self.model = "policy"
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """The answer, as a message of OpenAI's chat completions.
+
+        Raises: BudgetExceeded if a limit is reached; ValueError if the messages cannot be answered.
+        """
+        answer = await self._ask({"chat": messages, "tools": tools}, max_tokens)
+        return answer["message"]
+
+    async def generate(self, token_ids: Sequence[int], max_tokens: int | None = None) -> TurnOfTokens:
+        """What the policy samples behind these tokens, which are the whole context.
+
+        Raises: BudgetExceeded if a limit is reached; ValueError if there are no tokens.
+        """
+        ids = [int(token) for token in token_ids]
+        answer = await self._ask({"tokens": ids}, max_tokens)
+        return TurnOfTokens(answer["sampled"], answer["ending"])
+
+    def reward(self, value: float, turn: int = -1) -> None:
+        """Add to the reward of a turn, counted from 0 or from the end, -1 being the newest.
+
+        Raises: ValueError if it is no finite number, or there is no such turn.
+        """
+        place = turn + self.notes.turns if turn < 0 else turn
+        if not 0 <= place < self.notes.turns:
+            raise ValueError(
+                f"policy.reward(..., turn={turn}): the episode has had {self.notes.turns} turns. Give the "
+                "reward after the turn that it is for."
+            )
+        self.notes.rewards[place] = self.notes.rewards.get(place, 0.0) + finite(value, "policy.reward")
+
+    def metric(self, name: str, value: float) -> None:
+        """Note a number; metrics have its mean over episodes. Raises: ValueError if it is none."""
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
+            raise ValueError(
+                f"policy.metric: the name is {name!r:.90}; expected 1 to 80 printable characters."
+            )
+        if name not in self.notes.metrics and len(self.notes.metrics) >= MAX_METRICS:
+            raise ValueError(
+                f"policy.metric: {name!r} is one more than the {MAX_METRICS} that an episode has."
+            )
+        self.notes.metrics[name] = finite(value, "policy.metric")
+
+    async def _ask(self, question: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
+        if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
+            raise ValueError(f"`max_tokens` is {max_tokens!r:.40}; expected a whole number of at least 1.")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"`max_tokens` is {max_tokens}; expected at least 1.")
+        try:
+            answer = await self._line.ask(question | {"max_tokens": max_tokens})
+        except BudgetExceeded as error:
+            self.notes.limit = self.notes.limit or error.limit
+            raise
+        self.notes.turns += 1
+        return answer
+
+
+def finite(value: object, what: str) -> float:
+    """The number. Raises: ValueError in words."""
+    if isinstance(value, bool | numbers.Real):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number) and abs(number) <= MAX_REWARD:
+            return number
+    raise ValueError(
+        f"{what} got {value!r:.120} of type {type(value).__name__}; expected a finite number, of at most "
+        f"{MAX_REWARD:g} in size."
+    )

@@ -1,0 +1,97 @@
+"""Whether a chat template leaves the past as it was: found out on conversations made up for it.
+
+Invariants: a probe compares what `extend` makes with a rendering of the whole; a template that raises on a
+probe fails it, and nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
+
+from protocol.errors import ConfigError
+from workers.agent.renderer import Renderer
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds two numbers.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        },
+    }
+]
+USER = {"role": "user", "content": "one and one"}
+MORE = {"role": "user", "content": "and one more"}
+ANSWER = {"role": "assistant", "content": "two"}
+THOUGHT = {"role": "assistant", "content": "two", "reasoning_content": "one, one"}
+
+
+def _called(*ids: str) -> dict[str, Any]:
+    calls = [
+        {"id": id, "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}} for id in ids
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _told(id: str) -> dict[str, str]:
+    return {"role": "tool", "tool_call_id": id, "content": "2"}
+
+
+class Talk(NamedTuple):
+    """One conversation: what stands before an answer, the answer, and what follows it."""
+
+    before: Sequence[Mapping[str, Any]]
+    answer: Mapping[str, Any]
+    new: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+
+REFUSED = "the template refuses it"
+FIRST, SECOND = "aaaaaaaaa", "bbbbbbbbb"
+TALKS = {
+    "a user's turn": Talk([USER], ANSWER, [MORE]),
+    "a tool's turn": Talk([USER], _called(FIRST), [_told(FIRST)], TOOLS),
+    "two tool turns": Talk([USER, _called(FIRST), _told(FIRST)], _called(SECOND), [_told(SECOND)], TOOLS),
+    "two tools at once": Talk([USER], _called(FIRST, SECOND), [_told(FIRST), _told(SECOND)], TOOLS),
+    "a thinking turn": Talk([USER], THOUGHT, [MORE]),
+}
+
+
+def probe(renderer: Renderer) -> dict[str, str]:
+    """For each conversation "" if the template only appends to it, or why not."""
+    return {name: _try(renderer, talk) for name, talk in TALKS.items()}
+
+
+def _try(renderer: Renderer, talk: Talk) -> str:
+    try:
+        prompt = renderer.render(talk.before, talk.tools)
+        answered = renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
+        behind = renderer.extend(None, talk.new, talk.tools)
+    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        return f"{REFUSED}: {type(error).__name__}: {error}"
+    if answered[: len(prompt)] != prompt:
+        return "the template writes the prompt otherwise once it is answered"
+    if answered[len(answered) - len(behind) :] != behind or len(answered) < len(prompt) + len(behind):
+        return "the template writes what follows an answer otherwise than behind a stand-in"
+    said = renderer.parse(answered[len(prompt) : len(answered) - len(behind)])
+    if said.reasoning != talk.answer.get("reasoning_content", ""):
+        return "the template strips the thinking of earlier turns"
+    return ""
+
+
+def check_probes(renderer: Renderer, history: str) -> dict[str, str]:
+    """The verdicts of all probes. Raises: ConfigError if `agent.history: refuse` and one failed.
+
+    A conversation of a kind that the template refuses altogether is no failure: no agent can hold it.
+    """
+    verdicts = probe(renderer)
+    failed = [f"{name}: {why}" for name, why in verdicts.items() if why and not why.startswith(REFUSED)]
+    if failed and history == "refuse":
+        raise ConfigError(
+            f"`agent.history: refuse`, and the chat template does not only append ({'; '.join(failed)}). Set "
+            "`agent.history: keep`, which leaves earlier turns as they were sampled, or give the tokenizer "
+            "another chat template."
+        )
+    return verdicts

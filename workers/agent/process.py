@@ -1,0 +1,228 @@
+"""The process in which episodes run, below its keeper.
+
+Invariants: only this process imports or calls the user's code; each episode is a task of one event loop, and
+ends in one word: ended, failed or, if it was told to end, gone. A thread watches the loop, and names the
+episode that blocks it.
+"""
+
+import asyncio
+import contextvars
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+from protocol.stacks import dump_on_signal
+from workers.agent.kinds.choice import make_episode
+from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.pipe import (
+    ANSWER,
+    ASK,
+    BEGIN,
+    BLOCKED,
+    BROKEN,
+    END,
+    ENDED,
+    FAILED,
+    GONE,
+    READY,
+    REFUSE,
+)
+from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed, Notes
+from workers.children.packets import Packets
+from workers.children.pipe import WorkerPipe
+
+BEAT_S = 0.25
+_number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default=-1)
+
+
+class _Line:
+    """The questions of one episode."""
+
+    def __init__(self, number: int, pipe: WorkerPipe) -> None:
+        self._number, self._pipe = number, pipe
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked = 0
+
+    async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            text = json.dumps(question, default=_plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"The request is no JSON: {error}.") from None
+        self._asked += 1
+        number = self._asked
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        self._pipe.write(ASK, self._number, number, text.encode())
+        try:
+            return await self._waiting[number]
+        finally:
+            del self._waiting[number]
+
+    def settle(self, question: int, outcome: dict[str, Any] | Exception) -> None:
+        """Answer it, if anybody still waits."""
+        waiting = self._waiting.get(question)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(outcome, Exception):
+            waiting.set_exception(outcome)
+        else:
+            waiting.set_result(outcome)
+
+
+def _plain(value: Any) -> Any:
+    """Messages that SDKs make are objects with such a method."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    raise TypeError(f"{type(value).__name__} is none of JSON's types")
+
+
+class EpisodeServer:
+    """Runs as many episodes at once as it is told to."""
+
+    def __init__(self, pipe: WorkerPipe, play: PlayEpisode) -> None:
+        self._pipe, self._play = pipe, play
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._lines: dict[int, _Line] = {}
+
+    async def run(self) -> None:
+        """Serve until the worker closes the pipe."""
+        loop = asyncio.get_running_loop()
+        packets = Packets()
+
+        def read() -> None:
+            if not (data := os.read(self._pipe.requests, 1 << 20)):
+                os._exit(0)  # episodes in hand are nobody's any more, and may not obey
+            for kind, number, *parts in packets.feed(data):
+                self._hear(kind, number, parts)
+
+        loop.add_reader(self._pipe.requests, read)
+        await loop.create_future()
+
+    def _hear(self, kind: str, number: int, parts: list[Any]) -> None:
+        line, task = self._lines.get(number), self._tasks.get(number)
+        if kind == BEGIN:
+            self._lines[number] = _Line(number, self._pipe)
+            _number.set(number)  # what the task starts has it, too
+            self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, *parts))
+            _number.set(-1)
+        elif kind == END and task is not None:
+            task.cancel()
+        elif kind == ANSWER and line is not None:
+            line.settle(parts[0], json.loads(parts[1]))
+        elif kind == REFUSE and line is not None:
+            question, limit, text = parts
+            line.settle(question, BudgetExceeded(limit, text) if limit else ValueError(text))
+
+    async def _run(self, number: int, seed: int, row: bytes) -> None:
+        notes = Notes()
+        policy = AgentPolicy(self._lines[number], seed=seed, notes=notes)
+        word: tuple[Any, ...] = (GONE,)
+        try:
+            word = await self._play_one(policy, json.loads(row))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # the user's own, and not told by the worker
+                word = FAILED, "agent", _in_words("raised", error)
+        except EnvironmentFailed as error:
+            word = FAILED, "environment", str(error) or "The agent raised EnvironmentFailed."
+        except ConnectionError as error:
+            word = FAILED, "environment", _in_words("lost a connection:", error)
+        except BadResult as error:
+            word = FAILED, "agent", str(error)
+        except BaseException as error:  # whatever the user's code raises, SystemExit and such included
+            word = FAILED, "agent", _in_words("raised", error)
+        finally:
+            del self._lines[number], self._tasks[number]
+        self._pipe.write(word[0], number, *word[1:])
+
+    async def _play_one(self, policy: AgentPolicy, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Raises: whatever the user's code raises."""
+        notes = policy.notes
+        try:
+            reward = reward_of(await self._play(policy, row), notes)
+        except BudgetExceeded:
+            if not notes.limit:
+                raise  # its own, and of no limit of ours
+            reward = sum(notes.rewards.values())
+        if not notes.turns:
+            limit = f" It was told that a limit was reached: {notes.limit}." if notes.limit else ""
+            raise BadResult(f"The agent returned before the policy had answered once.{limit}")
+        told = {
+            "reward": reward, "turn_rewards": sorted(notes.rewards.items()), "metrics": notes.metrics,
+            "limit": notes.limit,
+        }  # fmt: skip
+        return ENDED, json.dumps(told).encode()
+
+
+def _in_words(what: str, error: BaseException) -> str:
+    short = "".join(traceback.format_exception_only(error)).strip()
+    return f"The agent {what} {short}\n{''.join(traceback.format_exception(error))}"
+
+
+class LoopWatch:
+    """A thread that notices when the event loop stands still, and for whom."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pipe: WorkerPipe) -> None:
+        self._loop, self._pipe = loop, pipe
+        self._numbers: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+        self._beaten_at = time.monotonic()
+        loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # the shape of 3.11
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        loop.call_soon(self._beat)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        self._numbers[task] = _number.get()
+        return task
+
+    def _beat(self) -> None:
+        self._beaten_at = time.monotonic()
+        self._loop.call_later(BEAT_S, self._beat)
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(1.0)
+            blocked_s = time.monotonic() - self._beaten_at - BEAT_S
+            if blocked_s > 1.0:
+                task = asyncio.current_task(self._loop)
+                number = -1 if task is None else self._numbers.get(task, -1)
+                self._pipe.write(BLOCKED, number, blocked_s)
+
+
+def main() -> None:
+    """Run episodes of the agent that the worker names, until it closes the pipe."""
+    dump_on_signal()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which then ends this process
+    pipe = WorkerPipe()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
+    code = json.loads(pipe.read_setup()[1])
+    try:
+        play = make_episode(load_object(code["function"]), kind=code["kind"], options=code["options"])
+    except ConfigError as error:
+        pipe.write(BROKEN, str(error))
+        sys.exit(1)
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(ThreadPoolExecutor(max_workers=code["concurrency"]))
+        LoopWatch(loop, pipe)
+        pipe.write(READY)
+        serving = loop.create_task(EpisodeServer(pipe, play).run(), name="episodes")
+        while True:
+            try:
+                loop.run_until_complete(serving)
+            except (SystemExit, KeyboardInterrupt) as error:  # of a task that the user's code has started
+                traceback.print_exception(error)
+                if serving.done():
+                    raise

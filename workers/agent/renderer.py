@@ -1,0 +1,227 @@
+"""Messages to tokens and back, by the chat template of the policy's tokenizer.
+
+Invariants: what was sampled is never encoded again: `extend` gives only what stands behind it. Text of
+messages that spells a special token is encoded as ordinary text, so that neither an environment nor the
+policy can forge the end of a turn. Equal messages give equal tokens.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from protocol.agents.settings import AgentSettings
+from workers.agent.messages import replaced, texts_of
+from workers.agent.tool_calls import READERS, CallReader, Parsed, parse
+from workers.models.tokenizer import load_tokenizer
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
+STAND_IN = "stand-in"
+CALL_ID_CHARS = 9  # as the strictest templates want them
+
+
+class Renderer(Protocol):
+    """What turns a conversation into tokens."""
+
+    forged: int
+    """Special tokens that texts have spelt so far."""
+
+    def render(self, messages: Messages, tools: Tools) -> list[int]:
+        """The whole prompt, ready to be continued."""
+        ...
+
+    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
+        """What stands between a sampled turn and the turn that answers these new messages.
+
+        `last`: the last token that was sampled.
+        """
+        ...
+
+    def parse(self, tokens: Sequence[int]) -> Parsed:
+        """What a turn says."""
+        ...
+
+
+class TemplateRenderer:
+    """The stock chat template of a tokenizer."""
+
+    def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
+        self._tokenizer, self._read_calls = tokenizer, read_calls
+        self._special = special_tokens(tokenizer)
+        self._ends = end_tokens(tokenizer)
+        self.forged = 0
+
+    def render(self, messages: Messages, tools: Tools) -> list[int]:
+        safe, hidden = self._hide(messages, tools)
+        return self._encode(self._write(*safe, is_prompt=True), hidden)
+
+    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
+        (new, schemas), hidden = self._hide(messages, tools)
+        behind = self._behind_turn(schemas) + self._between(new, schemas)
+        tokens = self._encode(behind, hidden)
+        # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
+        return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
+
+    def parse(self, tokens: Sequence[int]) -> Parsed:
+        kept = list(tokens[:-1]) if tokens and tokens[-1] in self._ends else list(tokens)
+        text = self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return parse(text, self._read_calls)
+
+    # -- the stand-in -------------------------------------------------------------------------------------
+
+    def _behind_turn(self, tools: Tools) -> str:
+        """What the template writes behind the text of an answer: the end of the turn, and a newline maybe."""
+        talk = [_user(), {"role": "assistant", "content": STAND_IN}]
+        return self._behind(talk, tools, is_prompt=False)
+
+    def _between(self, new: Messages, tools: Tools) -> str:
+        """What the template writes between a finished turn and the next one, new messages included."""
+        answer: dict[str, Any] = {"role": "assistant", "content": STAND_IN}
+        if ids := [message["tool_call_id"] for message in new if message["role"] == "tool"]:
+            answer["tool_calls"] = [_call(id) for id in ids]
+        before = self._behind([_user(), answer], tools, is_prompt=False)
+        whole = self._behind([_user(), answer, *new], tools, is_prompt=True)
+        if not whole.startswith(before):
+            raise ValueError(
+                "The chat template writes an answer otherwise when messages follow it, so that a "
+                "conversation cannot go on from its own tokens. Give the tokenizer another chat template."
+            )
+        return whole[len(before) :]
+
+    def _behind(self, talk: Messages, tools: Tools, *, is_prompt: bool) -> str:
+        """What stands behind the stand-in; a template that thinks may write something else before it."""
+        text = self._write(talk, tools, is_prompt=is_prompt)
+        place = text.find(STAND_IN)
+        assert place >= 0, "the template leaves the content of an answer out"
+        return text[place + len(STAND_IN) :]
+
+    def _write(self, messages: Messages, tools: Tools, *, is_prompt: bool) -> str:
+        return self._tokenizer.apply_chat_template(
+            [_for_template(message) for message in messages],
+            tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=is_prompt,
+        )  # fmt: skip
+
+    # -- text that spells special tokens ---------------------------------------------------------------
+
+    def _hide(self, messages: Messages, tools: Tools) -> tuple[tuple[Any, Any], dict[str, str]]:
+        """Both with another text where one spells a special token, and what that text stands for."""
+        texts = [*texts_of(messages), *texts_of(tools or ())]
+        spelt = [token for token in self._special if any(token in text for text in texts)]
+        if not spelt:
+            return (messages, tools), {}
+        self.forged += sum(text.count(token) for token in spelt for text in texts)
+        mark = _unused_mark(texts)
+        hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
+        safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
+        return safe, {stand_in: token for token, stand_in in hidden.items()}
+
+    def _encode(self, text: str, hidden: Mapping[str, str]) -> list[int]:
+        if not hidden:
+            return self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokens: list[int] = []
+        for part in re.split("(" + "|".join(map(re.escape, hidden)) + ")", text):
+            if part in hidden:
+                tokens += plain_tokens(self._tokenizer, hidden[part])
+            elif part:
+                tokens += self._tokenizer(part, add_special_tokens=False)["input_ids"]
+        return tokens
+
+
+class PlainRenderer:
+    """For models without a chat template: the contents of messages one behind the other, and nothing else."""
+
+    def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["none"]) -> None:
+        self._tokenizer, self._read_calls = tokenizer, read_calls
+        self._special, self._ends = special_tokens(tokenizer), end_tokens(tokenizer)
+        self.forged = 0
+
+    def render(self, messages: Messages, tools: Tools) -> list[int]:
+        texts = [message["content"] for message in messages]
+        self.forged += sum(text.count(token) for token in self._special for text in texts)
+        return [token for text in texts for token in plain_tokens(self._tokenizer, text)]
+
+    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
+        return self.render(messages, tools)
+
+    def parse(self, tokens: Sequence[int]) -> Parsed:
+        kept = list(tokens[:-1]) if tokens and tokens[-1] in self._ends else list(tokens)
+        text = self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return parse(text, self._read_calls)
+
+
+def make_renderer(model_directory: str, settings: AgentSettings) -> Renderer | None:
+    """As `agent.renderer` says; None where the tokenizer has no chat template, so that there is no chat.
+
+    Raises: ConfigError if the directory has no tokenizer.
+    """
+    tokenizer, read_calls = load_tokenizer(model_directory), READERS[settings.tool_calls]
+    if settings.renderer == "plain":
+        return PlainRenderer(tokenizer, read_calls=read_calls)
+    return TemplateRenderer(tokenizer, read_calls=read_calls) if tokenizer.chat_template else None
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """The texts of the tokens that no message may spell, longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
+    return sorted(found, key=lambda token: (-len(token), token))
+
+
+def end_tokens(tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a turn."""
+    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+
+
+def plain_tokens(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, none of them special, whatever it spells."""
+    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    return [token for token in tokens if token not in ids]
+
+
+def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
+    """An answer as OpenAI's chat completions have it; equal tokens give equal ids of calls."""
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    if parsed.calls:
+        digest = hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()
+        message["tool_calls"] = [
+            {
+                "id": hashlib.sha256(f"{digest}{place}".encode()).hexdigest()[:CALL_ID_CHARS],
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for place, call in enumerate(parsed.calls)
+        ]
+    return message
+
+
+def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments as objects where they are JSON: templates write them with `tojson`."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    calls = []
+    for call in message["tool_calls"]:
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            arguments = call["function"]["arguments"]
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
+
+
+def _user() -> dict[str, str]:
+    return {"role": "user", "content": "question"}
+
+
+def _call(id: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": "call", "arguments": "{}"}}
+
+
+def _unused_mark(texts: Iterable[str]) -> str:
+    used = {character for text in texts for character in text}
+    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)

@@ -1,0 +1,87 @@
+"""What a policy has written, read as reasoning, text and tool calls.
+
+Invariants: pure; no text is ever an error: what cannot be read as a call is a call all the same, whose name
+or arguments are what stands there, so that the environment can answer it. Arguments stay the text that was
+sampled.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
+ARGUMENTS = re.compile(r'"arguments"\s*:\s*')
+THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+
+
+class ToolCall(NamedTuple):
+    """One call that the policy asks for."""
+
+    name: str
+    arguments: str  # as it was written
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One answer of the policy."""
+
+    content: str
+    reasoning: str
+    calls: tuple[ToolCall, ...]
+    unreadable: int  # calls that are no JSON object with a name
+
+
+CallReader = Callable[[str], tuple[str, list[ToolCall], int]]
+"""The rest of the text, the calls in it, and how many of them could not be read."""
+
+
+def hermes(text: str) -> tuple[str, list[ToolCall], int]:
+    """Calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+    calls, unreadable = [], 0
+    for block in HERMES.findall(text):
+        call, is_readable = _read_block(block.strip())
+        calls.append(call)
+        unreadable += not is_readable
+    return HERMES.sub("", text).strip() if calls else text, calls, unreadable
+
+
+def no_calls(text: str) -> tuple[str, list[ToolCall], int]:
+    """All of it is text."""
+    return text, [], 0
+
+
+READERS: dict[str, CallReader] = {"hermes": hermes, "none": no_calls}
+
+
+def parse(text: str, read_calls: CallReader) -> Parsed:
+    """One answer, as text without the token that ended it."""
+    reasoning = ""
+    if thought := THOUGHT.match(text):
+        reasoning, text = thought[1].strip(), text[thought.end() :].lstrip("\n")
+    content, calls, unreadable = read_calls(text)
+    return Parsed(content, reasoning, tuple(calls), unreadable)
+
+
+def _read_block(block: str) -> tuple[ToolCall, bool]:
+    try:
+        whole = json.loads(block)
+    except (ValueError, RecursionError):
+        whole = None
+    name = NAME.search(block)
+    begin = ARGUMENTS.search(block)
+    if isinstance(whole, dict) and isinstance(whole.get("name"), str):
+        arguments = whole.get("arguments", {})
+        written = _span(block, begin.end()) if begin else ""
+        if isinstance(arguments, str):
+            written = arguments  # JSON within a string, as some models have it
+        return ToolCall(whole["name"], written or "{}"), True
+    return ToolCall(name[1] if name else "", block[begin.end() :] if begin else block), False
+
+
+def _span(text: str, begin: int) -> str:
+    """The JSON value that begins there, as it is written."""
+    _, end = json.JSONDecoder().raw_decode(text, begin)
+    return text[begin:end]

@@ -1,0 +1,214 @@
+"""The agent worker: begins episodes, brings their questions to the controller and the answers back.
+
+Invariants: an episode that was begun is answered by exactly one word, unless the controller ends it; what the
+user's code does is told as its own failure, never as this worker's; nothing is kept for replay: the
+controller answers again what it has answered before.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never, cast
+
+from protocol.errors import ConfigError
+from protocol.messages import Begin, EndEpisodes, EpisodeEnded, EpisodeFailed, Message, Ready, ToAgent, Turn
+from protocol.messages.pieces import EpisodeEnding
+from protocol.model_files import vocabulary_of
+from protocol.settings import WorkerSettings
+from workers.agent.child import AgentChild, Ended, FailureKind
+from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
+from workers.agent.policy import BudgetExceeded
+from workers.agent.pool import AgentPool
+from workers.agent.probes import check_probes
+from workers.agent.renderer import Renderer, make_renderer
+from workers.link.link import Link
+
+logger = logging.getLogger(__name__)
+
+MAX_ROW_CHARS = 500  # of a row that is shown to a person
+MAX_REASON_CHARS = 16_000
+MAX_SUSPECTS = 1000
+
+
+@dataclass(slots=True)
+class _InHand:
+    """An episode that was begun."""
+
+    number: int
+    episode: HostedEpisode
+    child: AgentChild | None = None  # None: it has none yet
+
+
+class AgentHost:
+    """Processes of the agent behind a link."""
+
+    _link: Link
+    _tasks: asyncio.TaskGroup
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings, self._model_directory = settings, model_directory
+        self._limits = EpisodeBudget.of(settings, vocabulary_of(Path(model_directory)))
+        self._renderer: Renderer | None = None
+        self._numbers: dict[EpisodeKey, int] = {}
+        self._in_hand: dict[int, _InHand] = {}
+        self._begun = 0
+        self._suspects: deque[tuple[int, int]] = deque(maxlen=MAX_SUSPECTS)
+        self._is_draining = False
+        self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
+
+    def drain(self) -> None:
+        """Return from `run` at once: episodes in hand are begun again elsewhere, their turns known."""
+        self._is_draining = True
+        self._wake()
+
+    async def run(self, link: Link) -> None:
+        """Serve until drained. Raises: LinkClosed, ConfigError if the agent or the tokenizer is no good."""
+        self._link, self._wake = link, link.wake
+        agent = self._settings.agent
+        if not agent.function:
+            raise ConfigError("`agent.function` is empty; expected `module:function` or `file.py:function`.")
+        async with AgentPool(agent, self, self._settings.import_paths) as pool:
+            self._pool = pool
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(pool.start(), name="agents")
+                self._renderer = await asyncio.to_thread(make_renderer, self._model_directory, agent)
+            self._say_probes()
+            link.send(Ready(0, agent.concurrency, 0))
+            logger.info("Ready: %d processes, %d episodes at once.", agent.processes, agent.concurrency)
+            await self._serve(link)
+
+    async def _serve(self, link: Link) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while not self._is_draining:
+                while (item := link.receive_nowait()) is not None:
+                    self._handle(*item)
+                await link.arrived.wait()
+
+    def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
+        order = cast("ToAgent", message)  # the link lets nothing else pass
+        match order:
+            case Begin():
+                begun = self._begin(order, frames[0])
+                self._tasks.create_task(self._place(begun), name="begin an episode")
+            case Turn():
+                self._answer(order, frames[0])
+            case EndEpisodes():
+                for key in order.episodes:
+                    self._end(key)
+            case _:
+                assert_never(order)
+
+    def _say_probes(self) -> None:
+        """Raises: ConfigError if the template does not only append, and `agent.history: refuse`."""
+        if self._renderer is None:
+            return
+        for name, why in check_probes(self._renderer, self._settings.agent.history).items():
+            if why:
+                logger.info("The chat template on %s: %s.", name, why)
+
+    # -- what the controller says ---------------------------------------------------------------------
+
+    def _begin(self, order: Begin, row: bytes) -> _InHand:
+        episode = HostedEpisode(order, row, limits=self._limits, renderer=self._renderer)
+        self._end(episode.key)  # begun again: what this worker had of it is over
+        self._begun += 1
+        in_hand = _InHand(self._begun, episode)
+        self._numbers[episode.key] = in_hand.number
+        self._in_hand[in_hand.number] = in_hand
+        return in_hand
+
+    async def _place(self, in_hand: _InHand) -> None:
+        """Raises: RunError if no process could be started."""
+        episode = in_hand.episode
+        child = await self._pool.place(is_alone=episode.key[:2] in self._suspects)
+        if in_hand.number not in self._in_hand:  # ended meanwhile
+            self._pool.answered(child)
+            return
+        in_hand.child = child
+        child.begin(in_hand.number, episode.seed, episode.row)
+
+    def _answer(self, turn: Turn, tokens: bytes) -> None:
+        number = self._numbers.get((turn.group, turn.episode, turn.trial))
+        if number is None:
+            return
+        in_hand = self._in_hand[number]
+        answer = in_hand.episode.take(turn, tokens)
+        if answer is not None and in_hand.child is not None:
+            in_hand.child.answer(number, *answer)
+
+    def _end(self, key: EpisodeKey) -> None:
+        """Drop it, and say nothing of it any more."""
+        number = self._numbers.get(key)
+        if number is not None and (in_hand := self._take(number)) is not None and in_hand.child is not None:
+            in_hand.child.cancel(number)
+            self._pool.answered(in_hand.child)
+
+    # -- what its processes say -----------------------------------------------------------------------
+
+    def on_ask(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
+        """The episode asks its policy."""
+        self._pool.answered(child)
+        if (in_hand := self._in_hand.get(number)) is None:
+            return
+        try:
+            ask, frame = in_hand.episode.ask(question, asked)
+        except BudgetExceeded as error:
+            child.refuse(number, question, error.limit, str(error))
+        except ValueError as error:
+            child.refuse(number, question, "", str(error))
+        else:
+            self._link.send(ask, frame)
+
+    def on_ended(self, number: int, ended: Ended) -> None:
+        """The episode has come to its end."""
+        if (in_hand := self._take(number)) is None:
+            return
+        reward = ended.reward
+        if reward is None and not self._settings.reward.entries:
+            self._fail(
+                in_hand, "agent",
+                "The agent returned None, and there is no `reward.function` that could score what was said. "
+                "Return a number, or set `reward.function`.",
+            )  # fmt: skip
+        elif not in_hand.episode.has_turns:
+            self._fail(in_hand, "agent", "The agent returned before the policy had answered once.")
+        else:
+            ending = ended.limit or ("length" if in_hand.episode.is_cut else "stop")
+            self._link.send(
+                EpisodeEnded(
+                    *in_hand.episode.key,
+                    ending=cast("EpisodeEnding", ending),
+                    reward=() if reward is None else (reward,),
+                    turn_rewards=ended.turn_rewards,
+                    metrics=ended.metrics,
+                )
+            )
+        if in_hand.child is not None:
+            self._pool.answered(in_hand.child)
+
+    def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
+        """The episode has come to nothing."""
+        if (in_hand := self._take(number)) is None:
+            return
+        if kind == "process":
+            self._suspects.append(in_hand.episode.key[:2])
+        self._fail(in_hand, kind, reason)
+        if in_hand.child is not None:
+            self._pool.answered(in_hand.child)
+
+    def _fail(self, in_hand: _InHand, kind: FailureKind, reason: str) -> None:
+        if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
+            reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
+        row = in_hand.episode.row.decode(errors="replace")
+        shown = row if len(row) <= MAX_ROW_CHARS else f"{row[:MAX_ROW_CHARS]}... ({len(row)} characters)"
+        self._link.send(EpisodeFailed(*in_hand.episode.key, kind=kind, reason=reason, row=shown))
+
+    def _take(self, number: int) -> _InHand | None:
+        in_hand = self._in_hand.pop(number, None)
+        if in_hand is not None:
+            del self._numbers[in_hand.episode.key]
+        return in_hand
