@@ -18,6 +18,7 @@ from controller.core.state.transitions import GONE, move_group, move_member
 from protocol.messages import Ask, Begin, EpisodeEnded, EpisodeFailed
 
 MAX_DIVERGED = 3  # episodes in a row that asked something else when they were run again: then replay is off
+LIVE = ("beginning", "waiting", "generating")  # states of groups whose episodes run
 WARN_TIMEOUTS = 0.01  # share of episodes whose environment was silent for too long
 
 
@@ -96,8 +97,10 @@ class Episodes:
 
     def _find(self, group_id: int, number: int) -> Episode | None:
         group = self.state.groups.get(group_id)
-        episode = group.episodes[number] if group is not None and group.episodes else None
-        return episode if episode is not None and episode.is_unbegun else None
+        if group is None or group.state not in LIVE:  # it has left, or is complete without this one
+            return None
+        episode = group.episodes[number]
+        return episode if episode.is_unbegun else None
 
     def _make_room(self, episode: Episode) -> bool:
         """Put the youngest group that is only prepared back, for an episode of one that has started."""
@@ -345,9 +348,9 @@ class Episodes:
     ) -> None:
         here = f"episode {episode.key}"
         assert at.get((group.id, episode.number)) == episode.peer, f"{here} is not at {episode.peer}"
-        if group.state in ("beginning", "waiting", "generating") and episode.is_unbegun:
+        if group.state in LIVE and episode.is_unbegun:
             assert (group.id, episode.number) in self.state.unbegun, f"{here} is nowhere"
-        if group.state not in ("beginning", "waiting", "generating"):
+        if group.state not in LIVE:
             assert episode.peer is None, f"{here} runs, and its group is {group.state}"
             return
         is_open = bool(episode.asked) and episode.asked[-1].is_open

@@ -434,6 +434,25 @@ def test_spare_episodes_are_ended_when_enough_have_ended():
     assert run.sent(messages.Abort)
 
 
+def test_a_spare_episode_that_waits_for_a_worker_is_not_begun_for_a_group_that_is_complete():
+    run = AgentRun(
+        staleness={"spare_responses": 1, "max_staleness": 1}, agent={"replay": "never"}, capacity=3
+    )
+    for episode in (0, 1, 2):
+        run.ask(0, episode)
+    for episode in (0, 1, 2):
+        run.sample(0, episode)
+    run.end(0, 0)
+    trial = run.begins[0, 2].trial
+    run.core.state.unbegun[0, 2] = None  # as if its worker had gone while there was no other
+    run.core.state.registry.workers["agent-0"].episodes.pop((0, 2))
+    run.core.state.groups[0].episodes[2].leave()
+    run.end(0, 1)
+    assert run.core.state.groups[0].state == "occupied"
+    assert run.begins[0, 2].trial == trial
+    assert (0, 2) not in run.core.state.unbegun
+
+
 def test_ends_and_turns_are_told_to_the_worker_that_has_the_episode():
     run = AgentRun(agents=2)
     run.ask_all()
