@@ -85,8 +85,8 @@ class Begun(Workload):
         super().__init__(lengths, seed=0, prompt_tokens=PROMPT_TOKENS)
         self._begun_groups = begun_groups
 
-    def length(self, group: int, member: int) -> int:
-        whole = super().length(group, member)
+    def length(self, group: int, member: int, turn: int = 0) -> int:
+        whole = super().length(group, member, turn)
         if group >= self._begun_groups:
             return whole
         return ceil(whole * self._uniform(group, GROUP_SIZE + member))

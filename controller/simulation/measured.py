@@ -162,10 +162,10 @@ class RecordedWorkload(Workload):
         super().__init__(found, seed=seed, prompt_tokens=prompt_tokens)
         self._known = lengths
 
-    def length(self, group: int, member: int) -> int:
-        """Tokens of this response."""
-        known = self._known.get((group, member))
-        return known if known is not None else super().length(group, member)
+    def length(self, group: int, member: int, turn: int = 0) -> int:
+        """Tokens of this response; of a later turn of an agent, one drawn."""
+        known = None if turn else self._known.get((group, member))
+        return known if known is not None else super().length(group, member, turn)
 
 
 def _mean(values: list[float]) -> float:

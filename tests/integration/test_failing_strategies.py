@@ -139,7 +139,7 @@ async def test_a_failing_strategy_is_named_by_file_and_line_and_the_run_goes_on_
             await train(config(tmp_path))
     text = str(raised.value)
     assert f"staleness.synchronization: choose ({file}, line 2) raised IndexError" in text
-    assert "given 1 SyncView, Settings; expected a list of the `index`" in text
+    assert "given 1 SyncView, Settings; expected a list of the `id`" in text
     assert "goes on with the same command" in text
     assert "bug" not in text
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["reason"] == text

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import controller.host.supervisor
-import workers.reward.pool
+import workers.children.process
 import workers.weights.agent_process
 from workers.reward.pool import RewardPool
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_processes_look_for_our_packages_beside_them_not_in_them():
-    for module in (controller.host.supervisor, workers.reward.pool, workers.weights.agent_process):
+    for module in (controller.host.supervisor, workers.children.process, workers.weights.agent_process):
         assert ROOT == module.ROOT
 
 

@@ -84,7 +84,7 @@ def study_simulation(config: Config, *, seed: int, is_reserved: bool) -> Simulat
     count = config.trainer.batch_groups * (config.run.steps + 8)
     lengths = draw(config.simulation.workload.kind, count, seed)
     workload: Any = simulation.cluster.workload
-    workload.length = lambda group, member: lengths[group % count]
+    workload.length = lambda group, member, turn=0: lengths[group % count]
     if is_reserved:
         _reserve(simulation)
     return simulation

@@ -112,7 +112,7 @@ unit/controller/core/state/test_core_mixture.py: controller/config/data controll
  strategies/schedules
 unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
 unit/controller/core/test_core.py: controller/core/state/run_state
-unit/controller/durability/test_given_tokens.py: protocol/messages/from_agents
+unit/controller/durability/test_payload_given.py: protocol/messages/from_agents
 unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets
  controller/durability/payload_cache
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
