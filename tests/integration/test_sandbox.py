@@ -48,11 +48,14 @@ async def ended(box: Box, source: str, *, stdin: bytes = b"", **limits) -> Progr
 
 @pytest.fixture(autouse=True)
 def orphans():
-    """What loses its parent becomes a child of this process, where `left_over` finds it."""
+    """What loses its parent becomes a child of this process, is found by `left_over`, and waited for."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = {process.pid for process in psutil.Process().children()}
     yield
     libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    adopted = [process for process in psutil.Process().children() if process.pid not in before]
+    assert psutil.wait_procs(adopted, timeout=30)[1] == []
 
 
 def left_over() -> list[list[str]]:
