@@ -10,12 +10,14 @@ at most a hundredth of the controller's time.
 
 import json
 import logging
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from controller.core.core import Core
 from controller.durability.core_image import Freezer
+from controller.durability.damage import line_checksum
 from controller.durability.fork import IS_POSSIBLE, Picture
 from controller.durability.release import release
 from controller.durability.store import Store
@@ -127,11 +129,39 @@ class Snapshots:
 
     def _write(self, image: bytes, lines: list[dict[str, object]], *, number: int, now: float) -> None:
         self._store.put_snapshot(number, now, self._release, image)
-        self._store.put_lines(lines)
-        covered = self._store.keep_snapshots(KEPT)
+        _put_lines(self._store.database, lines)
+        covered = _keep_newest(self._store.database, KEPT)
         if self._is_compact and covered is not None:
-            self._store.forget_events(covered)
+            _forget_events(self._store.database, covered)
 
 
 CAN_BEGIN = IS_POSSIBLE
 """Whether `begin` works here; else it is `take`."""
+
+
+def _put_lines(db: sqlite3.Connection, lines: Iterable[dict[str, object]]) -> None:
+    """Keep lines of metrics.jsonl, each under its step."""
+    texts = [(int(str(line["step"])), json.dumps(line)) for line in lines]
+    db.executemany(
+        "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)",
+        [(step, text, line_checksum(step, text)) for step, text in texts],
+    )
+
+
+def _keep_newest(db: sqlite3.Connection, count: int) -> int | None:
+    """Delete all but the newest `count` snapshots.
+
+    Returns the event that the oldest kept one is of, None while there are fewer.
+    """
+    newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
+    found: tuple[int] | None = db.execute(newest, (count - 1,)).fetchone()
+    if found is None:
+        return None
+    db.execute("DELETE FROM snapshots WHERE seq < ?", found)
+    return found[0]
+
+
+def _forget_events(db: sqlite3.Connection, until: int) -> None:
+    """Delete the history up to this event, which a snapshot covers."""
+    db.execute("DELETE FROM events WHERE seq <= ?", (until,))
+    db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))

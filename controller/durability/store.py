@@ -12,7 +12,6 @@ Invariants:
 Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128 a transaction, kill-safe.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +25,6 @@ from controller.durability.damage import (
     broken,
     event_checksum,
     is_whole,
-    line_checksum,
     snapshot_digest,
     way_on,
 )
@@ -183,31 +181,6 @@ class Store:
         """Keep the image of a core (`controller.durability.core_image`) as it was after event `number`."""
         values = (number, now, release, snapshot_digest(number, now, release, image), image)
         self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", values)
-
-    def put_lines(self, lines: Iterable[dict[str, object]]) -> None:
-        """Keep lines of metrics.jsonl, each under its step."""
-        texts = [(int(str(line["step"])), json.dumps(line)) for line in lines]
-        self._db.executemany(
-            "INSERT OR REPLACE INTO lines VALUES (?, ?, ?)",
-            [(step, text, line_checksum(step, text)) for step, text in texts],
-        )
-
-    def keep_snapshots(self, count: int) -> int | None:
-        """Delete all but the newest `count` snapshots.
-
-        Returns the event that the oldest kept one is of, None while there are fewer.
-        """
-        newest = "SELECT seq FROM snapshots ORDER BY seq DESC LIMIT 1 OFFSET ?"
-        found = self._db.execute(newest, (count - 1,)).fetchone()
-        if found is None:
-            return None
-        self._db.execute("DELETE FROM snapshots WHERE seq < ?", found)
-        return found[0]
-
-    def forget_events(self, until: int) -> None:
-        """Delete the history up to this event, which a snapshot covers."""
-        self._db.execute("DELETE FROM events WHERE seq <= ?", (until,))
-        self._db.execute("DELETE FROM fingerprints WHERE first_seq <= ?", (until,))
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """The whole history in order, without what was skipped.

@@ -31,7 +31,7 @@ LOADS = {
 CHANGES = {"pop", "clear", "update", "setdefault", "popitem"}
 WRITER_OF_LOADS = "controller/core/state/registry.py"
 MOST_PUBLIC = 20
-LARGE_CLASSES = {"Store": 26}  # they may shrink, and never grow
+LARGE_CLASSES = {"Store": 23}  # they may shrink, and never grow
 
 
 def test_pure_files_import_what_is_listed():
