@@ -44,6 +44,10 @@ class Console(Protocol):
         """A person should know this."""
         ...
 
+    def note(self, text: str) -> None:
+        """A line that nothing is wrong with."""
+        ...
+
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         """The run is over: totals as in summary.json."""
         ...
@@ -207,6 +211,9 @@ class PlainConsole:
     def warn(self, text: str) -> None:
         self._write(f"warning: {brief(text)}")
 
+    def note(self, text: str) -> None:
+        self._write(text)
+
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         for line in verdict_lines(summary, run_dir):
             self._write(line)
@@ -282,6 +289,9 @@ class RichConsole:
 
     def warn(self, text: str) -> None:
         self._print(f"warning: {brief(text)}", style="yellow")
+
+    def note(self, text: str) -> None:
+        self._print(text)
 
     def finish(self, summary: Metrics, run_dir: Path) -> None:
         self.close()

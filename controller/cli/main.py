@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,28 +21,18 @@ import install
 from controller.check.problems import Finding
 from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
-from controller.cli import (
-    doctor,
-    history,
-    needs,
-    remote,
-    render,
-    samples,
-    simulate,
-    stacks,
-    status,
-    testing,
-    view,
-)
+from controller.cli import doctor, needs, remote, render, simulate, stacks, status, testing
 from controller.cli import install as install_command
 from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
 from controller.cli.console import Console, make_console
+from controller.cli.looking import history, samples, view
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
 from controller.controller import Controller
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
+from controller.view.door.beside import ViewLink, view_beside
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
 from strategies.cost_model import dump_coefficients
@@ -224,7 +215,9 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
         on_progress=console.progress,
     )
     try:
-        async with controller:
+        async with controller, _view_of(controller, console) as link:
+            if link is not None:
+                console.note(link.in_words(shows_token=sys.stdout.isatty()))
             stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
             console.progress(None, f"workers: starting {_workers_in_words(config)}")
             async for step in controller.train():
@@ -233,6 +226,14 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
         console.close()
     console.finish(controller.summary, controller.run_dir)
     return 0
+
+
+def _view_of(controller: Controller, console: Console) -> AbstractAsyncContextManager[ViewLink | None]:
+    """The run's view, where one is wanted and can be."""
+    settings = controller.config.view
+    if settings.start == "off" or controller.config.run.durability == "off" or install.missing(["web"]):
+        return nullcontext(None)
+    return view_beside(controller.run_dir, settings, on_warning=console.warn)
 
 
 class Stopping:

@@ -206,6 +206,20 @@ class LoggingSettings(Section):
     """Detail of the log files."""
 
 
+class ViewSettings(Section):
+    """The pages that show the run in a browser, in a process of their own beside the controller."""
+
+    start: Literal["auto", "off"] = "auto"
+    """`auto`: the run prints a link, at which a process waits that does nothing until a page is opened, and
+    nothing again five minutes after the last. `off`: no link; `launch.py view RUN` still shows the run."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port of this machine that it listens at. 0: the run's last one, or the first free one from 8470 on."""
+    controls: bool = True
+    """Whether the pages may give orders to the run, as `launch.py control` does; false: they only show."""
+    keyframes_mb: int = Field(default=128, ge=1, le=65536)
+    """Memory of the view for images of the run's past, in MiB: the more, the shorter a jump in time takes."""
+
+
 class Config(Section):
     """A whole run. `launch.py check` validates it and says what would happen."""
 
@@ -223,6 +237,7 @@ class Config(Section):
     limits: LimitSettings = LimitSettings()
     samples: SampleSettings = SampleSettings()
     logging: LoggingSettings = LoggingSettings()
+    view: ViewSettings = ViewSettings()
     simulation: SimulationSettings = SimulationSettings()
     cluster: ClusterSettings = ClusterSettings()
     _spellings: dict[tuple[Any, ...], str] = PrivateAttr(default_factory=dict)

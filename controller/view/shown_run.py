@@ -24,30 +24,32 @@ from protocol.errors import RunError
 Json = dict[str, Any]
 Found = TypeVar("Found")
 MOST_LINES = 200_000  # of metrics.jsonl
-KEYFRAMES_BYTES = 128 << 20  # of the replica that goes back
 
 
 class ShownRun:
     """A run directory, or a copy of one, or its run.db."""
 
-    def __init__(self, run: str | Path) -> None:
-        """Raises: RunError if this release cannot read it."""
+    def __init__(self, run: str | Path, *, keyframes_bytes: int | None = None) -> None:
+        """Nothing is read before somebody looks; `keyframes_bytes`: default what the run's settings say."""
         path = Path(run)
         self.path = path if path.is_dir() else path.parent
         self._given = path
         self._lock = Lock()
-        recording = Recording(path)
         self.name = self.path.resolve().name
         self._newest: Replica | None = None
         self._past: Replica | None = None
-        self._recording = recording
+        self._keyframes_bytes = keyframes_bytes
+        self._recording: Recording | None = None
         self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
 
     # -- what it is -----------------------------------------------------------------------------------
 
     def facts(self) -> Json:
-        """What the run is, without stepping through anything."""
+        """What the run is, without stepping through anything.
+
+        Raises: RunError if this release cannot read it.
+        """
         recording = self._look()
         return {
             "name": self.name,
@@ -144,7 +146,7 @@ class ShownRun:
 
     def _look(self) -> Recording:
         """The journal as it is now; one that cannot grow is not read again."""
-        if self.state() == "live":
+        if self._recording is None or self.state() == "live":
             self._recording = Recording(self._given)
         return self._recording
 
@@ -158,7 +160,9 @@ class ShownRun:
                 self._newest.read_on(recording)
                 return show(self._newest, self._newest.at(recording.last))
             if self._past is None:
-                self._past = Replica(recording, keyframes_bytes=KEYFRAMES_BYTES)
+                settings = recording.config().view
+                room = self._keyframes_bytes or settings.keyframes_mb << 20
+                self._past = Replica(recording, keyframes_bytes=room)
             self._past.read_on(recording)
             return show(self._past, _go(self._past, at))
 

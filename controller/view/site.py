@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from controller.view.access import HEADERS, MOST_BODY_BYTES, Access, Asked
+from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
 from protocol.errors import ConfigError, StaleFlowError
@@ -75,7 +75,7 @@ class Site:
 
     async def _list(self, asked: Request) -> Response:
         def look() -> dict[str, Any]:
-            return {"runs": [run.facts() for run in self._runs], "may_act": self._order is not None}
+            return {"runs": [_facts(run) for run in self._runs], "may_act": self._order is not None}
 
         return await _answer(look)
 
@@ -166,6 +166,14 @@ def _bounded(receive: Receive) -> Receive:
         return message
 
     return receiving
+
+
+def _facts(run: ShownRun) -> dict[str, Any]:
+    """Of one run; one that cannot be read keeps nobody from the others."""
+    try:
+        return run.facts()
+    except StaleFlowError as error:
+        return {"name": run.name, "path": str(run.path), "state": run.state(), "trouble": str(error)}
 
 
 def _at(asked: Request) -> dict[str, str]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from controller.config.models import Config
-from controller.view.access import ACTING, Access
+from controller.view.door.access import ACTING, Access
 from controller.view.shown_run import ShownRun
 from controller.view.site import Site
 from tests.support.recorded_run import record

@@ -94,7 +94,7 @@ unit/controller/check/test_check_data.py: controller/check/plugins controller/ch
 unit/controller/check/test_machine.py: controller/cli/doctor
 unit/controller/check/test_named_rewards.py: controller/config/reward_rules protocol/rewards/kinds
 unit/controller/cli/test_command_line.py: controller/cli/say
-unit/controller/cli/test_said_by_commands.py: controller/cli/history controller/durability/release
+unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history controller/durability/release
 unit/controller/cluster/test_render.py: controller/cli/render
 unit/controller/config/test_config_strategies.py: strategies/kinds
 unit/controller/config/test_load.py: controller/config/models controller/config/rules
@@ -124,6 +124,8 @@ unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/s
 unit/controller/simulation/test_compare.py: controller/simulation/report
 unit/controller/simulation/test_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
+unit/controller/cli/test_cli_control.py: controller/view/orders
+unit/controller/view/door/test_beside.py: controller/view/door/resident
 unit/controller/view/test_site.py: controller/view/life controller/view/pictures
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from controller.cli import history
+from controller.cli.looking import history
 from controller.cli.main import main
 from tests.support.answered_run import AnsweredRun
 

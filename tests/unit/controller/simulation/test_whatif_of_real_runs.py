@@ -81,7 +81,7 @@ def test_a_simulation_that_stands_still_ends_with_what_it_waits_for(run_dir, mon
 
 
 def test_progress_and_decisions_are_told_in_words_and_sort_keys_not_at_all(run_dir, monkeypatch, capsys):
-    monkeypatch.setattr("controller.cli.history.TELL_S", 0.0)
+    monkeypatch.setattr("controller.cli.looking.history.TELL_S", 0.0)
     assert main(["replay", str(run_dir), "--strategy", "areal"]) == 0
     said, told = capsys.readouterr()
     assert "event 0 of " in told

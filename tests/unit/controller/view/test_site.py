@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from controller.view.access import HEADERS
+from controller.view.door.access import HEADERS
 from protocol.errors import ConfigError
 from tests.support.shown_run import Browser, recorded
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.view.access import ACTING, HEADERS, MOST_BODY_BYTES, Access, Asked
+from controller.view.door.access import ACTING, HEADERS, MOST_BODY_BYTES, Access, Asked
 
 ACCESS = Access(host="127.0.0.1", port=8470, token="secret")
 OWN = {"host": "127.0.0.1:8470"}

@@ -6,8 +6,8 @@ import json
 import pytest
 from rich.console import Console
 
+from controller.cli.looking.samples import show
 from controller.cli.main import main
-from controller.cli.samples import show
 from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest

@@ -1,17 +1,13 @@
-"""Listens for browsers: a free port of this machine, and the server on it until it is told to end.
+"""Where the view listens: a free port of this machine, and the token beside the run.
 
 Invariants: only this machine can reach it: another address is refused, with the way that is safe; the token
-is in a file of its owner alone, where the run directory can be written to; a server that ends closes its
-socket.
+is in a file of its owner alone, where the run directory can be written to; nothing but the standard library
+is imported, as a run asks for it in its own process.
 """
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
-
-import uvicorn
-from starlette.types import ASGIApp
 
 from protocol.errors import ConfigError
 from protocol.private_files import for_owner_only
@@ -19,12 +15,12 @@ from protocol.private_files import for_owner_only
 FIRST_PORT = 8470
 TRIES = 50
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-MOST_AT_ONCE = 64  # connections
-IDLE_S = 20
 
 
-def listen(host: str, port: int | None) -> socket.socket:
+def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket:
     """A listening socket: at this port, or at the first free one from FIRST_PORT on.
+
+    `key`: what sets the port, for people.
 
     Raises: ConfigError if the host can be reached from elsewhere, or the port is taken.
     """
@@ -45,12 +41,12 @@ def listen(host: str, port: int | None) -> socket.socket:
             found.close()
             if port is not None:
                 raise ConfigError(
-                    f"Port {port} of {host} cannot be had: {error.strerror}. Leave --port out for the next "
-                    "free one, or give another."
+                    f"Port {port} of {host} cannot be had: {error.strerror}. Leave {key} out for the "
+                    "next free one, or give another."
                 ) from error
         else:
             return found
-    raise ConfigError(f"No port from {FIRST_PORT} to {FIRST_PORT + TRIES - 1} is free; give one with --port.")
+    raise ConfigError(f"No port from {FIRST_PORT} to {FIRST_PORT + TRIES - 1} is free; give one with {key}.")
 
 
 def leave_token(run: Path, token: str) -> bool:
@@ -62,16 +58,3 @@ def leave_token(run: Path, token: str) -> bool:
     with os.fdopen(descriptor, "w") as file:
         file.write(token)
     return True
-
-
-async def serve(app: ASGIApp, bound: socket.socket, *, on_ready: Callable[[], None]) -> None:
-    """Answer until the process is asked to end."""
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, limit_concurrency=MOST_AT_ONCE, lifespan="off",
-        timeout_keep_alive=IDLE_S, server_header=False, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    on_ready()
-    try:
-        await uvicorn.Server(config).serve(sockets=[bound])
-    finally:
-        bound.close()

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from controller.view.listener import leave_token, listen
+from controller.view.door.listener import leave_token, listen
 from protocol.errors import ConfigError
 
 

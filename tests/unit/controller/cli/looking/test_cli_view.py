@@ -3,7 +3,7 @@
 import pytest
 
 from controller.cli.main import main
-from controller.cli.view import _order
+from controller.view.orders import give
 from protocol.errors import ConfigError
 from tests.support.shown_run import recorded
 
@@ -22,4 +22,4 @@ def test_an_address_that_others_reach_is_refused_and_leaves_no_token(tmp_path, c
 
 async def test_an_order_that_is_none_is_refused_here(tmp_path):
     with pytest.raises(ConfigError, match="There is no action 'format'"):
-        await _order(str(tmp_path), "format", "", "")
+        await give(str(tmp_path), "format", "", "")

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from controller.cli.needs import require_extras
-from controller.cli.remote import ask, operator, order_of
 from controller.cli.say import say
 
 
@@ -25,15 +24,19 @@ def view(
 ) -> None:
     """Show runs in a browser: now, at any event before, and what the model said."""
     require_extras("web", reason="launch.py view needs the extra web")
-    from controller.view.access import Access
-    from controller.view.listener import leave_token, listen, serve
+    from controller.view.door.access import Access
+    from controller.view.door.listener import leave_token, listen
+    from controller.view.door.server import serve
+    from controller.view.orders import give
     from controller.view.shown_run import ShownRun
     from controller.view.site import Site
 
     shown = [ShownRun(run) for run in runs]
+    for one in shown:
+        one.facts()  # what cannot be read is said before anything listens
     bound = listen(host, port)
     access = Access(host=host, port=bound.getsockname()[1])
-    site = Site(shown, access, order=None if read_only else _order)
+    site = Site(shown, access, order=None if read_only else give)
     base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/"
     is_left = leave_token(shown[0].path, access.token)
 
@@ -48,7 +51,3 @@ def view(
     finally:
         if is_left:
             Path(shown[0].path / "view.token").unlink(missing_ok=True)
-
-
-async def _order(run: str, action: str, argument: str, why: str) -> str:
-    return await ask(run, order_of(action, argument, why=why, who=operator()))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from controller.cli.command_line import RecordedRun
-from controller.cli.samples import show
+from controller.cli.looking.samples import show
 from controller.cli.say import say
 from controller.config.models import Config
 from controller.durability.recording import Recording

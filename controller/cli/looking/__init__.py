@@ -1,0 +1,1 @@
+"""The commands of launch.py that look at runs which wrote a journal."""

@@ -1,0 +1,1 @@
+"""Who may look at runs in a browser, and what listens for them."""

@@ -1,0 +1,166 @@
+"""The view that a run starts beside itself: a link at once, and a process that waits behind it.
+
+Invariants: what fails here is one sentence, and the run goes on without a view; the process ends with the
+run, however that ends; token and port are those of the run's last life, so that a page that stays open finds
+it again; nothing that pages need is imported in the run's process.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from controller.config.models import ViewSettings
+from controller.view.door.listener import leave_token, listen
+from protocol.errors import ConfigError
+from protocol.private_files import for_owner_only
+
+ROOT = Path(__file__).resolve().parents[3]
+DOORKEEPER = Path(__file__).with_name("doorkeeper.py")
+HOST = "127.0.0.1"
+NICE = 10  # training comes first
+TOKEN_BYTES = 32
+END_S = 2.0  # for the process to end with the run; it has nothing to save
+TOKEN_FILE = "view.token"
+
+log = logging.getLogger("staleflow.view")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLink:
+    """Where a run is shown."""
+
+    address: str
+    token: str
+    file: Path | None
+    """Who may read the run finds the token there; None if the folder cannot be written to."""
+
+    def in_words(self, *, shows_token: bool) -> str:
+        """The line for people; a log or a pipe gets the name of the token's file."""
+        if shows_token or self.file is None:
+            return f"View: {self.address}?token={self.token}"
+        return f"View: {self.address}?token=... (the token is in {self.file})"
+
+
+@contextlib.asynccontextmanager
+async def view_beside(
+    run: Path, settings: ViewSettings, *, on_warning: Callable[[str], None]
+) -> AsyncIterator[ViewLink | None]:
+    """The link of a view of this run, as long as the block lasts; None if there is none, which is said."""
+    with contextlib.ExitStack() as stack:
+        try:
+            link, process = await _start(run, settings, stack)
+        except (ConfigError, OSError) as error:
+            on_warning(f"There is no view of this run, which goes on without: {error}")
+            yield None
+            return
+        watch = asyncio.create_task(_watch(process, run, on_warning), name="view")
+        try:
+            yield link
+        finally:
+            watch.cancel()
+            stack.close()  # the last that it hears of the run
+            await _end(process)
+
+
+def waiting_command(run: Path, settings: ViewSettings, listener: int, life: int) -> list[str]:
+    """The process that waits for a page, with these open files."""
+    words = [str(listener), str(life)]
+    view = [sys.executable, "-P", "-m", "controller.view.door.resident", *words, str(run)]
+    view.append(settings.model_dump_json())
+    return [sys.executable, "-I", "-S", str(DOORKEEPER), *words, *view]
+
+
+async def _start(run: Path, settings: ViewSettings, stack: contextlib.ExitStack) -> tuple[ViewLink, Process]:
+    """Raises: ConfigError or OSError if there can be no view."""
+    token, port = _remembered(run)
+    bound = stack.enter_context(_listen(settings.port, port))
+    port = bound.getsockname()[1]
+    _remember(run, token, port)
+    has_file = leave_token(run, token)
+    if has_file:
+        stack.callback((run / TOKEN_FILE).unlink, missing_ok=True)
+    read, write = os.pipe()
+    stack.callback(os.close, write)
+    try:
+        log_file = stack.enter_context(_log_file(run))
+        process = await asyncio.create_subprocess_exec(
+            *waiting_command(run, settings, bound.fileno(), read), stdin=DEVNULL, stdout=log_file,
+            stderr=log_file, pass_fds=(bound.fileno(), read), start_new_session=True, env=_environment(),
+        )  # fmt: skip
+    finally:
+        os.close(read)
+    with contextlib.suppress(OSError):  # a system that forbids it
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+    return ViewLink(f"http://{HOST}:{port}/", token, run / TOKEN_FILE if has_file else None), process
+
+
+def _listen(wanted: int, last: int | None) -> socket.socket:
+    """At the wanted port, else at the one of last time, else at a free one. Raises: ConfigError."""
+    if wanted:
+        return listen(HOST, wanted, key="view.port")
+    if last is not None:
+        with contextlib.suppress(ConfigError):  # somebody else has it now
+            return listen(HOST, last)
+    return listen(HOST, None, key="view.port")
+
+
+def _log_file(run: Path) -> IO[bytes]:
+    return open(run / "logs" / "view.log", "ab", opener=for_owner_only)
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+
+def _memory(run: Path) -> Path:
+    """Beside the run and not in it, as its lock: whoever is given a copy of a run gets no key to it."""
+    return run.parent / f".{run.name}.view"
+
+
+def _remembered(run: Path) -> tuple[str, int | None]:
+    """Token and port of the run's last life, or a new token."""
+    try:
+        found = json.loads(_memory(run).read_text())
+        token, port = found["token"], found["port"]
+    except (OSError, ValueError, KeyError, TypeError):
+        token, port = "", None
+    if not (isinstance(token, str) and len(token) >= TOKEN_BYTES and isinstance(port, int)):
+        return secrets.token_urlsafe(TOKEN_BYTES), None
+    return token, port
+
+
+def _remember(run: Path, token: str, port: int) -> None:
+    with (
+        contextlib.suppress(OSError),  # then the next life has another link
+        open(_memory(run), "w", opener=for_owner_only) as file,
+    ):
+        json.dump({"token": token, "port": port}, file)
+
+
+async def _watch(process: Process, run: Path, on_warning: Callable[[str], None]) -> None:
+    code = await process.wait()
+    on_warning(
+        f"The view has ended with exit code {code} (its log is {run / 'logs' / 'view.log'}); the run goes "
+        f"on. `launch.py view {run}` opens another one."
+    )
+
+
+async def _end(process: Process) -> None:
+    try:
+        async with asyncio.timeout(END_S):
+            await process.wait()
+    except TimeoutError:
+        log.warning("The view did not end with the run, and was killed.")
+        process.kill()
+        await process.wait()

@@ -1,0 +1,63 @@
+"""Answers browsers on a socket until it is told to end, or nobody has asked for long.
+
+Invariant: a server that ends closes its socket.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+MOST_AT_ONCE = 64  # connections
+KEPT_S = 20  # for which a connection that says nothing is kept
+
+
+async def serve(
+    app: ASGIApp, bound: socket.socket, *, on_ready: Callable[[], None], idle_s: float | None = None
+) -> None:
+    """Answer until the process is asked to end, or no request was open for `idle_s`."""
+    watched = Watched(app)
+    config = uvicorn.Config(
+        watched, log_level="warning", access_log=False, limit_concurrency=MOST_AT_ONCE, lifespan="off",
+        timeout_keep_alive=KEPT_S, server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    if idle_s is not None:
+        watched.when_idle(idle_s, lambda: setattr(server, "should_exit", True))
+    on_ready()
+    try:
+        await server.serve(sockets=[bound])
+    finally:
+        bound.close()
+
+
+class Watched:
+    """An application, and for how long nobody has asked it."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+        self._open = 0  # requests that are not answered to their end
+        self._idle_s: float | None = None
+        self._on_idle: Callable[[], None] = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def when_idle(self, after_s: float, act: Callable[[], None]) -> None:
+        """Call `act` when no request has been open for so long, beginning now."""
+        self._idle_s, self._on_idle = after_s, act
+        self._wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._open += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._inner(scope, receive, send)
+        finally:
+            self._open -= 1
+            self._wait()
+
+    def _wait(self) -> None:
+        if self._idle_s is not None and not self._open:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_s, self._on_idle)

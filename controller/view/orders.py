@@ -1,0 +1,93 @@
+"""Orders to a run that goes on, over its own socket: what `launch.py control` and the page Controls say.
+
+Invariant: whoever may read the run directory may give orders, and nobody else.
+"""
+
+import asyncio
+import getpass
+import json
+import socket
+from typing import get_args
+
+import yaml
+
+from protocol.errors import ConfigError, NoAnswer
+from protocol.messages import Action, Close, Control, DrainWorker, Message
+from protocol.wire.connection import Connection
+from protocol.wire.endpoints import find_endpoint
+from protocol.wire.security import load_worker_key
+from protocol.wire.sockets import Frames
+
+ANSWER_S = 10.0
+ARGUMENTS = {
+    "abort": "the number of a group, as in `control RUN abort 512`",
+    "set": "a live key, as in `control RUN set samples.groups=8`",
+    "drain": "the name of a worker, as in `control RUN drain rollout-1`",
+}
+"""What an action is about; the others are about the whole run."""
+
+
+def operator() -> str:
+    """Who gives orders from here."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def order_of(action: str, argument: str, *, why: str, who: str) -> Message:
+    """The message of an order. Raises: ConfigError if there is no such action, or its argument is missing."""
+    known = (*get_args(Action), "drain")
+    if action not in known:
+        raise ConfigError(f"There is no action {action!r}; expected one of {', '.join(known)}.")
+    if action in ARGUMENTS and not argument:
+        raise ConfigError(f"`{action}` needs {ARGUMENTS[action]}.")
+    if action not in ARGUMENTS and argument:
+        raise ConfigError(
+            f"`{action}` is about the whole run; expected nothing behind it, found {argument!r}."
+        )
+    if action == "drain":
+        return DrainWorker(argument)
+    if action == "set":
+        argument = _as_json(argument)
+    return Control(next(one for one in get_args(Action) if one == action), argument, who, why)
+
+
+def _as_json(assignment: str) -> str:
+    """`key=VALUE` with the value, as YAML has it, in JSON. Raises: ConfigError."""
+    key, equals, text = assignment.partition("=")
+    if not equals:
+        raise ConfigError(f"`set` needs {ARGUMENTS['set']}; found {assignment!r}.")
+    try:
+        return f"{key}={json.dumps(yaml.safe_load(text))}"
+    except (yaml.YAMLError, TypeError) as error:
+        raise ConfigError(f"The value of {key} is no plain value: {text!r}.") from error
+
+
+async def ask(run: str, message: Message) -> str:
+    """The controller's answer. Raises: ConfigError if there is none, or it refuses."""
+    endpoint, key = find_endpoint(run)
+    answer: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
+
+    def on_message(message: Message, frames: Frames) -> None:
+        if isinstance(message, Close) and not answer.done():
+            answer.set_result(message)
+
+    connection = Connection(
+        endpoint, on_message=on_message, on_fault=lambda text: None,
+        key=load_worker_key(key) if key else None,
+    )  # fmt: skip
+    try:
+        connection.start()
+        connection.send(message)
+        async with asyncio.timeout(ANSWER_S):
+            close = await answer
+    except TimeoutError:
+        raise NoAnswer(f"No controller answered at {endpoint} within {ANSWER_S:g} s.") from None
+    finally:
+        connection.close()
+    if close.is_fault:
+        raise ConfigError(close.reason)
+    return close.reason
+
+
+async def give(run: str, action: str, argument: str, why: str) -> str:
+    """Give an order in the name of who runs this process, and return the answer. Raises: ConfigError."""
+    return await ask(run, order_of(action, argument, why=why, who=operator()))
