@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from strategies import own
 from strategies.admission import ADMISSIONS, Admission
+from strategies.batches.samplers import SAMPLERS, Sampler
 from strategies.filtering import FILTERS, Filter
 from strategies.migration import MIGRATIONS, Migration
 from strategies.own import Foreign, Promise, held
@@ -28,6 +29,7 @@ class Strategies:
     keep: Filter
     schedule: Schedule
     adapt: Adaptation
+    sample: Sampler
 
 
 STRATEGIES: dict[str, Mapping[str, object]] = {
@@ -38,6 +40,7 @@ STRATEGIES: dict[str, Mapping[str, object]] = {
     "filter": FILTERS,
     "schedule": SCHEDULES,
     "pacing": ADAPTATIONS,
+    "sampler": SAMPLERS,
 }
 """What is built in, by the key of `staleness`, or of the section in SECTIONS, that names it."""
 SECTIONS = {"schedule": "data"}
@@ -84,6 +87,12 @@ PROMISES = {
         "(cap, mu): groups in the system, at least 1, and a mu of 0 to 1",
         "strategies/pacing.py",
         own.cap_and_mu,
+    ),
+    "sampler": Promise(
+        ("view",),
+        "the places of all its `prompts` from 0 up, each once, in the order in which they start",
+        "strategies/batches/samplers.py",
+        own.order_of_all,
     ),
 }
 ORDER = Promise(

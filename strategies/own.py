@@ -160,6 +160,14 @@ def weights(answer: Foreign, arguments: Arguments) -> list[float]:
     return found
 
 
+def order_of_all(answer: Foreign, arguments: Arguments) -> list[int]:
+    """Each place of the window once."""
+    numbers, count = _integers(answer), len(arguments[0].prompts)
+    if sorted(numbers) != list(range(count)):
+        raise Unusable(f", which does not hold each of the places 0 to {count - 1} once")
+    return numbers
+
+
 def sort_key(answer: Foreign, arguments: Arguments) -> Foreign:
     """A number, or a tuple of numbers, so that all can be compared."""
     del arguments

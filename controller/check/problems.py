@@ -24,7 +24,7 @@ from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
 from controller.config.rules import cross_field_problems
-from controller.data.formats import HUB_NAME
+from controller.data.formats import HUB_NAME, format_of
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
@@ -53,7 +53,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
-        _check_descriptors, _check_work, _check_evaluation,
+        _check_descriptors, _check_work, _check_sampler, _check_evaluation,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -244,6 +244,28 @@ def _check_work(config: Config) -> Findings:
         f"up to {trajectories} trajectories are in the system at once, and instances decode up to "
         f"{rollout.instances * rollout.max_running}.",
     )  # fmt: skip
+
+
+def _check_sampler(config: Config) -> Findings:
+    """What batches of similar length ask of prompts and loss."""
+    if config.staleness.sampler != "similar_length":
+        return
+    functions = [place for place, data in config.data.each if format_of(data.path)[0] == "function"]
+    if functions or config.data.epochs == 1:
+        why = f"{functions[0]} is a function" if functions else "data.epochs is 1"
+        yield Finding(
+            "note",
+            "staleness.sampler",
+            f"{why}: a prompt that does not come again is known by the mean length of its source alone, so "
+            "batches of similar length gain little.",
+        )
+    if config.trainer.loss_aggregation == "token_mean":
+        yield Finding(
+            "note",
+            "staleness.sampler",
+            "trainer.loss_aggregation is token_mean: a token of a batch of short responses then weighs more "
+            "than one of a batch of long ones. sequence_mean, sequence_sum and group_mean weigh both alike.",
+        )
 
 
 def _check_evaluation(config: Config) -> Findings:

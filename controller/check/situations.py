@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 
 from protocol.blame import shown
+from strategies.batches.samplers import PromptView, SamplingView
 from strategies.own import Arguments, Foreign
 from strategies.pacing import Pace, StepView
 from strategies.routing import Routing, has_room
@@ -83,6 +84,12 @@ def _pacing() -> list[Arguments]:
     return [(StepView(pace, view, 0.2, 0.3, adapts),) for pace in paces for adapts in (True, False)]
 
 
+def _sampler() -> list[Arguments]:
+    new = tuple(PromptView(group, 0, 20, 0.0, 0.0) for group in range(8))
+    known = tuple(PromptView(40 + i, i % 2, 20 + i, (i * 7 % 10) / 3, float(i % 3)) for i in range(10))
+    return [(SamplingView(prompts, 4, seed),) for prompts in (new, known, known[:1]) for seed in (3, 4)]
+
+
 SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "routing": _routing,
     "synchronization": _synchronization,
@@ -91,6 +98,7 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "filter": _filter,
     "schedule": _schedule,
     "pacing": _pacing,
+    "sampler": _sampler,
 }
 
 

@@ -23,12 +23,43 @@ def data_problems(config: Config) -> Iterator[Problem]:
         yield from _source_problems(data)
         yield from _length_problems(data, config.rollout.max_response_tokens)
     yield from _stage_problems(data)
+    yield from _sampler_problems(config)
     if data.schedule == "pass_rate" and config.trainer.is_supervised:
         yield (
             ("data.schedule", "trainer.algorithm"),
             "is pass_rate, but a supervised run has no responses that could pass; give constant, stages or "
             "ramp.",
         )
+
+
+def _sampler_problems(config: Config) -> Iterator[Problem]:
+    """Why the order in which prompts start cannot be chosen."""
+    trainer, sampler = config.trainer, config.staleness.sampler
+    if sampler == "in_order":
+        return
+    reasons = {
+        "trainer.algorithm": "is sft, whose responses are given and not waited for"
+        if trainer.is_supervised
+        else None,
+        "agent.function": "lets environments make the prompts, whose episodes begin in the order of the data"
+        if config.agent.is_on
+        else None,
+        "trainer.baseline": "compares rewards with their mean over the batch, which is then one of prompts "
+        "of a kind; give group_mean, leave_one_out, value or none"
+        if trainer.baseline == "batch_mean"
+        else None,
+        "trainer.advantage_scale": "divides advantages by their deviation over the batch, which is then one "
+        "of prompts of a kind; give group_std or none"
+        if trainer.advantage_scale == "batch_std"
+        else None,
+    }
+    for field, reason in reasons.items():
+        if reason is not None:
+            yield (
+                ("staleness.sampler", field),
+                f"is {sampler}, which chooses the prompts of each batch, but {field} {reason}, or leave "
+                "staleness.sampler in_order.",
+            )
 
 
 def _row_problems(place: str, rows: RowSettings) -> Iterator[Problem]:

@@ -37,6 +37,9 @@ class WorkloadSettings(Section):
     group_correlation: float = Field(default=0.0, ge=0, le=1)
     """Correlation of the (normal scores of the) lengths inside a group: 0 is independent, 1 makes siblings
     equally long."""
+    prompts: int = Field(default=0, ge=0)
+    """Different prompts, each once in an epoch; their responses then share `group_correlation` over epochs,
+    too. 0: no prompt comes twice."""
     prompt_tokens: int = Field(default=512, ge=1)
     """Length of every prompt, at most `rollout.max_prompt_tokens`."""
 

@@ -27,6 +27,7 @@ def load_strategies(config: Config) -> Strategies:
         keep=load_strategy("filter", staleness.filter),
         schedule=load_strategy("schedule", config.data.schedule),
         adapt=load_strategy("pacing", staleness.pacing),
+        sample=load_strategy("sampler", staleness.sampler),
     )
 
 

@@ -20,6 +20,7 @@ from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.episodes import Episodes
+from controller.core.decisions.supply.sampling import Sampling
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.supply.supervised import SupervisedGroups
 from controller.core.decisions.supply.training_groups import TrainingGroups
@@ -87,6 +88,7 @@ class Core:
         self.pulls = Pulls(self.state, self.relay_tree, self.evaluation)
         self.publication = Publication(self.state, self.relay_tree, self.evaluation)
         self.supervised_groups = SupervisedGroups(self.state)
+        self.sampling = Sampling(self.state)
         self.scoring = Scoring(self.state, self.evaluation, self.purposes)
         self.episodes = Episodes(self.state, self.purposes)
         self.training = Training(self.state)
@@ -142,6 +144,7 @@ class Core:
         self.scoring.take_completed()
         if state.ending is None:
             self.supervised_groups.fill()
+            self.sampling.run(is_end=self.scoring.is_exhausted)
             if not self.stragglers.is_off and self.training.can_begin():
                 self.stragglers.give_up()
             if self.training.consume():
@@ -218,6 +221,8 @@ class Core:
         totals = accounts.summary(self.state.now)
         cap = self.state.pace.cap / self.state.ledger.batch_groups
         totals["verdict"] = verdict(accounts.figures(cap=cap), config)
+        if self.state.windows.total.windows:
+            totals |= self.state.windows.total.figures()
         if config.trainer.is_supervised:
             totals = without_rollout(totals)
         return {

@@ -69,6 +69,7 @@ class PromptsRead:
     count: int
     is_end: bool  # no more will come
     sources: tuple[int, ...] = ()  # number of the source of each; () if there is only one
+    prompts: tuple[int, ...] = ()  # identity of each: equal rows have equal ones; () if they have none
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
 from controller.core.decisions.supply import episodes as episode_decisions
-from controller.core.decisions.supply import scoring, supervised, training_groups
+from controller.core.decisions.supply import sampling, scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
 from controller.core.decisions.workers import limits, membership, plausibility, reattachment
@@ -47,6 +47,7 @@ from controller.core.state import (
     told,
 )
 from controller.core.state.agents import episodes, told_agents
+from controller.core.state.batches import windows
 from controller.core.state.groups import Batch
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
@@ -54,6 +55,7 @@ from protocol.agents import settings as agent_settings
 from protocol.errors import LocalError, RunError
 from protocol.messages import from_agents, from_controller, from_workers, pieces, progress
 from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
+from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
 
 MODULES = (
@@ -62,10 +64,10 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
-    relay_tree, report_pace, reports, run_state, scoring, stragglers, supervised, told, told_agents,
+    prompt_lengths, relay_tree, report_pace, reports, run_state, sampling, scoring, stragglers, supervised, told, told_agents,
     trainer_batches, training, training_groups, from_agents, from_controller, from_workers, pieces, progress,
     ids, settings, cost_model,
-    fitting, instance_kinds, lengths, pacing, views,
+    fitting, instance_kinds, lengths, pacing, views, windows,
 )  # fmt: skip
 CLASSES: dict[str, type] = {
     f"{module.__name__}.{name}": kind

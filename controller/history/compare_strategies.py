@@ -71,6 +71,7 @@ class Shadow:
             keep=self._watched("keep", own.keep, other.keep),
             schedule=own.schedule,  # what is in the data is no choice of where or when
             adapt=self._watched("adapt", own.adapt, other.adapt),
+            sample=own.sample,
         )
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:

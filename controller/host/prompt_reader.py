@@ -5,6 +5,7 @@ Invariant: one thread at a time, and groups get their numbers in the order of th
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any, Self
 
 from controller.config.models import Config
@@ -14,6 +15,11 @@ from controller.core.events import Event, PromptsRead
 from controller.data.sources import Sources
 from controller.host.daemon_thread import in_daemon_thread
 from controller.host.resume import known_rows
+
+
+def identity(row: bytes) -> int:
+    """A number that equal rows share, in whatever epoch and place they are read; never 0."""
+    return int.from_bytes(blake2b(row, digest_size=7).digest(), "little") or 1
 
 
 class PromptReader:
@@ -76,4 +82,5 @@ class PromptReader:
             )
             first, self._next_group = self._next_group, self._next_group + len(rows)
             note(self._sources.cursors)
-            post(PromptsRead(first, len(rows), self._sources.is_end, sources), tuple(rows))
+            prompts = tuple(map(identity, rows))
+            post(PromptsRead(first, len(rows), self._sources.is_end, sources, prompts), tuple(rows))

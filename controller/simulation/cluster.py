@@ -64,6 +64,7 @@ class Cluster:
             seed=seed,
             group_correlation=simulation.workload.group_correlation,
             prompt_tokens=self.prompt_tokens,
+            prompts=simulation.workload.prompts,
         )
         sets = config.evaluation.data.items()
         self.held_out = tuple(name for name, one in sets for _ in range(one.max_prompts or HELD_OUT_PROMPTS))

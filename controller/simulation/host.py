@@ -224,7 +224,10 @@ class Simulation:
             count = min(count, self._prompts - first)
         self._read += count
         is_end = self._prompts is not None and self._read >= self._prompts
-        self._deliver(PromptsRead(first, count, is_end))
+        sources, workload = (), self.cluster.workload
+        known = range(first, self._read) if workload.prompts else ()
+        prompts = tuple(1 + workload.prompt(group) for group in known)
+        self._deliver(PromptsRead(first, count, is_end, sources, prompts))
 
     # -- workers ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Invariants: a response that goes on elsewhere keeps its length; lengths inside a
 copula, so the distribution of a single length does not depend on the correlation; never longer than the cap.
 """
 
+import random
 from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from protocol.errors import ConfigError
 
 NORMAL = NormalDist()
+FIRST_HELD_OUT = 1 << 40  # groups from here on are of held-out prompts
 TURNS_APART = 1 << 17  # members of a group are fewer, and turns times this are below 2 ** 30
 CLASSES = 2000  # equally likely quantiles that `mean` and the bounds average over
 
@@ -94,9 +96,15 @@ class Workload:
     """Lengths of all responses of one run."""
 
     def __init__(self, distribution: Distribution, *, seed: int, group_correlation: float = 0.0,
-                 prompt_tokens: int = 512) -> None:  # fmt: skip
-        """`group_correlation`: of the normal scores of siblings, 0 to 1."""
-        self.distribution, self.prompt_tokens = distribution, prompt_tokens
+                 prompt_tokens: int = 512, prompts: int = 0) -> None:  # fmt: skip
+        """A workload.
+
+        `group_correlation`: of the normal scores of the responses to one prompt, 0 to 1; `prompts`: how many
+        there are, each once in an epoch, in another order each time; 0: they never come again.
+        """
+        self.distribution, self.prompt_tokens, self.prompts = distribution, prompt_tokens, prompts
+        self._seed = seed
+        self._orders: dict[int, list[int]] = {}  # by epoch
         self._key = seed.to_bytes(16, "little", signed=True)
         self._shared, self._own = sqrt(group_correlation), sqrt(1 - group_correlation)
 
@@ -104,9 +112,20 @@ class Workload:
         """Tokens of this response, or of one turn of it."""
         u = self._uniform(group, member + TURNS_APART * turn)
         if self._shared:
-            score = self._shared * NORMAL.inv_cdf(self._uniform(group, -1)) + self._own * NORMAL.inv_cdf(u)
+            shared = NORMAL.inv_cdf(self._uniform(self.prompt(group), -1))
+            score = self._shared * shared + self._own * NORMAL.inv_cdf(u)
             u = min(max(NORMAL.cdf(score), 1e-12), 1 - 1e-12)
         return self.distribution.quantile(u)
+
+    def prompt(self, group: int) -> int:
+        """The number of its prompt."""
+        if not self.prompts or group >= FIRST_HELD_OUT:
+            return group
+        epoch, place = divmod(group, self.prompts)
+        if epoch not in self._orders:
+            self._orders[epoch] = list(range(self.prompts))
+            random.Random(f"{self._seed}/epoch/{epoch}").shuffle(self._orders[epoch])
+        return self._orders[epoch][place]
 
     def _uniform(self, group: int, member: int) -> float:
         word = group.to_bytes(8, "little") + member.to_bytes(4, "little", signed=True)

@@ -36,6 +36,7 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
         worker.encoding.discard(group.id)
         worker.scoring.discard(group.id)
     state.accounts.close(group, end)
+    state.windows.left(group)
     if group.members:
         state.accounts.counts[f"groups/{end}"] += 1
     state.started -= group.policy_version is not None and not group.is_evaluation
@@ -143,6 +144,8 @@ def _drop_spare(state: RunState, group: Group) -> None:
         move_member(member, "dropped")
     if not (group.is_cut_short or group.is_evaluation or group.episodes):
         state.lengths.observe_group(group.finished_lengths)
+    if not group.is_evaluation:
+        state.learn_lengths(group)
 
 
 def abort_running(state: RunState, members: Iterable[Trajectory]) -> None:

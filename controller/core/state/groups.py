@@ -179,6 +179,10 @@ class Group:
     prompt_tokens: int = 0
     source: int = 0  # number of the source of its prompt
     source_row: int = 0  # of its prompt, counted over what the run has read of the source
+    prompt: int = 0  # identity of its prompt, equal for equal rows; 0: it has none
+    window: int = -1  # of prompts, that the sampler ordered; -1: none
+    expected_log: float = 0.0  # mean log(1 + tokens) of its responses, as the sampler expected it
+    seen: float = 0.0  # earlier responses to its prompt that this is based on
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
     size: int = 0  # responses that are trained
     members: list[Trajectory] = field(default_factory=list)  # size, and spare ones

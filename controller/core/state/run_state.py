@@ -12,6 +12,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Episode
+from controller.core.state.batches.windows import WindowBooks
 from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
@@ -21,6 +22,7 @@ from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Leases, Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
+from strategies.batches.prompt_lengths import PromptLengths
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.instance_kinds import InstanceKinds
 from strategies.kinds import Strategies
@@ -66,7 +68,9 @@ class RunState:
         self.mixture = Mixture(config.data, config.run.seed)
         self.ledger = make_ledger(config)
         self.fresh: deque[int] = deque()
-        """Encoded groups that have not started, in the order of prompts."""
+        """Encoded groups that have not started, in the order in which they will."""
+        self.unsampled: deque[int] = deque()  # encoded groups that are in no window yet, as they were read
+        self.windows, self.prompt_lengths = WindowBooks(), PromptLengths()
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
         self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
         self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
@@ -106,6 +110,21 @@ class RunState:
     def awake_s(self) -> float:
         """Seconds since the run began in which the controller ran: what limits count."""
         return self.now - self.asleep_s
+
+    @property
+    def window_groups(self) -> int:
+        """Groups of a window that the sampler orders; 0: prompts start in the order of the data."""
+        staleness = self.config.staleness
+        is_ordered = staleness.sampler == "in_order"
+        return 0 if is_ordered else staleness.sampler_batches * self.config.trainer.batch_groups
+
+    def learn_lengths(self, group: Group) -> None:
+        """A group of training is complete: what its responses say of the next ones to its prompt."""
+        if self.window_groups:
+            self.windows.generated(group)
+            if not group.is_cut_short:
+                lengths = [member.response_tokens for member in group.kept]
+                self.prompt_lengths.observe(group.prompt, group.source, lengths)
 
     @property
     def is_all_occupied(self) -> bool:

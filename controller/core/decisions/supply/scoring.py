@@ -52,6 +52,7 @@ class Scoring:
             return
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
         unplaced = len(self.state.fresh) + len(self.state.rows)
+        unplaced += len(self.state.unsampled) - self.state.window_groups  # a whole window waits behind
         there = len(self._to_encode) + unplaced - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
@@ -65,6 +66,11 @@ class Scoring:
     def to_score(self) -> Collection[int]:
         """Groups that wait for a reward worker."""
         return self._to_score
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all prompts were read, and all that can be used are encoded."""
+        return self.data_has_ended and self._next_release == self._read_until
 
     @property
     def reading(self) -> int:
@@ -86,10 +92,12 @@ class Scoring:
         self._reading = 0
         self._read_until = event.first_group + event.count
         self.data_has_ended = event.is_end
-        for group, (source, row) in enumerate(
-            self.state.mixture.on_read(event.count, event.sources), event.first_group
+        prompts = event.prompts or (0,) * event.count
+        places = self.state.mixture.on_read(event.count, event.sources)
+        for group, (prompt, (source, row)) in enumerate(
+            zip(prompts, places, strict=True), event.first_group
         ):
-            self.state.groups[group] = Group(group, source=source, source_row=row)
+            self.state.groups[group] = Group(group, source=source, source_row=row, prompt=prompt)
             if self.state.config.agent.is_on:
                 self.state.rows.append(group)  # its environments make tokens of it
             else:
@@ -120,7 +128,8 @@ class Scoring:
             if group is not None and group.state == "encoding":
                 return
             if group is not None:
-                self.state.fresh.append(group.id)
+                waiting = self.state.unsampled if self.state.window_groups else self.state.fresh
+                waiting.append(group.id)
             self._next_release += 1
 
     # -- rewards ----------------------------------------------------------------------------------------

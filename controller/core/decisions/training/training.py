@@ -86,8 +86,9 @@ class Training:
         self._check_bound(groups, contributions, train_version=train_version)
         self._adapt()
         self.state.ledger.consume(ready)
-        for group in groups:
+        for group, contribution in zip(groups, contributions, strict=True):
             move_group(group, "consumed")
+            self.state.windows.trained(group, contribution, train_version)
             group.contribution = None
         self.batch = tuple(group.id for group in groups)
         self._metrics = batch_metrics(contributions, train_version, self._sources)
@@ -222,6 +223,7 @@ class Training:
         more: dict[str, object] = {
             "staleness/cap": round(self.state.pace.cap / self.state.ledger.batch_groups, 4),
             "cost_model/error": fmean(errors) if errors else None,
+            **self.state.windows.figures(),
         }
         line = self.state.accounts.step_line(
             self.state.now, step=self.state.steps, batch=self._metrics, trainer=metrics, more=more

@@ -1,0 +1,62 @@
+"""The order in which prompts start: windows of several batches, each ordered by the sampler.
+
+Invariants: every prompt of a window starts before one of the next window; a window is ordered when the last
+one is about to run out, with all that is known of lengths by then and nothing else; without a sampler prompts
+go on in the order of the data and nothing is kept.
+"""
+
+import random
+from collections import Counter
+
+from controller.core.state.groups import Group
+from controller.core.state.run_state import RunState
+from strategies.batches.samplers import PromptView, SamplingView
+
+
+class Sampling:
+    """Makes windows of the encoded groups that wait."""
+
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+
+    def run(self, *, is_end: bool) -> None:
+        """Order the next window if there is one and it is wanted. `is_end`: no more prompts will come."""
+        state = self.state
+        most = state.window_groups
+        if not most:
+            return
+        least = state.config.trainer.batch_groups
+        while state.unsampled and len(state.fresh) < least and (is_end or len(state.unsampled) >= most):
+            count = min(most, len(state.unsampled))
+            self._order([state.groups[state.unsampled.popleft()] for _ in range(count)])
+
+    def _order(self, groups: list[Group]) -> None:
+        state = self.state
+        expected = state.prompt_lengths.expect([(group.prompt, group.source) for group in groups])
+        for group, one in zip(groups, expected, strict=True):
+            group.expected_log, group.seen = one
+        self._tell(groups)
+        prompts = tuple(PromptView(g.id, g.source, g.prompt_tokens, g.expected_log, g.seen) for g in groups)
+        seed = random.Random(f"{state.config.run.seed}/window/{state.windows.opened}").getrandbits(52)
+        view = SamplingView(prompts, state.config.trainer.batch_groups, seed)
+        places = state.strategies.sample(view)
+        state.windows.open(groups)
+        state.fresh.extend(groups[place].id for place in places)
+
+    def _tell(self, groups: list[Group]) -> None:
+        """Say it where a window cannot do what it is for."""
+        state, size = self.state, self.state.config.trainer.batch_groups
+        counts = Counter(group.prompt for group in groups if group.prompt)
+        if not counts:
+            state.warn_once(
+                "sampler",
+                "The prompts have no identity, so none is known again in a later epoch: batches are made by "
+                "the mean length of each source alone. Expected prompts of a file or a dataset.",
+            )
+        elif max(counts.values()) > 2:
+            state.warn_once(
+                "sampler",
+                f"A window of {len(groups)} prompts has only {len(counts)} different ones, so a batch may hold "
+                f"one prompt several times. Lower staleness.sampler_batches to {max(1, len(counts) // size)}, "
+                "or give more prompts.",
+            )

@@ -1,0 +1,1 @@
+"""What the core keeps of windows of prompts."""

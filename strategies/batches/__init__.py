@@ -1,0 +1,1 @@
+"""Which groups make a batch: samplers, and what they know of lengths."""

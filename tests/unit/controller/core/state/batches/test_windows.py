@@ -1,0 +1,62 @@
+"""What was generated and trained of each window is counted, group by group."""
+
+from controller.core.state.batches.windows import WindowBooks
+from controller.core.state.groups import Group, Trajectory
+from protocol.ids import TrajectoryId
+from protocol.messages import Segment
+
+
+def group(number, *lengths, version=0):
+    """A complete group whose prompt is expected at e^2 - 1 tokens."""
+    made = Group(number, state="scoring", policy_version=version, size=len(lengths))
+    for member, length in enumerate(lengths):
+        one = Trajectory(TrajectoryId(number, member), 4, state="finished", response_tokens=length, ending="stop")
+        one.segments = [Segment(1, version, length)]
+        made.members.append(one)
+    made.rewards = made.outcomes = (0.0,) * len(lengths)
+    made.seen = float(number % 2)
+    return made
+
+
+def test_a_window_is_told_when_its_last_group_has_left():
+    books = WindowBooks()
+    short, long, dropped = group(1, 10, 20), group(2, 100, 300, version=1), group(3, 1000, 1000)
+    books.open([short, long, dropped])
+    for one in (short, long, dropped):
+        books.generated(one)
+    books.trained(short, short.contribute(), 2)
+    books.left(dropped)
+    assert books.figures() == {}
+    books.trained(long, long.contribute(), 2)
+    found = books.figures()
+    assert found["sampler/windows"] == 1
+    assert found["sampler/generated_length"] == 2430 / 6
+    assert found["sampler/trained_length"] == 430 / 4
+    assert found["sampler/length_bias"] == 430 / 4 / (2430 / 6) - 1
+    assert found["sampler/staleness"] == (2 * 2 + 1 * 2) / 4
+    assert found["sampler/staleness_by_token"] == (2 * 30 + 1 * 400) / 430
+    assert found["sampler/known_share"] == 4 / 6
+    assert books.figures() == {}
+    assert books.total.figures() == found
+
+
+def test_groups_of_no_window_are_not_counted():
+    books = WindowBooks()
+    one = group(1, 10)
+    books.generated(one)
+    books.trained(one, one.contribute(), 2)
+    books.left(one)
+    assert books.figures() == {}
+    assert books.total.trained == 0
+
+
+def test_the_error_of_what_was_expected_is_told_apart_by_whether_the_prompt_was_known():
+    books = WindowBooks()
+    known, new = group(1, 0), group(2, 0)
+    known.expected_log, new.expected_log = 2.0, 3.0
+    books.open([known, new])
+    for one in (known, new):
+        books.generated(one)
+        books.trained(one, one.contribute(), 1)
+    found = books.figures()
+    assert (found["sampler/log_error"], found["sampler/log_error_new"]) == (2.0, 3.0)

@@ -1,0 +1,47 @@
+"""Samplers order a window: each prompt once, and similar lengths side by side."""
+
+import pytest
+
+from controller.config.strategies import load_strategy
+from protocol.errors import PluginError
+from strategies.batches.samplers import SAMPLERS, PromptView, SamplingView, similar_length
+from strategies.kinds import hold
+
+
+def window(logs, *, batch_groups=2, seed=7):
+    prompts = tuple(PromptView(10 + i, 0, 5, log, 1.0) for i, log in enumerate(logs))
+    return SamplingView(prompts, batch_groups, seed)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_each_prompt_of_a_window_starts_once(name):
+    view = window([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert sorted(SAMPLERS[name](view)) == list(range(5))
+
+
+def test_batches_are_of_similar_length_and_their_order_is_by_chance():
+    logs = [float(i * 7 % 16) for i in range(16)]
+    orders = []
+    for seed in range(5):
+        order = [logs[place] for place in similar_length(window(logs, seed=seed))]
+        batches = [order[first : first + 2] for first in range(0, 16, 2)]
+        assert all(abs(one - other) == 1 for one, other in batches)
+        assert order == [logs[place] for place in similar_length(window(logs, seed=seed))]
+        orders.append(tuple(order))
+    assert len(set(orders)) == 5
+    assert all(list(order) != sorted(order) for order in orders)
+
+
+def test_prompts_of_which_nothing_is_known_stay_in_their_order():
+    assert list(similar_length(window([2.5] * 6))) == list(range(6))
+
+
+def test_a_sampler_of_the_users_must_name_each_place_once():
+    assert hold("sampler", lambda view: [1, 0])(window([1.0, 2.0])) == [1, 0]
+    for answer in ([0], [0, 0], [0, 2], 3):
+        with pytest.raises(PluginError, match="staleness.sampler"):
+            hold("sampler", lambda view, answer=answer: answer)(window([1.0, 2.0]))
+
+
+def test_a_sampler_is_found_by_its_name():
+    assert load_strategy("sampler", "similar_length") is similar_length
