@@ -55,8 +55,12 @@ class Row:
 
     def mean(self, name: str) -> float:
         """Mean of a figure over the seeds that worked; 0 if none did."""
-        values = [getattr(cell.figures, name) for cell in self.cells if cell.figures is not None]
+        values = self.values(name)
         return fmean(values) if values else 0.0
+
+    def values(self, name: str) -> list[float]:
+        """A figure of each seed that worked."""
+        return [getattr(cell.figures, name) for cell in self.cells if cell.figures is not None]
 
     def total(self, name: str) -> int:
         """Sum of a figure over the seeds that worked."""

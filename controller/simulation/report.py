@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.simulation.compare import Cell, Row
+from controller.simulation.intervals import half_width, with_interval
 
 COLUMNS = (
     "strategy", "bound", "traj/s", "tokens/s", "x sync", "of bound", "idle trainer", "idle rollout",
@@ -32,8 +33,8 @@ def cells_of(row: Row) -> list[str]:
     return [
         row.strategy,
         str(row.max_staleness),
-        f"{speed:.2f}",
-        f"{row.mean('tokens_per_s'):,.0f}",
+        with_interval(row.values("trajectories_per_s")),
+        with_interval(row.values("tokens_per_s"), ",.0f"),
         f"{speed / row.sync:.2f}" if row.sync else "-",
         f"{speed / row.upper_bound:.2f}",
         f"{row.mean('trainer_idle'):.0%}",
@@ -62,7 +63,8 @@ def print_table(rows: Sequence[Row], *, is_plain: bool) -> None:
             print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
     print(
         "\nwasted and re-prefilled are shares of the trained tokens; `of bound` is the share of what a\n"
-        "clairvoyant scheduler could at most reach under the same bound."
+        "clairvoyant scheduler could at most reach under the same bound. ± is half of the 95 % interval of\n"
+        "a mean over the seeds (Student's t)."
     )
     for row in rows:
         for reason in row.failures[:1]:
@@ -92,6 +94,7 @@ def _row_record(row: Row) -> dict[str, Any]:
         "strategy": row.strategy,
         "max_staleness": row.max_staleness,
         "trajectories_per_s": row.mean("trajectories_per_s"),
+        "trajectories_per_s_half_width": half_width(row.values("trajectories_per_s")),
         "ratio_to_sync": row.mean("trajectories_per_s") / row.sync if row.sync else None,
         "share_of_bound": row.mean("trajectories_per_s") / row.upper_bound,
         "upper_bound": row.upper_bound,

@@ -94,9 +94,7 @@ class Scoring:
         self.data_has_ended = event.is_end
         prompts = event.prompts or (0,) * event.count
         places = self.state.mixture.on_read(event.count, event.sources)
-        for group, (prompt, (source, row)) in enumerate(
-            zip(prompts, places, strict=True), event.first_group
-        ):
+        for group, (prompt, (source, row)) in enumerate(zip(prompts, places, strict=True), event.first_group):
             self.state.groups[group] = Group(group, source=source, source_row=row, prompt=prompt)
             if self.state.config.agent.is_on:
                 self.state.rows.append(group)  # its environments make tokens of it

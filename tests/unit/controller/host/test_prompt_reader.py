@@ -5,7 +5,7 @@ import asyncio
 from controller.config.models import Config
 from controller.core.commands import ReadPrompts
 from controller.core.events import PromptsRead
-from controller.host.prompt_reader import PromptReader
+from controller.host.prompt_reader import PromptReader, identity
 
 
 async def read(reader, *, events):
@@ -32,5 +32,19 @@ async def test_groups_are_numbered_in_the_order_of_the_data():
     reader.ask_for(ReadPrompts(2))
     reader.ask_for(ReadPrompts(2))
     (first, two), (second, one) = await read(reader, events=2)
-    assert (first, second) == (PromptsRead(0, 2, False), PromptsRead(2, 1, True))
+    prompts = [tuple(map(identity, texts)) for texts in (two, one)]
+    assert (first, second) == (
+        PromptsRead(0, 2, False, (), prompts[0]),
+        PromptsRead(2, 1, True, (), prompts[1]),
+    )
     assert (len(two), len(one)) == (2, 1)
+
+
+async def test_equal_rows_have_one_identity_in_every_epoch():
+    config = Config.model_validate({"data": {"epochs": 2}})
+    reader = await PromptReader.open(config, [*rows(3)], known=None, on_refused=print)
+    reader.ask_for(ReadPrompts(6))
+    ((event, _),) = await read(reader, events=1)
+    assert event.prompts[:3] == event.prompts[3:]
+    assert len({*event.prompts}) == 3
+    assert all(0 < prompt < 1 << 56 for prompt in event.prompts)

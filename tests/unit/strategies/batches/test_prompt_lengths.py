@@ -80,7 +80,12 @@ def test_a_table_that_grows_keeps_its_prompts_and_when_they_were_met():
     for prompt in (8, 16, 24):
         table.put(prompt, float(prompt), 2.0)
     larger = table.doubled()
-    assert [larger.find(prompt) for prompt in (8, 16, 24, 9)] == [(8.0, 2.0), (16.0, 2.0), (24.0, 2.0), (0, 0)]
+    assert [larger.find(prompt) for prompt in (8, 16, 24, 9)] == [
+        (8.0, 2.0),
+        (16.0, 2.0),
+        (24.0, 2.0),
+        (0, 0),
+    ]
     assert larger.find_all([24, 9, 0]) == ([24.0, 0.0, 0.0], [2.0, 0.0, 0.0])
     for prompt in range(32, 32 + 8 * 6, 8):
         larger.put(prompt, 1.0, 1.0)

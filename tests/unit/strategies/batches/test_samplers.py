@@ -39,7 +39,7 @@ def test_prompts_of_which_nothing_is_known_stay_in_their_order():
 def test_a_sampler_of_the_users_must_name_each_place_once():
     assert hold("sampler", lambda view: [1, 0])(window([1.0, 2.0])) == [1, 0]
     for answer in ([0], [0, 0], [0, 2], 3):
-        with pytest.raises(PluginError, match="staleness.sampler"):
+        with pytest.raises(PluginError, match=r"staleness\.sampler"):
             hold("sampler", lambda view, answer=answer: answer)(window([1.0, 2.0]))
 
 
