@@ -1,8 +1,8 @@
 """What batches of similar length gain in virtual time, in the first epoch and in later ones.
 
-Invariant: the production core and the predictor that ships, in the simulation; sides of a ratio have the same
-seed, hence the same prompts and lengths. Throughput is of trained tokens, over whole epochs (of as many steps as
-a window has batches), so that each side trains the very same prompts.
+Invariant: the production core and the predictor that ships, in the simulation; sides of a ratio have the
+same seed, hence the same prompts and lengths. Throughput is of trained tokens, over whole epochs of two
+windows each, so that both sides train the very same prompts.
 """
 
 import argparse

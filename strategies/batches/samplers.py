@@ -1,8 +1,8 @@
 """Which groups make a batch: the order in which the prompts of a window start. `sample(view) -> places`.
 
-A window is `staleness.sampler_batches` batches of prompts that were read one after the other. Groups that start
-together are trained together, as far as the bound and their completion allow. Every prompt of a window starts
-before one of the next window does, so over a window nothing is favoured, whatever the order inside it.
+A window is `staleness.sampler_batches` batches of prompts that were read one after the other. Groups that
+start together are trained together, as far as the bound and their completion allow. Every prompt of a window
+starts before one of the next window does, so over a window nothing is favoured, whatever the order inside.
 """
 
 import random

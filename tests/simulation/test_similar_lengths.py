@@ -121,10 +121,10 @@ def test_a_window_survives_a_snapshot_of_the_core():
     core = simulation.core
     twin = thaw(Freezer().freeze(core), load_strategies(settings))
     prompts = [(1 + prompt, 0) for prompt in range(PROMPTS)]
-    assert twin.state.prompt_lengths.expect(prompts) == core.state.prompt_lengths.expect(prompts)
-    assert all(one.seen for one in twin.state.prompt_lengths.expect(prompts))
+    assert twin.state.windows.lengths.expect(prompts) == core.state.windows.lengths.expect(prompts)
+    assert all(one.seen for one in twin.state.windows.lengths.expect(prompts))
     assert twin.state.windows.total == core.state.windows.total
-    waiting = [core.state.groups[group] for group in core.state.unsampled]
+    waiting = [core.state.groups[group] for group in core.state.windows.waiting]
     Sampling(core.state)._order(waiting)
     Sampling(twin.state)._order([twin.state.groups[group.id] for group in waiting])
     assert twin.state.fresh == core.state.fresh

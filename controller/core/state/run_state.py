@@ -12,7 +12,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Episode
-from controller.core.state.batches.windows import WindowBooks
+from controller.core.state.batches.windows import Windows
 from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
@@ -22,7 +22,6 @@ from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Leases, Registry
 from protocol.ids import PeerId
 from protocol.messages import Message
-from strategies.batches.prompt_lengths import PromptLengths
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients
 from strategies.instance_kinds import InstanceKinds
 from strategies.kinds import Strategies
@@ -65,12 +64,10 @@ class RunState:
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
         self.groups: dict[int, Group] = {}
-        self.mixture = Mixture(config.data, config.run.seed)
+        self.mixture, self.windows = Mixture(config.data, config.run.seed), Windows()
         self.ledger = make_ledger(config)
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order in which they will."""
-        self.unsampled: deque[int] = deque()  # encoded groups that are in no window yet, as they were read
-        self.windows, self.prompt_lengths = WindowBooks(), PromptLengths()
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
         self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
         self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
@@ -124,7 +121,7 @@ class RunState:
             self.windows.generated(group)
             if not group.is_cut_short:
                 lengths = [member.response_tokens for member in group.kept]
-                self.prompt_lengths.observe(group.prompt, group.source, lengths)
+                self.windows.lengths.observe(group.prompt, group.source, lengths)
 
     @property
     def is_all_occupied(self) -> bool:

@@ -26,13 +26,17 @@ class Sampling:
         if not most:
             return
         least = state.config.trainer.batch_groups
-        while state.unsampled and len(state.fresh) < least and (is_end or len(state.unsampled) >= most):
-            count = min(most, len(state.unsampled))
-            self._order([state.groups[state.unsampled.popleft()] for _ in range(count)])
+        while (
+            state.windows.waiting
+            and len(state.fresh) < least
+            and (is_end or len(state.windows.waiting) >= most)
+        ):
+            count = min(most, len(state.windows.waiting))
+            self._order([state.groups[state.windows.waiting.popleft()] for _ in range(count)])
 
     def _order(self, groups: list[Group]) -> None:
         state = self.state
-        expected = state.prompt_lengths.expect([(group.prompt, group.source) for group in groups])
+        expected = state.windows.lengths.expect([(group.prompt, group.source) for group in groups])
         for group, one in zip(groups, expected, strict=True):
             group.expected_log, group.seen = one
         self._tell(groups)
@@ -56,7 +60,7 @@ class Sampling:
         elif max(counts.values()) > 2:
             state.warn_once(
                 "sampler",
-                f"A window of {len(groups)} prompts has only {len(counts)} different ones, so a batch may hold "
-                f"one prompt several times. Lower staleness.sampler_batches to {max(1, len(counts) // size)}, "
-                "or give more prompts.",
+                f"A window of {len(groups)} prompts has only {len(counts)} different ones, so a batch may "
+                "hold one prompt several times. Lower staleness.sampler_batches to "
+                f"{max(2, len(counts) // size)}, or give more prompts.",
             )

@@ -52,7 +52,7 @@ class Scoring:
             return
         wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
         unplaced = len(self.state.fresh) + len(self.state.rows)
-        unplaced += len(self.state.unsampled) - self.state.window_groups  # a whole window waits behind
+        unplaced += len(self.state.windows.waiting) - self.state.window_groups  # a whole window waits behind
         there = len(self._to_encode) + unplaced - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
@@ -126,7 +126,7 @@ class Scoring:
             if group is not None and group.state == "encoding":
                 return
             if group is not None:
-                waiting = self.state.unsampled if self.state.window_groups else self.state.fresh
+                waiting = self.state.windows.waiting if self.state.window_groups else self.state.fresh
                 waiting.append(group.id)
             self._next_release += 1
 

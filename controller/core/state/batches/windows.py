@@ -1,14 +1,16 @@
-"""What was generated and what was trained of each window of prompts: the bias of the sampler, counted exactly.
+"""Windows of prompts: what was generated and trained of each, which is the exact bias of the sampler.
 
-Invariants: each group of a window counts once when it leaves the run, and a window is told when its last group
-has left; generated are all complete groups, also those that a filter drops; nothing here decides.
+Invariants: each group of a window counts once when it leaves the run, and a window is told when its last
+group has left; generated are all complete groups, also those that a filter drops; nothing here decides.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log1p, sqrt
 
 from controller.core.state.groups import Contribution, Group
+from strategies.batches.prompt_lengths import PromptLengths
 
 
 @dataclass(slots=True)
@@ -59,10 +61,14 @@ class OpenWindow:
     tally: WindowTally
 
 
-class WindowBooks:
+class Windows:
     """The windows of a run."""
 
     def __init__(self) -> None:
+        self.waiting: deque[int] = deque()
+        """Encoded groups that are in no window yet, as they were read."""
+        self.lengths = PromptLengths()
+        """What is known of prompts when a window is made."""
         self.opened = 0
         """Windows that were ever made."""
         self.total = WindowTally()

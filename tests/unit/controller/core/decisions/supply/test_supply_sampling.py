@@ -38,7 +38,7 @@ def read(one, first, prompts, *, is_end=False):
 def know(one, lengths):
     """As after an epoch in which the responses to these prompts were so long."""
     for prompt, length in lengths.items():
-        one.core.state.prompt_lengths.observe(prompt, 0, [length])
+        one.core.state.windows.lengths.observe(prompt, 0, [length])
 
 
 def test_a_window_is_ordered_when_it_is_whole_and_what_is_alike_stands_together():
@@ -46,7 +46,7 @@ def test_a_window_is_ordered_when_it_is_whole_and_what_is_alike_stands_together(
     know(one, {11: 50, 12: 5, 13: 60, 14: 6})
     read(one, 0, [11, 12, 13])
     assert not one.core.state.fresh
-    assert list(one.core.state.unsampled) == [0, 1, 2]
+    assert list(one.core.state.windows.waiting) == [0, 1, 2]
     read(one, 3, [14])
     assert sorted([*one.core.state.fresh][:2]) in ([0, 2], [1, 3])
     assert sorted([*one.core.state.fresh][2:]) in ([0, 2], [1, 3])
@@ -58,11 +58,11 @@ def test_the_next_window_waits_until_the_last_one_runs_out():
     read(one, 0, [11, 12, 13, 14])
     read(one, 4, [15, 16, 17, 18])
     state = one.core.state
-    assert (list(state.fresh), list(state.unsampled)) == ([0, 1, 2, 3], [4, 5, 6, 7])
+    assert (list(state.fresh), list(state.windows.waiting)) == ([0, 1, 2, 3], [4, 5, 6, 7])
     state.fresh.popleft()
     state.fresh.popleft()
     one.do(Tick())
-    assert list(state.unsampled) == [4, 5, 6, 7]
+    assert list(state.windows.waiting) == [4, 5, 6, 7]
     state.fresh.popleft()
     one.do(Tick())
     assert list(state.fresh) == [3, 4, 5, 6, 7]
@@ -88,8 +88,8 @@ def test_a_group_that_is_scored_teaches_what_its_prompt_brings():
     routes = one.sent(messages.Route)
     one.say("rollout-0", messages.Pulled(0, "digest", 0.1))
     one.generate(routes[0], 7)
-    assert one.core.state.prompt_lengths.expect([(11, 0)])[0].seen == 1
-    assert one.core.state.prompt_lengths.expect([(12, 0)])[0].seen == 0
+    assert one.core.state.windows.lengths.expect([(11, 0)])[0].seen == 1
+    assert one.core.state.windows.lengths.expect([(12, 0)])[0].seen == 0
     one.say("reward-0", GroupScored(routes[0].group, 1, (1.0,)))
 
 

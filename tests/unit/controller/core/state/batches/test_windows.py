@@ -1,6 +1,6 @@
 """What was generated and trained of each window is counted, group by group."""
 
-from controller.core.state.batches.windows import WindowBooks
+from controller.core.state.batches.windows import Windows
 from controller.core.state.groups import Group, Trajectory
 from protocol.ids import TrajectoryId
 from protocol.messages import Segment
@@ -21,7 +21,7 @@ def group(number, *lengths, version=0):
 
 
 def test_a_window_is_told_when_its_last_group_has_left():
-    books = WindowBooks()
+    books = Windows()
     short, long, dropped = group(1, 10, 20), group(2, 100, 300, version=1), group(3, 1000, 1000)
     books.open([short, long, dropped])
     for one in (short, long, dropped):
@@ -43,7 +43,7 @@ def test_a_window_is_told_when_its_last_group_has_left():
 
 
 def test_groups_of_no_window_are_not_counted():
-    books = WindowBooks()
+    books = Windows()
     one = group(1, 10)
     books.generated(one)
     books.trained(one, one.contribute(), 2)
@@ -53,7 +53,7 @@ def test_groups_of_no_window_are_not_counted():
 
 
 def test_the_error_of_what_was_expected_is_told_apart_by_whether_the_prompt_was_known():
-    books = WindowBooks()
+    books = Windows()
     known, new = group(1, 0), group(2, 0)
     known.expected_log, new.expected_log = 2.0, 3.0
     books.open([known, new])
