@@ -150,8 +150,8 @@ class LongRun:
             if what == REMOTE:
                 return psutil.Process(remote.pid) if remote.returncode is None else None
             workers = [
-                child for child in controller.children()
-                if what == "stop" or {"--role", what} <= set(child.cmdline())
+                child for child in controller.children(recursive=True)
+                if {"--role"} | ({what} - {"stop"}) <= set(" ".join(child.cmdline()).split())
             ]  # fmt: skip
             return self.dice.choice(workers) if workers else None
         return None

@@ -56,7 +56,7 @@ def resident() -> dict[str, float]:
     names: dict[int, str] = {}
     for process in me.children(recursive=True):
         try:
-            words, parent = process.cmdline(), process.ppid()
+            words, parent = " ".join(process.cmdline()).split(), process.ppid()
             megabytes = process.memory_info().rss / 1e6
         except psutil.NoSuchProcess:
             continue

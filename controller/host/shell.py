@@ -190,13 +190,11 @@ class Shell:
         try:
             async with asyncio.TaskGroup() as tasks:
                 supervisor = self._supervisor = Supervisor(
-                    tasks,
-                    endpoint=self._server.endpoint,
-                    logs=self.directory.logs,
+                    tasks, endpoint=self._server.endpoint, logs=self.directory.logs,
                     settings=worker_settings(self._config, str(self.directory.path), self._import_paths),
-                    on_exit=self._post,
-                    key=self._local_key,
-                )
+                    on_exit=self._post, key=self._local_key, is_forking=self._config.controller.fork_workers,
+                )  # fmt: skip
+                self._stack.callback(supervisor.close)
                 reader = tasks.create_task(self._read_prompts(), name="prompts")
                 begin = tasks.create_task(self._begin(supervisor), name="begin")
                 self._look()

@@ -1,9 +1,10 @@
 """Local worker processes: starts them, tells when they end, and leaves none behind.
 
-Invariants: a local worker is started with the very command that a person would type on another machine; it
-has a session of its own, so Ctrl-C reaches the controller only; its exit is reported once, with the end of
-its log; the ranks of one trainer live and die together; after `stop`, or a cancellation, no process of ours
-is left.
+Invariants: a local worker is started with the very command that a person would type on another machine, or
+forked from a process that has imported what this command imports; it has a session of its own, so Ctrl-C
+reaches the controller only; its exit is reported once, with the end of its log; the ranks of one trainer live
+and die together; after `stop`, or a cancellation, no process of ours is left but the one that forks, which
+waits a minute for the next run.
 """
 
 import asyncio
@@ -13,13 +14,14 @@ import re
 import signal
 import socket
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Callable
-from contextlib import suppress
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
 from controller.core.events import WorkerExited
+from controller.host.forks import ForkedProcess, Forks, ForkServerLost, may_fork
 from protocol.errors import RunError
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
@@ -65,7 +67,7 @@ class _Worker:
     """The processes of one worker: one, or the ranks of a trainer."""
 
     def __init__(self) -> None:
-        self.processes: list[Process] = []
+        self.processes: list[Process | ForkedProcess] = []
         self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
         self.is_doomed = False
 
@@ -74,7 +76,7 @@ class _Worker:
         for process in self.processes:
             _kill_session(process)
 
-    async def watch(self, process: Process, log: _Log) -> None:
+    async def watch(self, process: Process | ForkedProcess, log: _Log) -> None:
         code = await process.wait()
         self.endings.append((code, log))
         if code:
@@ -100,11 +102,12 @@ class Supervisor:
         key: Path | None = None,
         host: tuple[str, ...] = HOST,
         prepare: tuple[str, ...] = PREPARE,
+        is_forking: bool = False,
     ) -> None:
         """`tasks` holds one task per worker; cancelling it kills them all.
 
         `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
-        the initial model.
+        the initial model. `is_forking`: fork what may be.
         """
         self._tasks = tasks
         self._endpoint = endpoint
@@ -115,6 +118,11 @@ class Supervisor:
         self._host, self._prepare = host, prepare
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._workers: dict[str, _Worker] = {}
+        may = {"rollout": may_fork(settings.rollout), "trainer": may_fork(settings.trainer)}
+        self._forked = {role for role, may_be in may.items() if may_be and is_forking}
+        self._forks: Forks | None = None
+        if self._forked:
+            self._open_forks()
 
     def spawn(self, name: str, role: Role, delay_s: float = 0.0) -> None:
         """Start a worker, `delay_s` seconds from now; its end is reported by `on_exit`."""
@@ -138,6 +146,13 @@ class Supervisor:
                 worker.kill()
             if late:
                 await asyncio.wait(late)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what outlasts the workers; after `stop`, or when the tasks were cancelled."""
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
 
     async def prepare_model(self, *, factory: str, directory: Path, seed: int, on_progress: Progress) -> None:
         """Make the initial model in a process of its own.
@@ -148,15 +163,16 @@ class Supervisor:
         log = _Log(self._logs / "prepare.log")
         arguments = ["--factory", factory, "--directory", str(directory), "--seed", str(seed)]
         arguments += ["--private"] if self._settings.is_private else []
-        with log.open() as file:
-            process = await asyncio.create_subprocess_exec(
-                *self._prepare, *arguments, stdin=DEVNULL, stdout=PIPE, stderr=file,
-                env=self._environment(self._settings.trainer.threads), start_new_session=True,
-                limit=MAX_LINE_BYTES,
-            )  # fmt: skip
+        environment = self._environment(self._settings.trainer.threads)
+        read, write = os.pipe()
+        with log.open() as file, os.fdopen(read, "rb", 0) as said:
+            with os.fdopen(write, "wb", 0) as saying:
+                process = await self._run(
+                    [*self._prepare, *arguments], environment, output=saying, error=file,
+                    is_forked="trainer" in self._forked,
+                )  # fmt: skip
             try:
-                assert process.stdout is not None
-                async for line in process.stdout:
+                async for line in _lines(said):
                     if report := PROGRESS.fullmatch(line.decode(errors="replace").rstrip()):
                         on_progress(float(report[1]), report[2])
                     else:
@@ -182,7 +198,7 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as ranks:
                 for log, arguments, environment in self._commands(name, role):
-                    process = await self._start(log, arguments, environment)
+                    process = await self._start(log, arguments, environment, is_forked=role in self._forked)
                     worker.processes.append(process)
                     if worker.is_doomed:
                         worker.kill()
@@ -204,7 +220,7 @@ class Supervisor:
     def _commands(self, name: str, role: Role) -> list[tuple[_Log, list[str], dict[str, str]]]:
         """For each process of a worker: its log, its arguments and its environment."""
         threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
-        arguments = [self._endpoint, "--role", role, "--name", name, f"--parent={os.getpid()}"]
+        arguments = [self._endpoint, "--role", role, "--name", name]
         arguments += [f"--key={self._key}"] if self._key else []
         environment = self._environment(threads.get(role, 1))
         ranks = self._settings.trainer.ranks if role == "trainer" else 1
@@ -224,13 +240,15 @@ class Supervisor:
             for rank in range(ranks)
         ]
 
-    async def _start(self, log: _Log, arguments: list[str], environment: dict[str, str]) -> Process:
+    async def _start(
+        self, log: _Log, arguments: list[str], environment: dict[str, str], *, is_forked: bool
+    ) -> Process | ForkedProcess:
         while True:
             try:
                 with log.open() as file:
-                    return await asyncio.create_subprocess_exec(
-                        *self._host, *arguments, stdin=DEVNULL, stdout=file, stderr=STDOUT, env=environment,
-                        start_new_session=True,
+                    return await self._run(
+                        [*self._host, *arguments], environment, output=file, error=file,
+                        is_forked=is_forked, parent="--parent={}",
                     )  # fmt: skip
             except OSError as error:
                 if not are_spent(error):
@@ -238,9 +256,43 @@ class Supervisor:
                 logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
             await asyncio.sleep(RETRY_S)
 
+    async def _run(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        output: IO[bytes],
+        error: IO[bytes],
+        is_forked: bool,
+        parent: str = "",
+    ) -> Process | ForkedProcess:
+        """A process of this command, to which `parent` adds the pid of the one that it ends with."""
+        if is_forked and self._forks is not None:
+            tie = [parent.format(self._forks.parent)] if parent else []
+            try:
+                return await self._forks.start(
+                    [*command[1:], *tie], environment, output=output.fileno(), error=error.fileno()
+                )
+            except ForkServerLost as lost:
+                logger.warning("%s Workers of this run are started without it from now on.", lost)
+                self.close()
+        tie = [parent.format(os.getpid())] if parent else []
+        return await asyncio.create_subprocess_exec(
+            *command, *tie, stdin=DEVNULL, stdout=output, stderr=error, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _open_forks(self) -> None:
+        environment = self._environment(1)
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *_own_paths()])
+        try:
+            self._forks = Forks(environment)
+        except OSError as error:  # as workers can be started without it
+            logger.warning("The process that forks workers was not started: %s", error)
+
     def _environment(self, threads: int) -> dict[str, str]:
         """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""
-        paths = [str(ROOT), *self._settings.import_paths, *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(ROOT), *self._settings.import_paths, *_own_paths()]
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         return os.environ | limits | {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -250,7 +302,23 @@ class Supervisor:
         }  # fmt: skip
 
 
-def _kill_session(process: Process) -> None:
+def _own_paths() -> list[str]:
+    """PYTHONPATH of this process, if it has one."""
+    return [path] if (path := os.environ.get("PYTHONPATH")) else []
+
+
+async def _lines(pipe: IO[bytes]) -> AsyncIterator[bytes]:
+    """What is written to a pipe, to its end."""
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    with closing(transport):
+        async for line in reader:
+            yield line
+
+
+def _kill_session(process: Process | ForkedProcess) -> None:
     """SIGKILL to the process and everything in its group; nothing if all of it is gone."""
     with suppress(ProcessLookupError, PermissionError):  # the second is macOS's word for "only zombies left"
         os.killpg(process.pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from local_workers import local_workers
 from test_whole_runs import config, left_behind
 
 from controller import Controller
@@ -115,7 +116,7 @@ async def test_a_killed_trainer_is_started_again_and_fed_the_same_batches(tmp_pa
     async with Controller(settings(tmp_path, ranks=ranks)) as controller:
         async for step in controller.train():
             if step.policy_version in (2, 6):
-                trainers = [p for p in psutil.Process().children(recursive=True) if "trainer" in p.cmdline()]
+                trainers = local_workers("trainer")
                 assert len(trainers) == ranks
                 trainers[-1].send_signal(signal.SIGKILL)
     assert controller.summary["counts"]["workers/respawned"] == 2

@@ -3,11 +3,11 @@
 import asyncio
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 
 import psutil
+from local_workers import local_workers
 from test_whole_runs import config
 
 from controller import Controller
@@ -44,8 +44,7 @@ async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_aft
     async with Controller(config(tmp_path, run={"steps": 8})) as controller:
         async for step in controller.train():
             if step.policy_version == 2:
-                children = psutil.Process().children(recursive=True)
-                next(p for p in children if "rollout-0" in p.cmdline()).send_signal(signal.SIGKILL)
+                local_workers("rollout-0")[0].kill()
             if step.policy_version == 6:
                 verdict = replayed(controller.run_dir)
                 assert verdict.is_equal, verdict

@@ -2,8 +2,8 @@
 
 import signal
 
-import psutil
 import pytest
+from local_workers import local_workers
 from test_killed_runs import GROUPS, check_whole
 from test_whole_runs import config
 
@@ -59,7 +59,7 @@ async def test_a_rank_that_is_killed_is_fed_what_it_had_and_every_promise_is_kep
         async for step in controller.train():
             assert step.metrics["staleness/max"] <= 1
             if step.policy_version == 3:
-                trainers = [p for p in psutil.Process().children(recursive=True) if "trainer" in p.cmdline()]
+                trainers = local_workers("trainer")
                 trainers[-1].send_signal(signal.SIGKILL)
     assert controller.summary["counts"]["workers/respawned"] == 1
     check_whole(tmp_path / "run", steps=STEPS)

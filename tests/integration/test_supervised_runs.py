@@ -2,13 +2,12 @@
 
 import json
 import random
-import signal
 from itertools import islice
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
+from local_workers import local_workers
 from made_model import TASK, lay_model
 from test_whole_runs import left_behind
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -106,8 +105,7 @@ async def test_a_killed_trainer_costs_no_example_and_changes_no_loss(tmp_path, r
         async for step in controller.train():
             losses.append(step.metrics["loss"])
             if step.policy_version == 6:
-                children = psutil.Process().children(recursive=True)
-                next(p for p in children if "trainer" in p.cmdline()).send_signal(signal.SIGKILL)
+                local_workers("trainer")[0].kill()
     assert losses == pytest.approx(undisturbed, abs=1e-5)
     assert controller.summary["counts"]["trainer/steps_again"] >= 1
     with Recording(tmp_path / "killed" / "run") as recording:

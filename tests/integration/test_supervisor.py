@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import psutil
@@ -52,7 +52,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *, ranks: int = 1, host: tuple[str, ...] = ()) -> AsyncIterator[Stage]:
+async def stage(
+    folder: Path, *, ranks: int = 1, host: tuple[str, ...] = (), is_forking: bool = False
+) -> AsyncIterator[Stage]:
     script = folder / "worker.py"
     script.write_text(WORKER)
     porch = folder / "porch"
@@ -69,7 +71,7 @@ async def stage(folder: Path, *, ranks: int = 1, host: tuple[str, ...] = ()) -> 
         reward=RewardSettings(), trainer=TrainerSettings(ranks=ranks), import_paths=("/somewhere",),
     )  # fmt: skip
     exits: list[Callable[[WorkerExited], None]] = []
-    with closing(transport):
+    with closing(transport), ExitStack() as stack:
         async with asyncio.TaskGroup() as tasks:
             supervisor = Supervisor(
                 tasks,
@@ -79,9 +81,11 @@ async def stage(folder: Path, *, ranks: int = 1, host: tuple[str, ...] = ()) -> 
                 on_exit=lambda event: exits[0](event),
                 host=host or (sys.executable, str(script)),
                 prepare=(sys.executable, str(folder / "prepare.py")),
+                is_forking=is_forking,
             )
             on_stage = Stage(supervisor, reader)
             exits.append(on_stage.exits.put_nowait)
+            stack.callback(supervisor.close)
             yield on_stage
             await supervisor.stop(0)
 

@@ -9,8 +9,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
+from local_workers import below, command_line, local_workers
 from made_model import TASK, lay_model
 
 from controller import Controller
@@ -47,12 +47,11 @@ async def run_to_the_end(config: Config) -> tuple[list[dict], dict]:
 
 
 def left_behind() -> list[str]:
-    """Command lines of workers that belong to this test process and are still there."""
-    return [
-        " ".join(p.cmdline())
-        for p in psutil.Process().children(recursive=True)
-        if "workers." in str(p.cmdline())
-    ]
+    """Command lines of workers that belong to this test process and are still there.
+
+    The server that forks them stays for the runs to come."""
+    lines = [command_line(process) for process in below()]
+    return [line for line in lines if "workers." in line and "workers.host.fork_server" not in line]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +93,7 @@ async def test_a_killed_rollout_worker_is_respawned_and_nothing_is_lost(tmp_path
         async for step in controller.train():
             steps = step.policy_version
             if steps in (2, 4):
-                victim = next(
-                    p
-                    for p in psutil.Process().children(recursive=True)
-                    if f"rollout-{steps // 4}" in p.cmdline()
-                )
-                victim.send_signal(signal.SIGKILL)
+                local_workers(f"rollout-{steps // 4}")[0].kill()
     assert steps == 8
     assert controller.summary["counts"]["workers/respawned"] >= 1
     assert controller.summary["staleness/violations"] == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from local_workers import command_line
 from made_model import TASK
 from test_killed_runs import ROOT, trained
 from test_whole_runs import config
@@ -140,9 +141,9 @@ class Chaos:
     def _strike(self, controller: psutil.Process, *, has_stepped: bool) -> str:
         """The next strike of the plan whose victim is there, or ""; controllers that have made a step."""
         workers: dict[str, list[psutil.Process]] = {}
-        for child in controller.children():
+        for child in controller.children(recursive=True):
             with suppress(psutil.Error):
-                words = child.cmdline()
+                words = command_line(child).split()
                 if "--role" in words:
                     workers.setdefault(words[words.index("--role") + 1], []).append(child)
         workers["stop"] = [*workers.get("rollout", []), *workers.get("reward", [])]

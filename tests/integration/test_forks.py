@@ -1,0 +1,177 @@
+"""Workers that are forked live and end as those that are executed do."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from test_supervisor import ended, is_gone, stage
+
+from controller.host.forks import may_fork
+from protocol.errors import RunError
+from protocol.settings import RolloutSettings, TrainerSettings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+
+
+def server_of(pid: int) -> psutil.Process:
+    """The process that has forked this one."""
+    parent = psutil.Process(pid).parent()
+    assert parent is not None
+    assert parent.ppid() == os.getpid()
+    return parent
+
+
+async def test_a_forked_worker_has_the_command_line_and_the_environment_of_an_executed_one(tmp_path: Path):
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        hello = await s.hello()
+        pid = hello["pid"]
+        parent = f"--parent={server_of(pid).pid}"
+        assert hello["argv"] == ["ipc://nowhere", "--role", "rollout", "--name", "rollout-0", parent]
+        assert os.getsid(pid) == pid != os.getsid(0)
+        assert hello["env"]["OMP_NUM_THREADS"] == "3"
+        assert hello["env"]["PYTHONPATH"].split(os.pathsep)[1] == "/somewhere"
+        shown = " ".join(psutil.Process(pid).cmdline()).split()
+        assert shown == [sys.executable, str(tmp_path / "worker.py"), *hello["argv"]]
+        s.supervisor.spawn("reward-0", "reward")
+        assert (await s.hello())["argv"][-1] == f"--parent={os.getpid()}"  # which needs no torch
+
+
+async def test_ends_of_forked_workers_are_told_with_code_and_last_words(tmp_path: Path):
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        os.kill((await s.hello())["pid"], signal.SIGKILL)
+        event = await s.exits.get()
+        assert (event.name, event.exit_code) == ("rollout-0", -signal.SIGKILL)
+        s.supervisor.spawn("fails", "rollout")
+        event = await s.exits.get()
+        assert event.exit_code == 1
+        assert event.last_words.splitlines()[-1] == "line 39"
+        s.supervisor.spawn("leaves", "rollout")
+        event = await s.exits.get()
+        assert (event.exit_code, event.last_words) == (0, "about to do my thing")
+
+
+async def test_a_forked_worker_takes_what_it_had_started_with_it(tmp_path: Path):
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor.spawn("with-child", "rollout")
+        child = os.pidfd_open((await s.hello())["child"])
+        s.supervisor.kill("with-child")
+        assert (await s.exits.get()).exit_code == -signal.SIGKILL
+        await ended(child)
+
+
+async def test_no_forked_process_is_left_after_a_cancellation(tmp_path: Path):
+    workers = []
+
+    async def run() -> None:
+        async with stage(tmp_path, is_forking=True) as s:
+            s.supervisor.spawn("rollout-0", "rollout")
+            workers.append(os.pidfd_open((await s.hello())["pid"]))
+            s.supervisor.spawn("rollout-1", "rollout")  # and is cancelled while it is being forked
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        await run()
+    await ended(workers[0])
+
+
+async def test_forked_ranks_live_and_die_together(tmp_path: Path):
+    async with stage(tmp_path, ranks=3, is_forking=True) as s:
+        s.supervisor.spawn("trainer", "trainer")
+        hellos = {hello["env"]["RANK"]: hello for hello in [await s.hello() for _ in range(3)]}
+        assert sorted(hellos) == ["0", "1", "2"]
+        os.kill(hellos["1"]["pid"], signal.SIGTERM)
+        assert (await s.exits.get()).exit_code == -signal.SIGTERM
+        assert all(is_gone(hello["pid"]) for hello in hellos.values())
+
+
+async def test_the_model_is_made_by_a_fork(tmp_path: Path):
+    (tmp_path / "prepare.py").write_text(
+        "import os, sys, torch\nprint('loading')\nprint('progress 0.5', torch.get_num_threads(), os.getppid())\n"
+        "raise SystemExit('no space for the model')\n"
+    )
+    heard: list[tuple[float, str]] = []
+    async with stage(tmp_path, is_forking=True) as s:
+        with pytest.raises(RunError, match=r"(?s)f.py:make ended with code 1.*no space for the model"):
+            await s.supervisor.prepare_model(
+                factory="f.py:make", directory=tmp_path / "model", seed=7,
+                on_progress=lambda *at: heard.append(at),
+            )  # fmt: skip
+        s.supervisor.spawn("rollout-0", "rollout")
+        assert heard == [(0.5, f"1 {server_of((await s.hello())['pid']).pid}")]
+
+
+async def test_without_the_server_its_workers_end_and_others_are_executed(tmp_path: Path, caplog):
+    async with stage(tmp_path, is_forking=True) as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        pid = (await s.hello())["pid"]
+        gone = os.pidfd_open(pid)
+        server_of(pid).kill()
+        assert (await s.exits.get()).exit_code == -signal.SIGKILL
+        await ended(gone)
+        s.supervisor.spawn("rollout-0", "rollout")
+        assert (await s.hello())["argv"][-1] == f"--parent={os.getpid()}"
+        assert "The process that forks workers has ended" in caplog.text
+    (tmp_path / "again").mkdir()
+    async with stage(tmp_path / "again", is_forking=True) as s:  # the next run has a new one
+        s.supervisor.spawn("rollout-0", "rollout")
+        assert server_of((await s.hello())["pid"])
+
+
+CONTROLLER = """
+import asyncio, sys
+from pathlib import Path
+from test_supervisor import stage
+
+async def main():
+    async with stage(Path(sys.argv[1]), is_forking=True) as s:
+        s.supervisor.spawn("with-child", "trainer")
+        hello = await s.hello()
+        print(hello["pid"], hello["argv"][-1].removeprefix("--parent="), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_controller_takes_the_server_and_the_forked_with_it(tmp_path: Path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    controller = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CONTROLLER, str(tmp_path), stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    assert controller.stdout is not None
+    async with asyncio.timeout(60):
+        worker, server = map(int, (await controller.stdout.readline()).split())
+        ends = [os.pidfd_open(pid) for pid in (worker, server)]
+        controller.kill()
+        await controller.wait()
+        for end in ends:
+            await ended(end)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_forked"),
+    [
+        (RolloutSettings(device="cpu"), True),
+        (RolloutSettings(device="cuda:0"), False),
+        (RolloutSettings(device="cpu", engine="vllm"), False),
+        (RolloutSettings(device="cpu", engine="mine:make"), False),
+        (TrainerSettings(device="cpu"), True),
+        (TrainerSettings(device="cuda"), False),
+        (TrainerSettings(device="cpu", engine="mine:Trainer"), False),
+    ],
+)
+def test_what_is_forked(settings: RolloutSettings | TrainerSettings, is_forked: bool):
+    assert may_fork(settings) == is_forked
+
+
+def test_a_machine_with_an_accelerator_forks_only_what_is_told_to_stay_away_from_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.host.forks.ACCELERATORS", (tmp_path,))
+    assert not may_fork(TrainerSettings(device="auto"))
+    assert may_fork(TrainerSettings(device="cpu"))

@@ -1,0 +1,217 @@
+"""Forks the worker processes of one machine from a process that has imported what they need.
+
+`python -P -m workers.host.fork_server DESCRIPTOR --parent PID`. To import torch and transformers takes a
+worker some five seconds of a core, and as much for each of its fellows; a fork has them at once, and shares
+their memory. The idea is that of `multiprocessing.forkserver`; this one runs the very command lines that
+would be executed else, each in a session of its own, and tells how they ended.
+
+DESCRIPTOR is a socket on which the parent hands over further sockets, one per client (a run). A client asks
+by a packet of one byte with four descriptors: a file with the request as JSON (`Asked`), and standard input,
+output and error of the new process. Answers are JSON packets: `{"forked": pid}` from the new process, once it
+has a session of its own, and `{"ended": pid, "code": exit code, negative for a signal}`.
+
+Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as new; it
+ends with its parent, or when it has had no client for a minute; a client that leaves takes its processes with
+it; who is forked is killed by the kernel when this process ends, unless it has asked for another signal
+(workers/link/parent.py).
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn, TypedDict
+
+from setproctitle import setproctitle
+
+from protocol.wire.descriptors import raise_limit
+
+MODULES = (
+    "uvloop",
+    "workers.host.serve",
+    "workers.models.prepare",
+    "workers.rollout.worker",
+    "workers.engines.torch.engine",
+    "workers.trainer.worker",
+)
+IDLE_S = 60.0
+DESCRIPTORS = 4  # of a request: its text, and the three standard ones
+
+
+class Asked(TypedDict):
+    """A command line, without the interpreter, and where it is run."""
+
+    command: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+class Forked(BaseException):
+    """Raised in a new process, to leave all that belongs to the server."""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked["command"])
+        self.asked = asked
+
+
+class ForkServer:
+    """The sockets of the server, and the processes of each client."""
+
+    def __init__(self, door: socket.socket, parent: int) -> None:
+        self._door = door
+        self._parent = os.pidfd_open(parent)
+        self._clients: dict[socket.socket, set[int]] = {}
+        self._wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the number is written below
+        signal.set_wakeup_fd(wakes)
+        self._wakes = wakes
+        self._selector = selectors.DefaultSelector()
+        for waited in (door, self._parent, self._wake):
+            self._selector.register(waited, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Serve until the parent leaves, or nobody comes. Raises: Forked, in every new process."""
+        while True:
+            ready = self._selector.select(None if self._clients else IDLE_S)
+            if not ready and not self._clients:
+                return
+            for key, _ in ready:
+                if key.fileobj == self._parent:
+                    return
+                if key.fileobj == self._wake:
+                    with suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                    self._reap()
+                elif key.fileobj is self._door:
+                    if not self._let_in():
+                        return
+                elif isinstance(key.fileobj, socket.socket):
+                    self._hear(key.fileobj)
+
+    def _let_in(self) -> bool:
+        """A new client; False: the parent has closed the door."""
+        said, descriptors, _, _ = socket.recv_fds(self._door, 1, 1)
+        for descriptor in descriptors:
+            client = socket.socket(fileno=descriptor)
+            self._clients[client] = set()
+            self._selector.register(client, selectors.EVENT_READ)
+        return bool(said)
+
+    def _hear(self, client: socket.socket) -> None:
+        try:
+            said, descriptors, _, _ = socket.recv_fds(client, 1, DESCRIPTORS)
+        except ConnectionError:
+            said, descriptors = b"", []
+        if not said:
+            self._dismiss(client)
+            return
+        text, *standard = descriptors
+        with os.fdopen(text, "rb") as file:
+            file.seek(0)  # the place is that of who has written it
+            asked: Asked = json.load(file)
+        pid = os.fork()
+        if not pid:
+            self._leave(client, standard)
+            raise Forked(asked)
+        for descriptor in standard:
+            os.close(descriptor)
+        self._clients[client].add(pid)
+
+    def _leave(self, client: socket.socket, standard: Sequence[int]) -> None:
+        """In the new process: have a session of one's own, say so, and keep nothing of the server."""
+        os.setsid()
+        self._tell(client, {"forked": os.getpid()})
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for place, descriptor in enumerate(standard):
+            os.dup2(descriptor, place)
+            os.close(descriptor)
+        self._selector.close()
+        for each in self._clients:
+            each.close()
+        self._door.close()
+        for descriptor in (self._parent, self._wake, self._wakes):
+            os.close(descriptor)
+
+    def _reap(self) -> None:
+        for client, pids in list(self._clients.items()):
+            for pid in tuple(pids):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    pids.discard(pid)
+                    self._tell(client, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, client: socket.socket, what: dict[str, int]) -> None:
+        with suppress(ConnectionError):  # it has left: its processes are ended when that is heard
+            client.send(json.dumps(what).encode())
+
+    def _dismiss(self, client: socket.socket) -> None:
+        for pid in self._clients.pop(client):
+            with suppress(ProcessLookupError):  # it has not had its own session yet, or all is over
+                os.killpg(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._selector.unregister(client)
+        client.close()
+
+
+def run(asked: Asked) -> None:
+    """Be the process of this command line: what Python does with `-m MODULE` or a script, and no more."""
+    setproctitle(" ".join([sys.executable, *asked["command"]]))  # it looks at the environment of old
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    paths = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in paths if path and path not in sys.path]
+    _renew()
+    command = [word for word in asked["command"] if word != "-P"]
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = command
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _renew() -> None:
+    """What libraries do when they are imported: read the number of threads, draw a seed."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    np.random.seed()  # the state that all forks have inherited
+
+
+def main() -> NoReturn:
+    """Be the server; ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m workers.host.fork_server", description=__doc__)
+    parser.add_argument("descriptor", type=int, help="socket on which clients are handed over")
+    parser.add_argument("--parent", type=int, required=True, help="pid of the process that it ends with")
+    options = parser.parse_args()
+    raise_limit()
+    server = ForkServer(socket.socket(fileno=options.descriptor), options.parent)
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # the collector of a fork would copy every page that it looks at
+    try:
+        server.serve()
+    except Forked as forked:
+        asked = forked.asked
+    else:
+        sys.exit(0)
+    del server
+    run(asked)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
