@@ -93,7 +93,7 @@ async def test_forked_ranks_live_and_die_together(tmp_path: Path):
 
 async def test_the_model_is_made_by_a_fork(tmp_path: Path):
     (tmp_path / "prepare.py").write_text(
-        "import os, sys, torch\nprint('loading')\nprint('progress 0.5', torch.get_num_threads(), os.getppid())\n"
+        "import os, torch\nprint('loading')\nprint('progress 0.5', torch.get_num_threads(), os.getppid())\n"
         "raise SystemExit('no space for the model')\n"
     )
     heard: list[tuple[float, str]] = []

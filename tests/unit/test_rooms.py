@@ -57,6 +57,7 @@ integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers
  workers/agent/process workers/models/tokenizer
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connection_floods.py: protocol/wire/server
+integration/test_forks.py: controller/host/forks workers/host/fork_server
 integration/test_fuzzed_server.py: protocol/wire/sockets
 integration/test_killed_runs.py: workers/link/parent
 integration/test_math_rewards.py: workers/reward/kinds/cpu_limit workers/reward/kinds/math

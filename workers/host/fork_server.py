@@ -6,9 +6,9 @@ their memory. The idea is that of `multiprocessing.forkserver`; this one runs th
 would be executed else, each in a session of its own, and tells how they ended.
 
 DESCRIPTOR is a socket on which the parent hands over further sockets, one per client (a run). A client asks
-by a packet of one byte with four descriptors: a file with the request as JSON (`Asked`), and standard input,
-output and error of the new process. Answers are JSON packets: `{"forked": pid}` from the new process, once it
-has a session of its own, and `{"ended": pid, "code": exit code, negative for a signal}`.
+by a packet of one byte with four descriptors: a file with a `ForkRequest` as JSON, and standard input, output
+and error of the new process. Answers are JSON packets: `{"forked": pid}` from the new process, once it has a
+session of its own, and `{"ended": pid, "code": exit code, negative for a signal}`.
 
 Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as new; it
 ends with its parent, or when it has had no client for a minute; a client that leaves takes its processes with
@@ -46,7 +46,7 @@ IDLE_S = 60.0
 DESCRIPTORS = 4  # of a request: its text, and the three standard ones
 
 
-class Asked(TypedDict):
+class ForkRequest(TypedDict):
     """A command line, without the interpreter, and where it is run."""
 
     command: list[str]
@@ -57,7 +57,7 @@ class Asked(TypedDict):
 class Forked(BaseException):
     """Raised in a new process, to leave all that belongs to the server."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: ForkRequest) -> None:
         super().__init__(asked["command"])
         self.asked = asked
 
@@ -116,7 +116,7 @@ class ForkServer:
         text, *standard = descriptors
         with os.fdopen(text, "rb") as file:
             file.seek(0)  # the place is that of who has written it
-            asked: Asked = json.load(file)
+            asked: ForkRequest = json.load(file)
         pid = os.fork()
         if not pid:
             self._leave(client, standard)
@@ -163,7 +163,7 @@ class ForkServer:
         client.close()
 
 
-def run(asked: Asked) -> None:
+def run(asked: ForkRequest) -> None:
     """Be the process of this command line: what Python does with `-m MODULE` or a script, and no more."""
     setproctitle(" ".join([sys.executable, *asked["command"]]))  # it looks at the environment of old
     os.chdir(asked["folder"])
