@@ -5,7 +5,7 @@ core is taken up, and where it is left, changes no line.
 """
 
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import msgpack
 
@@ -21,16 +21,28 @@ from protocol.ids import PeerId
 from protocol.messages import Attach, Delta, Message, Role, Segment
 
 
+class Beginning(NamedTuple):
+    """A moment of the run at which nobody has heard of the group yet."""
+
+    core: Core  # which is stepped on
+    number: int  # of the last event that it has seen
+    names: dict[PeerId, str]  # of all who attached before
+
+
 def story(
-    recording: Recording, group: int, *, on_turn: Callable[[Replayed], None] = lambda turn: None
+    recording: Recording,
+    group: int,
+    *,
+    on_turn: Callable[[Replayed], None] = lambda turn: None,
+    begin: Beginning | None = None,
 ) -> Iterator[str]:
     """Lines of the story of a group, in order. `on_turn` hears of each event that is stepped through.
 
-    The core begins at the newest snapshot in which the prompt had not been read yet, and ends after the last
-    event that can be about it. Raises: RunError if no event or command names the group.
+    `begin`: where the core is taken up, by default the newest snapshot in which the prompt had not been read
+    yet; it ends after the last event that can be about it. Raises: RunError if no event or command names the
+    group.
     """
-    core, after = _before(recording, group)
-    names = _names_before(recording, after)
+    core, after, names = begin or _beginning(recording, group)
     until: int | None = None  # the last event that can be told of; None while the group is in the system
     before, is_told, was_there = "", False, False
     for turn in turns(recording, core, after):
@@ -59,6 +71,11 @@ def story(
             f"No event or command of {recording.path} names group {group}. Groups are numbered by prompts, "
             f"from 0; this history reaches version {core.state.steps}, at {core.state.now:.1f} s."
         )
+
+
+def _beginning(recording: Recording, group: int) -> Beginning:
+    core, after = _before(recording, group)
+    return Beginning(core, after, _names_before(recording, after))
 
 
 def _before(recording: Recording, group: int) -> tuple[Core, int]:

@@ -7,18 +7,23 @@ those who look at now through the history again.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 from controller.core.core import Core
+from controller.durability.core_image import thaw
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
 from controller.history.sample_text import SampleGroup, SampleReader
-from controller.view.life import as_json, life_of
+from controller.history.story import Beginning
+from controller.view.past.background import Background
+from controller.view.past.life import as_json, life_of
+from controller.view.past.replica import Instant, Replica
+from controller.view.past.timeline import picture
 from controller.view.pictures import event_of, group_of, ledger_of, now_of
-from controller.view.replica import Instant, Replica
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -40,6 +45,7 @@ class ShownRun:
         self._past: Replica | None = None
         self._keyframes_bytes = keyframes_bytes
         self._recording: Recording | None = None
+        self._background: Background | None = None
         self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
 
@@ -89,16 +95,26 @@ class ShownRun:
     def group(self, number: int, at: dict[str, str]) -> Json:
         """A group as it stands at a moment, and its whole life. Raises: RunError if nothing names it."""
         standing = self._with(at, lambda replica, instant: {"standing": group_of(instant.core, number)})
-        with self._lock:
+        with self._answering():
             recording = self._look()
             life = self._lives.get(number)
             if life is None:
-                life = as_json(life_of(recording, number))
+                life = as_json(life_of(recording, number, self._beginning(number)))
                 if self.state() != "live":
                     self._lives[number] = life
             reader = SampleReader(recording)
             kept = [key for key in reader.kept() if key[1] == number]
         return {**standing, "life": life, "samples": kept}
+
+    def timeline(self, begin_s: float | None, end_s: float | None, wanted: str) -> Json:
+        """The page Timeline, as far as the pass over the history has come; default the whole run."""
+        with self._answering():
+            recording = self._look()
+            background = self._follow(recording)
+        with background.lock:
+            until_s = recording.until_s if end_s is None else end_s
+            shown = picture(background.timeline, begin_s or 0.0, until_s, wanted=wanted)
+        return shown | {"until_s": recording.until_s} | self._progress(recording)
 
     # -- what it wrote --------------------------------------------------------------------------------
 
@@ -150,21 +166,64 @@ class ShownRun:
             self._recording = Recording(self._given)
         return self._recording
 
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """One answer at a time, for which the pass over the history steps aside."""
+        background = self._background
+        with background.answering() if background else nullcontext(), self._lock:
+            yield
+
+    def _follow(self, recording: Recording) -> Background:
+        """The pass over the history, told to go on."""
+        if self._background is None:
+            self._background = Background(recording, keep=self._offer)
+        self._background.follow(recording)
+        return self._background
+
+    def _offer(self, number: int, image: bytes) -> int:
+        with self._lock:
+            return self._replica_of_past(self._look()).offer(number, image)
+
+    def _progress(self, recording: Recording) -> Json:
+        """How far the pass over the history is."""
+        background = self._background
+        if background is None:
+            return {"passed": 0, "of": recording.last, "trouble": ""}
+        return {"passed": background.number, "of": recording.last, "trouble": background.trouble}
+
+    def _beginning(self, group: int) -> Beginning | None:
+        """A moment just before the group, if the pass over the history has come by there."""
+        if self._background is None or self._past is None:
+            return None
+        with self._background.lock:
+            timeline = self._background.timeline
+            number, names = timeline.before(group), dict(timeline.names)
+        if number is None:
+            return None
+        instant = self._past.at(number)
+        core = thaw(self._past.image(), instant.core.state.strategies)
+        return Beginning(core, instant.number, names)
+
+    def _replica_of_past(self, recording: Recording) -> Replica:
+        if self._past is None:
+            room = self._keyframes_bytes or recording.config().view.keyframes_mb << 20
+            self._past = Replica(recording, keyframes_bytes=room)
+        return self._past
+
     def _with(self, at: dict[str, str], show: Callable[[Replica, Instant], Found]) -> Found:
         """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest."""
-        with self._lock:
+        with self._answering():
             recording = self._look()
             if not at:
                 if self._newest is None:
                     self._newest = Replica(recording, keyframes_bytes=1)
                 self._newest.read_on(recording)
                 return show(self._newest, self._newest.at(recording.last))
-            if self._past is None:
-                settings = recording.config().view
-                room = self._keyframes_bytes or settings.keyframes_mb << 20
-                self._past = Replica(recording, keyframes_bytes=room)
-            self._past.read_on(recording)
-            return show(self._past, _go(self._past, at))
+            past = self._replica_of_past(recording)
+            past.read_on(recording)
+            shown = show(past, _go(past, at))
+            self._follow(recording)
+            return shown
 
 
 def _go(replica: Replica, at: dict[str, str]) -> Instant:

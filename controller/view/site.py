@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
-from protocol.errors import ConfigError, StaleFlowError
+from protocol.errors import ConfigError, RunError, StaleFlowError
 
 PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -51,6 +51,7 @@ class Site:
             Route(f"{one}/moment", self._of(lambda run, ask: run.moment(_at(ask)))),
             Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask)))),
             Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask)))),
+            Route(f"{one}/timeline", self._of(_timeline)),
             Route(
                 f"{one}/groups/{{group:int}}",
                 self._of(lambda run, ask: run.group(ask.path_params["group"], _at(ask))),
@@ -174,6 +175,18 @@ def _facts(run: ShownRun) -> dict[str, Any]:
         return run.facts()
     except StaleFlowError as error:
         return {"name": run.name, "path": str(run.path), "state": run.state(), "trouble": str(error)}
+
+
+def _timeline(run: ShownRun, asked: Request) -> dict[str, Any]:
+    """Raises: RunError if begin and end are no seconds."""
+    words = [asked.query_params.get(name) for name in ("begin", "end")]
+    try:
+        begin, end = [None if word is None else float(word) for word in words]
+        if any(second is not None and not 0 <= second < 1e12 for second in (begin, end)):
+            raise ValueError
+    except ValueError:
+        raise RunError(f"{words} is no span of time: expected seconds of the run, from 0.") from None
+    return run.timeline(begin, end, asked.query_params.get("find", ""))
 
 
 def _at(asked: Request) -> dict[str, str]:

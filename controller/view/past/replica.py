@@ -128,6 +128,13 @@ class Replica:
         self._near = {n: image for n, image in self._near.items() if n >= recording.pruned}
         self.recording = recording
 
+    def offer(self, number: int, image: bytes) -> int:
+        """Take a keyframe that somebody else made of this run; events until the next that is of use."""
+        if number not in self._images:
+            self._images[number] = image
+            self._make_room()
+        return self._spacing
+
     def image(self) -> bytes:
         """The core where it stands, whole. Equal cores have equal images."""
         return Freezer().freeze(self._at.core)
@@ -167,6 +174,9 @@ class Replica:
             return
         self._behind = self._at.number
         self._images[self._at.number] = image
+        self._make_room()
+
+    def _make_room(self) -> None:
         self._images = dict(sorted(self._images.items()))
         while sum(map(len, self._images.values())) > self._room and len(self._images) > 2:
             kept = [number for place, number in enumerate(self._images) if place % 2 == 0]

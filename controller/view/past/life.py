@@ -10,7 +10,7 @@ from controller.core.commands import Send
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed
-from controller.history.story import story
+from controller.history.story import Beginning, story
 from protocol import messages
 from protocol.ids import PeerId
 
@@ -39,10 +39,10 @@ class Life:
     lines: list[str] = field(default_factory=list)  # its story
 
 
-def life_of(recording: Recording, group: int) -> Life:
+def life_of(recording: Recording, group: int, begin: Beginning | None = None) -> Life:
     """From the row that was read to the last word about it. Raises: RunError if nothing names the group."""
-    watcher = _Watcher(group)
-    for line in story(recording, group, on_turn=watcher.turn):
+    watcher = _Watcher(group, begin.names if begin else {})
+    for line in story(recording, group, on_turn=watcher.turn, begin=begin):
         if len(watcher.life.lines) < MOST_LINES:
             watcher.life.lines.append(line)
     return watcher.life
@@ -55,10 +55,10 @@ def as_json(life: Life) -> dict[str, Any]:
 
 
 class _Watcher:
-    def __init__(self, group: int) -> None:
+    def __init__(self, group: int, names: dict[PeerId, str]) -> None:
         self.life = Life()
         self._group = group
-        self._names: dict[PeerId, str] = {}
+        self._names = dict(names)
         self._open: dict[tuple[int, int], Bar] = {}
 
     def turn(self, turn: Replayed) -> None:

@@ -10,7 +10,7 @@ from controller.durability.core_image import Freezer
 from controller.durability.fingerprint import fingerprint
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
-from controller.view.replica import Replica
+from controller.view.past.replica import Replica
 from tests.support.recorded_run import record
 
 CONFIG = Config.model_validate(

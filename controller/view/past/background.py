@@ -1,0 +1,84 @@
+"""One pass over a run's whole history beside the answers: lanes of workers, and keyframes for jumps.
+
+Invariants: it steps a core of its own, so nobody waits for it; while somebody is answered it pauses, so that
+an answer does not share its processor; it ends at the newest event that is known, and goes on from there.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition, Lock, Thread
+
+from controller.durability.core_image import Freezer
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.view.past.timeline import Timeline
+from protocol.errors import LocalError, StaleFlowError
+
+AT_ONCE = 100  # events between two looks whether somebody is being answered
+SPACING = 500  # events between two keyframes
+
+Keyframe = Callable[[int, bytes], int]
+"""`keep(number, image)` takes an image after an event, and says after how many events the next is wanted."""
+
+
+class Background:
+    """The pass over one run."""
+
+    def __init__(self, recording: Recording, *, keep: Keyframe) -> None:
+        """Raises: RunError or ConfigError if this release cannot read the run."""
+        self._core = recording.make_core()
+        self._keep, self._spacing = keep, SPACING
+        self._kept = self.number = recording.pruned
+        """The last event that it has stepped through."""
+        self.timeline = Timeline(self._core)
+        self.lock = Lock()
+        """Held while the timeline changes."""
+        self.trouble = ""
+        """Why it goes no further; "" while it can."""
+        self._answering, self._quiet = 0, Condition()
+        self._thread: Thread | None = None
+
+    def follow(self, recording: Recording) -> None:
+        """Go on to the newest event of this recording, in a thread; nothing if one is at it."""
+        if self.trouble or self.number >= recording.last or (self._thread and self._thread.is_alive()):
+            return
+        self._thread = Thread(target=self._run, args=(recording,), name="history", daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has reached what it was last told of."""
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Let it pause meanwhile."""
+        with self._quiet:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._quiet:
+                self._answering -= 1
+                self._quiet.notify_all()
+
+    def _run(self, recording: Recording) -> None:
+        try:
+            while self.number < recording.last:
+                with self._quiet:
+                    self._quiet.wait_for(lambda: not self._answering)
+                self._step(recording, min(self.number + AT_ONCE, recording.last))
+        except StaleFlowError as error:
+            self.trouble = str(error)
+
+    def _step(self, recording: Recording, until: int) -> None:
+        with self.lock:
+            for turn in turns(recording, self._core, self.number, until):
+                self.timeline.take(turn, self._core)
+            self.number = until
+        if self.number - self._kept >= self._spacing:
+            self._kept = self.number
+            try:
+                self._spacing = self._keep(self.number, Freezer().freeze(self._core))
+            except LocalError:  # a strategy of the user's holds what no image can
+                self._spacing = recording.last + 1

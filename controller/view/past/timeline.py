@@ -1,0 +1,279 @@
+"""What each worker did, and when: one lane per worker name, whose spans follow each other without a gap.
+
+Invariants: a lane is in one state at a time, from its first word to the end of what is known; the trainer's
+lane has what the next train step waits for, as the core's own accounts have it, so its shares are theirs; an
+instance idles for one reason at a time. A lane takes 13 bytes per change of state.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from controller.core.commands import Forget, Send
+from controller.core.core import Core
+from controller.core.events import PeerFaulted, PromptsRead, Received, Restarted
+from controller.core.state.registry import AgentWorker, Instance, TextWorker
+from controller.core.waiting_for import awaited
+from controller.durability.replay import Replayed
+from protocol.messages import Attach
+
+KINDS = (
+    "gone", "starting", "generating", "pulling", "training", "encoding", "scoring", "episodes",
+    "idle: bound", "idle: cap", "idle: data", "idle: weights", "idle: routing", "idle: nothing to do",
+    "waits: rollout", "waits: scoring", "waits: weights", "waits: data", "waits: cap", "waits: pace",
+    "waits: start-up", "paused",
+)  # fmt: skip
+NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
+MOST_SPANS = 400  # of one lane in one answer; more are told as bins
+BINS = 240
+MOST_LANES = 64  # in one answer; beyond it a fleet is told as shares
+MOST_VERSIONS = 400
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Lane:
+    """The states of one worker: each begins where the one before ends."""
+
+    name: str
+    role: str
+    begins: "array[float]" = field(default_factory=lambda: array("d"))
+    kinds: "array[int]" = field(default_factory=lambda: array("B"))
+    details: "array[int]" = field(default_factory=lambda: array("i"))  # the policy version, or -1
+
+    def enter(self, now: float, kind: str, detail: int = -1) -> None:
+        """Be in this state from now on."""
+        number = NUMBERS[kind]
+        if self.kinds and self.kinds[-1] == number and self.details[-1] == detail:
+            return
+        if self.begins and self.begins[-1] == now:  # it was in the other state for no time
+            del self.begins[-1], self.kinds[-1], self.details[-1]
+            self.enter(now, kind, detail)
+            return
+        self.begins.append(now)
+        self.kinds.append(number)
+        self.details.append(detail)
+
+
+class Timeline:
+    """Follows a core through its history."""
+
+    def __init__(self, core: Core) -> None:
+        """`core`: where the history begins."""
+        self.until_s = core.state.now
+        self.versions: list[tuple[float, int]] = []
+        """When each version became the newest."""
+        self.prompts: list[tuple[int, int]] = []
+        """First group of what was read, and the event that read it."""
+        self.read_until = 0
+        self.names: dict[str, str] = {}
+        """Of all who ever attached, by peer."""
+        self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
+        self._of_peer: dict[str, Lane] = {}
+        self._idle: set[str] = set()  # peers of instances that wait for work
+        self._reason = ""
+        for peer in core.state.registry.workers:
+            self._look(core, peer)
+
+    def take(self, turn: Replayed, core: Core) -> None:
+        """The core has made this step."""
+        self.until_s = now = turn.recorded.now
+        event = turn.recorded.event
+        if isinstance(event, PromptsRead):
+            self.prompts.append((event.first_group, turn.recorded.number))
+            self.read_until = event.first_group + event.count
+        if isinstance(event, Received) and isinstance(event.message, Attach):
+            self.names[event.peer] = event.message.name
+        # of another life of the controller nobody is left but those who come back
+        for peer in [*self._of_peer] if isinstance(event, Restarted) else _touched(turn):
+            self._look(core, peer)
+        trainer = core.state.registry.trainer()
+        if trainer is not None:
+            cause = awaited(core)
+            kind = cause if cause in ("training", "paused") else f"waits: {cause}"
+            self._lane(trainer.peer, trainer.name, "trainer").enter(now, kind, core.state.steps)
+        if self._idle:
+            self._tell_idle(core)
+        newest = core.state.versions.newest
+        if newest is not None and (not self.versions or self.versions[-1][1] != newest.policy_version):
+            self.versions.append((now, newest.policy_version))
+
+    def before(self, group: int) -> int | None:
+        """The event before the one that read the prompt of this group; None if that is not known (yet)."""
+        place = bisect_right(self.prompts, (group, 1 << 62)) - 1
+        is_known = place >= 0 and (place + 1 < len(self.prompts) or group < self.read_until)
+        return self.prompts[place][1] - 1 if is_known else None
+
+    def lanes(self) -> list[Lane]:
+        """All of them: trainer, rollout, reward and agent workers, in the order of their names."""
+        order = {"trainer": 0, "rollout": 1, "reward": 2, "agent": 3}
+        return sorted(self._lanes.values(), key=lambda lane: (order.get(lane.role, 9), _natural(lane.name)))
+
+    def _look(self, core: Core, peer: str) -> None:
+        """Note what this worker does now."""
+        now, worker = core.state.now, core.state.registry.workers.get(peer)
+        self._idle.discard(peer)
+        if worker is None:
+            if (lane := self._of_peer.pop(peer, None)) is not None:
+                lane.enter(now, "gone")
+            return
+        if worker.role == "trainer":
+            return
+        lane = self._lane(peer, worker.name, worker.role)
+        if not worker.ready:
+            lane.enter(now, "starting")
+        elif isinstance(worker, Instance):
+            self._look_at_instance(core, worker, lane)
+        elif isinstance(worker, TextWorker):
+            lane.enter(now, "scoring" if worker.scoring else "encoding" if worker.encoding else IDLE)
+        elif isinstance(worker, AgentWorker):
+            lane.enter(now, "episodes" if worker.episodes else IDLE)
+
+    def _look_at_instance(self, core: Core, instance: Instance, lane: Lane) -> None:
+        if instance.pulling is not None:
+            lane.enter(core.state.now, "pulling", instance.pulling)
+        elif instance.running:
+            lane.enter(core.state.now, "generating", instance.policy_version)
+        else:
+            self._idle.add(instance.peer)
+            self._reason = idle_reason(core)
+            lane.enter(core.state.now, self._reason)
+
+    def _tell_idle(self, core: Core) -> None:
+        """Why those that wait do so, when that changes."""
+        reason = idle_reason(core)
+        if reason != self._reason:
+            self._reason = reason
+            for peer in self._idle:
+                self._of_peer[peer].enter(core.state.now, reason)
+
+    def _lane(self, peer: str, name: str, role: str) -> Lane:
+        lane = self._of_peer.get(peer)
+        if lane is None:
+            lane = self._of_peer[peer] = self._lanes.setdefault((role, name), Lane(name, role))
+        return lane
+
+
+IDLE = "idle: nothing to do"
+
+
+def idle_reason(core: Core) -> str:
+    """Why an instance without work has none: which rule keeps the next prompt from starting."""
+    state = core.state
+    newest = state.versions.newest
+    if state.paused is not None:
+        return "paused"
+    if newest is None:
+        return "idle: weights"
+    if state.queue:
+        return "idle: routing"  # what waits is kept for other instances
+    if not state.fresh:
+        return "idle: data"
+    if state.ledger.headroom(newest.policy_version) <= 0:
+        return "idle: bound"
+    return "idle: cap"  # there are prompts and places: the rule of admission says no
+
+
+def picture(timeline: Timeline, begin_s: float, end_s: float, *, wanted: str = "") -> Json:
+    """Lanes between two seconds of the run, as spans or, where there are many, as bins.
+
+    `wanted`: part of a lane's name; of more than MOST_LANES the first are told, and all of them as shares.
+    """
+    end_s = max(end_s, begin_s + 1e-6)
+    lanes = [lane for lane in timeline.lanes() if wanted.lower() in lane.name.lower()]
+    versions = [one for one in timeline.versions if begin_s <= one[0] <= end_s]
+    every = -(-len(versions) // MOST_VERSIONS)
+    until_s = timeline.until_s
+    return {
+        "kinds": KINDS,
+        "begin_s": begin_s,
+        "end_s": end_s,
+        "known_s": until_s,
+        "count": len(lanes),
+        "lanes": [_told(lane, begin_s, min(end_s, until_s)) for lane in lanes[:MOST_LANES]],
+        "fleet": _fleet(lanes, begin_s, min(end_s, until_s)) if len(lanes) > MOST_LANES else None,
+        "versions": versions[:: max(1, every)],
+        "shares": shares(lanes, begin_s, min(end_s, until_s)),
+    }
+
+
+def shares(lanes: Iterable[Lane], begin_s: float, end_s: float) -> dict[str, dict[str, float]]:
+    """Seconds by role and state between two moments."""
+    found: dict[str, dict[str, float]] = {}
+    for lane in lanes:
+        for kind, seconds in enumerate(_seconds(lane, begin_s, end_s, bins=1)[0]):
+            if seconds > 0:
+                of_role = found.setdefault(lane.role, {})
+                of_role[KINDS[kind]] = of_role.get(KINDS[kind], 0.0) + float(seconds)
+    return found
+
+
+def _told(lane: Lane, begin_s: float, end_s: float) -> Json:
+    first = max(0, bisect_right(lane.begins, begin_s) - 1)
+    last = bisect_left(lane.begins, end_s)
+    found: Json = {"name": lane.name, "role": lane.role}
+    if last - first > MOST_SPANS:
+        seconds = _seconds(lane, begin_s, end_s, bins=BINS)
+        most = seconds.argmax(axis=1)
+        share = seconds.max(axis=1) / ((end_s - begin_s) / BINS)
+        kinds = np.where(share > 0, most, -1)
+        return found | {"bins": kinds.tolist(), "fullness": np.round(share, 2).tolist()}
+    begins = [*lane.begins[first:last], end_s]
+    spans = [
+        (
+            max(begin_s, begins[place]),
+            begins[place + 1],
+            lane.kinds[first + place],
+            lane.details[first + place],
+        )
+        for place in range(last - first)
+    ]
+    return found | {"spans": [span for span in spans if span[1] > span[0]]}
+
+
+def _fleet(lanes: list[Lane], begin_s: float, end_s: float) -> Json:
+    """By role and bin, how many workers were in each state."""
+    by_role: dict[str, Any] = {}
+    for lane in lanes:
+        by_role[lane.role] = by_role.get(lane.role, 0.0) + _seconds(lane, begin_s, end_s, bins=BINS)
+    width = max((end_s - begin_s) / BINS, 1e-9)
+    return {role: np.round(seconds / width, 2).tolist() for role, seconds in by_role.items()}
+
+
+def _seconds(lane: Lane, begin_s: float, end_s: float, *, bins: int) -> Any:
+    """[bins, KINDS] seconds of a lane between two moments."""
+    width = (end_s - begin_s) / bins
+    if width <= 0 or not lane.begins or lane.begins[0] >= end_s:
+        return np.zeros((bins, len(KINDS)))
+    begins = np.frombuffer(lane.begins)
+    inside = begins[(begins > begin_s) & (begins < end_s)]
+    points = np.union1d(np.linspace(begin_s, end_s, bins + 1), inside)
+    middle = (points[1:] + points[:-1]) / 2
+    span = np.searchsorted(begins, middle, side="right") - 1
+    is_there = span >= 0
+    kinds = np.frombuffer(lane.kinds, np.uint8)[np.maximum(span, 0)].astype(np.int64)
+    place = np.clip(((middle - begin_s) / width).astype(np.int64), 0, bins - 1) * len(KINDS) + kinds
+    weights = np.where(is_there, np.diff(points), 0.0)
+    return np.bincount(place, weights=weights, minlength=bins * len(KINDS)).reshape(bins, len(KINDS))
+
+
+def _touched(turn: Replayed) -> dict[str, None]:
+    """Peers whose state the event or its commands may have changed, each once and in order."""
+    event = turn.recorded.event
+    found: dict[str, None] = {}
+    if isinstance(event, Received | PeerFaulted):
+        found[event.peer] = None
+    for command in turn.commands:
+        if isinstance(command, Send | Forget):
+            found[command.peer] = None
+    return found
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """rollout-2 before rollout-10."""
+    head, _, tail = name.rpartition("-")
+    return (head, int(tail)) if tail.isdecimal() else (name, -1)
