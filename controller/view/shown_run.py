@@ -99,7 +99,7 @@ class ShownRun:
             recording = self._look()
             life = self._lives.get(number)
             if life is None:
-                life = as_json(life_of(recording, number, self._beginning(number)))
+                life = as_json(life_of(recording, number, self._beginning(recording, number)))
                 if self.state() != "live":
                     self._lives[number] = life
             reader = SampleReader(recording)
@@ -191,17 +191,19 @@ class ShownRun:
             return {"passed": 0, "of": recording.last, "trouble": ""}
         return {"passed": background.number, "of": recording.last, "trouble": background.trouble}
 
-    def _beginning(self, group: int) -> Beginning | None:
+    def _beginning(self, recording: Recording, group: int) -> Beginning | None:
         """A moment just before the group, if the pass over the history has come by there."""
-        if self._background is None or self._past is None:
+        if self._background is None:
             return None
         with self._background.lock:
             timeline = self._background.timeline
             number, names = timeline.before(group), dict(timeline.names)
         if number is None:
             return None
-        instant = self._past.at(number)
-        core = thaw(self._past.image(), instant.core.state.strategies)
+        past = self._replica_of_past(recording)
+        past.read_on(recording)
+        instant = past.at(number)
+        core = thaw(past.image(), instant.core.state.strategies)
         return Beginning(core, instant.number, names)
 
     def _replica_of_past(self, recording: Recording) -> Replica:

@@ -173,3 +173,20 @@ def test_nothing_is_wider_than_the_window(browser, link, width, scheme):
             f"{name} at {width}"
         )
     page.close()
+
+
+def test_the_timeline_is_drawn_zoomed_and_leads_to_a_moment(page):
+    open_tab(page, "Timeline")
+    page.wait_for_selector("canvas.timeline")
+    page.locator("#page", has_text="Time of trainer").wait_for()
+    painted = (
+        "(view) => view.getContext('2d').getImageData(0, 0, view.width, view.height).data.some((one) => one)"
+    )
+    page.wait_for_function(f"({painted})(document.querySelector('canvas.timeline'))")
+    page.click("button[aria-label='zoom in']")
+    page.wait_for_function("location.hash.includes('begin=')")
+    page.locator("canvas.timeline").hover(position={"x": 400, "y": 30})
+    assert " s" in page.inner_text("output.dim")
+    page.locator("canvas.timeline").click(position={"x": 400, "y": 30})
+    page.wait_for_selector("nav a[aria-current]:has-text('Now')")
+    assert "at=" in page.url

@@ -2,13 +2,14 @@
 import { make, duration, short } from "./dom.js";
 import * as now from "./now.js";
 import * as ledger from "./ledger.js";
+import * as timeline from "./timeline.js";
 import * as group from "./group.js";
 import * as samples from "./samples.js";
 import * as metrics from "./metrics.js";
 import * as controls from "./controls.js";
 
-const PAGES = { now, ledger, group, samples, metrics, controls };
-const TITLES = { now: "Now", ledger: "Ledger", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
+const PAGES = { now, ledger, timeline, group, samples, metrics, controls };
+const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
 const FOLLOW_MS = 1000;
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);

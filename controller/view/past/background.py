@@ -67,7 +67,7 @@ class Background:
             while self.number < recording.last:
                 with self._quiet:
                     self._quiet.wait_for(lambda: not self._answering)
-                self._step(recording, min(self.number + AT_ONCE, recording.last))
+                self._step(recording, min(self.number + min(AT_ONCE, self._spacing), recording.last))
         except StaleFlowError as error:
             self.trouble = str(error)
 

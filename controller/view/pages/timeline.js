@@ -1,0 +1,188 @@
+// Timeline: what each worker did, and when. One canvas; drag to move, wheel or + and - to zoom, click to go there.
+import { make, card, table, short, duration } from "./dom.js";
+
+export const isMoving = true, isOfMoment = true;
+const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
+const COLOURS = { generating: "--accent", pulling: "--v3", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
+  starting: "--v1", gone: "--bad", paused: "--dim", "waits: rollout": "--warn", "waits: scoring": "--v5", "waits: start-up": "--line" };
+const shareOf = (seconds, all) => `${((100 * seconds) / Math.max(all, 1e-9)).toFixed(1)} %`;
+
+export async function render({ ask, go, here }) {
+  const words = { ...(here.words.begin ? { begin: here.words.begin } : {}), ...(here.words.end ? { end: here.words.end } : {}), find: here.words.find ?? "" };
+  const found = await ask("timeline", words, { atMoment: false });
+  const find = make("input", { type: "search", placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) });
+  const move = (begin, end) => go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) });
+  const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
+  const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
+  const readout = make("output", { class: "dim" }, "Point at a span.");
+  return [
+    card(null, make("div", { class: "row" }, find,
+      make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
+      make("button", { onclick: () => shift(-0.5), "aria-label": "earlier" }, "⟵"), make("button", { onclick: () => shift(0.5), "aria-label": "later" }, "⟶"),
+      make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run"),
+      make("span", {}, `${duration(found.begin_s)} to ${duration(found.end_s)}, ${found.count} workers`), progress(found)),
+      canvas(found, { move, zoom, readout, open: (second) => openMoment(ask, go, second) }), readout,
+      make("div", { class: "legend" }, used(found).map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.35 : 1 } }), kind)),
+        make("span", {}, "generating is coloured by policy version"))),
+    ...Object.entries(found.shares).map(([role, shares]) => {
+      const all = Object.values(shares).reduce((sum, one) => sum + one, 0);
+      return card(`Time of ${role}, in what is shown`, table(["state", "seconds", "share"], Object.entries(shares).sort((a, b) => b[1] - a[1]).map(([kind, seconds]) => [kind, Number(seconds.toFixed(3)), shareOf(seconds, all)])));
+    }),
+  ];
+}
+
+function progress(found) {
+  if (found.trouble) return make("span", { class: "bad" }, found.trouble);
+  return found.passed < found.of ? make("span", { class: "warn", role: "status" }, `reading the history: ${short(found.passed)} of ${short(found.of)} events, as far as ${duration(found.known_s)}`) : null;
+}
+
+async function openMoment(ask, go, second) {
+  const moment = await ask("moment", { second }, { atMoment: false }).catch(() => null);
+  if (moment !== null) go({ page: "now", at: moment.number });
+}
+
+const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
+const colourName = (kind) => COLOURS[kind] ?? (isIdle(kind) ? "--warn" : "--dim");
+const used = (found) => found.kinds.filter((kind) => Object.values(found.shares).some((shares) => kind in shares));
+
+function canvas(found, acts) {
+  const bands = found.fleet ? Object.keys(found.fleet) : [];
+  const height = TOP + bands.length * (BAND + GAP) + found.lanes.length * ROW + 4;
+  const view = make("canvas", { class: "timeline", tabindex: 0, role: "img", "aria-label": `Timeline of ${found.count} workers; shares are in the tables below` });
+  const place = make("div", { class: "wide" }, view);
+  const paint = () => { const width = Math.max(400, place.clientWidth); scale(view, width, height); draw(view.getContext("2d"), width, found, palette(place)); };
+  const watcher = new ResizeObserver(() => { if (place.isConnected) paint(); else watcher.disconnect(); });
+  watcher.observe(place);
+  listen(view, found, acts, bands);
+  return place;
+}
+
+function scale(view, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  view.width = Math.round(width * ratio);
+  view.height = Math.round(height * ratio);
+  view.style.setProperty("width", `${width}px`);
+  view.style.setProperty("height", `${height}px`);
+  view.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+}
+
+/** The colours of this theme, as a canvas wants them. */
+function palette(place) {
+  const probe = make("span", {});
+  place.append(probe);
+  const found = (name) => { probe.style.setProperty("color", `var(${name})`); return getComputedStyle(probe).color; };
+  const names = ["--ink", "--dim", "--line", "--bad", "--accent", "--good", "--warn", "--v0", "--v1", "--v2", "--v3", "--v4", "--v5"];
+  const colours = Object.fromEntries(names.map((name) => [name, found(name)]));
+  probe.remove();
+  return colours;
+}
+
+function draw(pen, width, found, colours) {
+  const room = width - LEFT - 4, span = found.end_s - found.begin_s;
+  const x = (second) => LEFT + ((second - found.begin_s) / span) * room;
+  pen.clearRect(0, 0, width, pen.canvas.height);
+  pen.font = "11px system-ui, sans-serif";
+  pen.textBaseline = "middle";
+  axis(pen, x, found, colours, width);
+  let y = TOP;
+  for (const [role, bins] of Object.entries(found.fleet ?? {})) {
+    band(pen, role, bins, y, room, found, colours);
+    y += BAND + GAP;
+  }
+  for (const lane of found.lanes) {
+    pen.globalAlpha = 1;
+    pen.fillStyle = colours["--ink"];
+    pen.fillText(lane.name.length > 18 ? `${lane.name.slice(0, 17)}…` : lane.name, 2, y + ROW / 2);
+    if (lane.bins) bins(pen, lane, y, room, found, colours);
+    else for (const [begin, end, kind, detail] of lane.spans) bar(pen, x(begin), Math.max(0.7, x(end) - x(begin)), y, found.kinds[kind], detail, 1, colours);
+    y += ROW;
+  }
+  pen.globalAlpha = 1;
+}
+
+function bar(pen, left, wide, y, kind, detail, fullness, colours) {
+  pen.globalAlpha = (isIdle(kind) ? 0.35 : kind === "gone" ? 0.5 : 1) * fullness;
+  pen.fillStyle = kind === "generating" && detail >= 0 ? colours[`--v${detail % 6}`] : colours[colourName(kind)];
+  const thin = isIdle(kind) || kind === "gone";
+  pen.fillRect(left, y + (thin ? ROW / 2 - 2 : 2), wide, thin ? 4 : ROW - 4);
+}
+
+function bins(pen, lane, y, room, found, colours) {
+  const wide = room / lane.bins.length;
+  lane.bins.forEach((kind, place) => { if (kind >= 0) bar(pen, LEFT + place * wide, wide + 0.5, y, found.kinds[kind], -1, Math.max(0.25, lane.fullness[place]), colours); });
+}
+
+/** All workers of a role: how many are in each state. */
+function band(pen, role, rows, y, room, found, colours) {
+  const wide = room / rows.length;
+  pen.globalAlpha = 1;
+  pen.fillStyle = colours["--ink"];
+  pen.fillText(`all ${role}`, 2, y + BAND / 2);
+  const most = Math.max(1e-9, ...rows.map((row) => row.reduce((sum, one) => sum + one, 0)));
+  rows.forEach((row, place) => {
+    let bottom = y + BAND;
+    row.forEach((count, kind) => {
+      const high = (count / most) * BAND;
+      pen.globalAlpha = isIdle(found.kinds[kind]) ? 0.35 : 1;
+      pen.fillStyle = colours[colourName(found.kinds[kind])];
+      pen.fillRect(LEFT + place * wide, bottom - high, wide + 0.5, high);
+      bottom -= high;
+    });
+  });
+}
+
+function axis(pen, x, found, colours, width) {
+  const step = niceStep((found.end_s - found.begin_s) / Math.max(2, Math.floor((width - LEFT) / 110)));
+  pen.strokeStyle = colours["--line"];
+  pen.fillStyle = colours["--dim"];
+  for (let second = Math.ceil(found.begin_s / step) * step; second <= found.end_s; second += step) {
+    line(pen, x(second));
+    const words = step < 1 ? `${second.toFixed(step < 0.01 ? 3 : 2)} s` : duration(second);
+    if (x(second) + pen.measureText(words).width < width) pen.fillText(words, x(second) + 3, 7);
+  }
+  pen.strokeStyle = colours["--v3"];
+  pen.globalAlpha = 0.5;
+  if (found.versions.length < 200) found.versions.forEach(([second]) => line(pen, x(second), 14));
+  pen.globalAlpha = 1;
+}
+
+function line(pen, at, from = 0) {
+  pen.beginPath();
+  pen.moveTo(at + 0.5, from);
+  pen.lineTo(at + 0.5, pen.canvas.height);
+  pen.stroke();
+}
+
+function niceStep(least) {
+  const size = 10 ** Math.floor(Math.log10(Math.max(least, 1e-4)));
+  return size * ([1, 2, 5].find((one) => one * size >= least) ?? 10);
+}
+
+function listen(view, found, { move, zoom, readout, open }, bands) {
+  const span = found.end_s - found.begin_s;
+  const second = (event) => { const box = view.getBoundingClientRect(); return found.begin_s + (Math.max(0, event.clientX - box.left - LEFT) / (box.width - LEFT - 4)) * span; };
+  let pressed = null;
+  view.addEventListener("wheel", (event) => { if (!event.ctrlKey && !event.shiftKey) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.5 : 1 / 1.5, second(event)); }, { passive: false });
+  view.addEventListener("pointerdown", (event) => { pressed = { x: event.clientX, at: second(event) }; view.setPointerCapture(event.pointerId); });
+  view.addEventListener("pointerup", (event) => {
+    if (pressed === null) return;
+    const gone = second(event) - pressed.at, isClick = Math.abs(event.clientX - pressed.x) < 4;
+    if (isClick) open(pressed.at); else { const begin = Math.max(0, found.begin_s - gone); move(begin, begin + span); }
+    pressed = null;
+  });
+  view.addEventListener("pointermove", (event) => { readout.textContent = at(found, second(event), event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP)); });
+  view.addEventListener("keydown", (event) => {
+    const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: () => move(Math.max(0, found.begin_s - span / 2), Math.max(0, found.begin_s - span / 2) + span), d: () => move(found.begin_s + span / 2, found.end_s + span / 2) }[event.key];
+    if (act) { event.preventDefault(); act(); }
+  });
+}
+
+/** What is under the pointer, in words. */
+function at(found, second, y) {
+  const lane = found.lanes[Math.floor(y / ROW)];
+  const when = `${second.toFixed(3)} s`;
+  if (y < 0 || lane === undefined) return when;
+  if (lane.bins) return `${when}: ${lane.name} mostly ${found.kinds[lane.bins[Math.min(lane.bins.length - 1, Math.floor(((second - found.begin_s) / (found.end_s - found.begin_s)) * lane.bins.length))]] ?? "not there"} (zoom in for more)`;
+  const hit = lane.spans.find(([begin, end]) => begin <= second && second < end);
+  return hit === undefined ? `${when}: ${lane.name} is not there` : `${when}: ${lane.name}, ${found.kinds[hit[2]]}${hit[3] >= 0 ? ` (v${hit[3]})` : ""}, ${(hit[1] - hit[0]).toFixed(3)} s from ${hit[0].toFixed(3)} s`;
+}
