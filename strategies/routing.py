@@ -70,7 +70,7 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         if not has_room(work, instance):
             continue
         is_gated = settings.mu > 0 and instance.running and (work.is_fresh or settings.keeps_kv)
-        if is_gated and _gain_now(instance, length, settings) < settings.mu * ideal_gain(
+        if is_gated and gain_now(instance, length, settings) < settings.mu * ideal_gain(
             instance.coefficients, length
         ):
             continue
@@ -99,7 +99,7 @@ def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> flo
     return marginal_gain(c, staying, staying * settings.typical_tokens, length)
 
 
-def _gain_now(instance: InstanceView, length: int, settings: Settings) -> float:
+def gain_now(instance: InstanceView, length: int, settings: Settings) -> float:
     """Tokens/s that the trajectory adds, less what it takes from urgent ones, weighted by `urgency`."""
     c, n, tokens = instance.coefficients, instance.running, load(instance, settings)
     gain = marginal_gain(c, n, tokens, length)

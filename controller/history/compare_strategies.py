@@ -92,9 +92,9 @@ class Shadow:
             if _effect(name, otherwise) != _effect(name, chosen):
                 agreement.different += 1
                 if len(agreement.first) < KEPT:
-                    words = [_in_words(name, answer, arguments, core) for answer in (chosen, otherwise)]
+                    words = [answer_in_words(name, answer, arguments, core) for answer in (chosen, otherwise)]
                     found = Difference(
-                        core.state.now, _subject(name, arguments[0]), chosen, otherwise, (words[0], words[1])
+                        core.state.now, subject(name, arguments[0]), chosen, otherwise, (words[0], words[1])
                     )
                     # the core may ask the same many times in one step
                     if all(kept.in_words != found.in_words or kept.about != found.about
@@ -169,7 +169,7 @@ def _effect(what: str, answer: Any) -> Any:
     return sorted(answer) if is_numbers else answer
 
 
-def _in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:
+def answer_in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) -> str:
     """An answer for a person; one that the core could not take is shown as it is."""
 
     def instance(number: int) -> str:
@@ -197,7 +197,8 @@ def _in_words(what: str, answer: Any, arguments: tuple[Any, ...], core: Core) ->
     return shortened(repr(answer))
 
 
-def _subject(what: str, argument: Any) -> str:
+def subject(what: str, argument: Any) -> str:
+    """What a decision was about, for a person."""
     if isinstance(argument, AdmissionView):
         in_system = argument.generating + argument.occupied
         return f"{in_system} groups in the system at version {argument.train_version}"

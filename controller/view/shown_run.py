@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from controller.durability.recording import Recording
 from controller.history.alarms import alarms
 from controller.history.sample_text import SampleGroup, SampleReader
 from controller.history.story import Beginning
+from controller.history.why import why
 from controller.view.past.background import Background
 from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import Instant, Replica
@@ -76,9 +78,35 @@ class ShownRun:
 
     # -- its core at a moment -------------------------------------------------------------------------
 
-    def moment(self, at: dict[str, str]) -> Json:
-        """Where it stands at a moment, and the event that brought it there."""
-        return self._with(at, lambda replica, instant: _place(replica, replica.with_turn(instant.number)))
+    def moment(self, at: dict[str, str], seek: str = "") -> Json:
+        """Where it stands at a moment, and the event that brought it there.
+
+        `seek`: `next` or `last` for the nearest event behind or before that gave commands.
+        """
+
+        def show(replica: Replica, instant: Instant) -> Json:
+            find = {"next": replica.decision_after, "last": replica.decision_before}
+            return _place(replica, find.get(seek, replica.with_turn)(instant.number))
+
+        return self._with(at, show)
+
+    def why(self, at: dict[str, str]) -> Json:
+        """The page Why: what the strategies were asked at an event, and why they answered as they did."""
+
+        def show(replica: Replica, instant: Instant) -> Json:
+            instant = replica.with_turn(instant.number)
+            found = _place(replica, instant)
+            if instant.turn is None:
+                return found | {"decisions": []}
+            recorded = instant.turn.recorded
+            replica.at(recorded.number - 1)
+            core = thaw(replica.image(), replica.here.core.state.strategies)
+            decisions = why(
+                core, lambda core: core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
+            )
+            return found | {"decisions": [asdict(decision) for decision in decisions]}
+
+        return self._with(at or {"event": str(self._look().last)}, show)
 
     def now(self, at: dict[str, str]) -> Json:
         """The page Now."""

@@ -48,7 +48,11 @@ class Site:
             Route("/", self._page),
             Route("/pages/{name:path}", self._page),
             Route("/api/runs", self._list),
-            Route(f"{one}/moment", self._of(lambda run, ask: run.moment(_at(ask)))),
+            Route(
+                f"{one}/moment",
+                self._of(lambda run, ask: run.moment(_at(ask), ask.query_params.get("seek", ""))),
+            ),
+            Route(f"{one}/why", self._of(lambda run, ask: run.why(_at(ask)))),
             Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask)))),
             Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask)))),
             Route(f"{one}/timeline", self._of(_timeline)),

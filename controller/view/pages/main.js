@@ -3,13 +3,14 @@ import { make, duration, short } from "./dom.js";
 import * as now from "./now.js";
 import * as ledger from "./ledger.js";
 import * as timeline from "./timeline.js";
+import * as why from "./why.js";
 import * as group from "./group.js";
 import * as samples from "./samples.js";
 import * as metrics from "./metrics.js";
 import * as controls from "./controls.js";
 
-const PAGES = { now, ledger, timeline, group, samples, metrics, controls };
-const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
+const PAGES = { now, ledger, timeline, why, group, samples, metrics, controls };
+const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
 const FOLLOW_MS = 1000;
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
@@ -111,6 +112,12 @@ function showMoment(moment) {
   here.number = moment.number;
 }
 
+/** Go to the nearest event that gave commands. */
+async function seek(direction) {
+  const found = await ask("moment", { event: here.number, seek: direction }, { atMoment: false }).catch(() => null);
+  if (found !== null) go({ at: found.number });
+}
+
 function listen() {
   let timer = null;
   byId("slider").addEventListener("input", () => {
@@ -119,6 +126,8 @@ function listen() {
   });
   byId("back").addEventListener("click", () => go({ at: Math.max(0, here.number - 1) }));
   byId("forward").addEventListener("click", () => go({ at: here.number + 1 }));
+  byId("decision").addEventListener("click", () => seek("next"));
+  byId("undecide").addEventListener("click", () => seek("last"));
   byId("live").addEventListener("click", () => go({ at: null }));
   byId("step").addEventListener("change", async () => {
     const step = byId("step").value;
@@ -132,6 +141,8 @@ function listen() {
     if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowLeft") byId("back").click();
     else if (event.key === "ArrowRight") byId("forward").click();
+    else if (event.key === "[") seek("last");
+    else if (event.key === "]") seek("next");
     else if (event.key === "l" || event.key === "L") byId("live").click();
   });
 }

@@ -109,6 +109,29 @@ class Replica:
         self.at(number - 1)
         return self.at(number)
 
+    def decision_after(self, number: int) -> Instant:
+        """The next event behind this one that gave commands; the newest if none did."""
+        self.at(number)
+        for turn in turns(self.recording, self._at.core, self._at.number, self.last):
+            self._take(turn)
+            if turn.commands:
+                break
+        return self._at
+
+    def decision_before(self, number: int) -> Instant:
+        """The last event before this one that gave commands; the first moment if none did."""
+        end = min(number, self.last + 1) - 1
+        while end > self.first:
+            begin, found = max(self.first, end - NEAR), 0
+            self.at(begin)
+            for turn in turns(self.recording, self._at.core, begin, end):
+                self._take(turn)
+                found = turn.recorded.number if turn.commands else found
+            if found:
+                return self.with_turn(found)
+            end = begin
+        return self.at(self.first)
+
     def at_time(self, now: float) -> Instant:
         """The moment at this second of the run."""
         return self.at(self.recording.number_at(now))

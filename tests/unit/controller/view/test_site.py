@@ -100,6 +100,43 @@ def test_who_the_next_batch_waits_for_is_as_much_as_it_lacks(browser):
     assert seen
 
 
+def test_decisions_are_found_forward_and_back_and_say_why(browser):
+    _, moment = browser.json(f"{RUN}/moment?event=30")
+    _, after = browser.json(f"{RUN}/moment?event=30&seek=next")
+    assert after["number"] > 30
+    assert after["event"]["commands"]
+    _, before = browser.json(f"{RUN}/moment?event={after['number'] + 1}&seek=last")
+    assert before == after
+    kinds, rules = {}, set()
+    for number in range(10, moment["last"], 3):
+        _, found = browser.json(f"{RUN}/why?event={number}")
+        assert found["event"] == browser.json(f"{RUN}/moment?event={number}")[1]["event"]
+        for decision in found["decisions"]:
+            kinds.setdefault(decision["kind"], []).append(decision)
+            rules.add(bool(decision["rule"]))
+    assert {"routing", "admission", "pulls", "pacing"} <= kinds.keys()
+    routed = [one for one in kinds["routing"] if one["answer"].startswith("to rollout-")]
+    assert routed
+    for one in routed:
+        assert [f"to {name}" for name, _, _, is_chosen in one["rows"] if is_chosen] == [one["answer"]]
+
+
+def test_the_first_moment_has_no_decision(browser):
+    _, found = browser.json(f"{RUN}/why?event=0")
+    assert found["decisions"] == []
+
+
+def test_a_timeline_has_a_lane_for_each_worker(browser):
+    _, found = browser.json(f"{RUN}/timeline")
+    while found["passed"] < found["of"]:
+        _, found = browser.json(f"{RUN}/timeline")
+    assert [lane["name"] for lane in found["lanes"]] == ["trainer", "rollout-0", "rollout-1", "reward-0"]
+    _, part = browser.json(f"{RUN}/timeline?begin=1&end=2.5&find=rollout")
+    assert [lane["name"] for lane in part["lanes"]] == ["rollout-0", "rollout-1"]
+    for lane in part["lanes"]:
+        assert all(1 <= begin < end <= 2.5 for begin, end, _, _ in lane["spans"])
+
+
 def test_a_group_has_its_life_in_bars(browser):
     _, found = browser.json(f"{RUN}/groups/3?step=1")
     bars = found["life"]["bars"]
@@ -129,6 +166,8 @@ def test_prometheus_reads_figures(browser):
     [
         (f"{RUN}/now?event=x", 404, "is no moment"),
         (f"{RUN}/now?event=1e9", 404, "is no moment"),
+        (f"{RUN}/timeline?begin=x", 404, "is no span of time"),
+        (f"{RUN}/timeline?begin=0&end=inf", 404, "is no span of time"),
         (f"{RUN}/groups/999999", 404, "No event or command"),
         (f"{RUN}/samples/1/1", 404, "No sample of group 1 of step 1 is kept"),
         ("/api/runs/7/now", 404, "There is no run 7"),

@@ -1,0 +1,122 @@
+"""Why the core decided as it did at one event: each question that its strategies were asked, and the answer.
+
+Invariant: the event is stepped again by the core that stood before it, with its own strategies, which are
+watched and not replaced; so the answers are those of the run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.core.core import Core
+from controller.core.state.registry import Instance
+from controller.durability.replay import shortened
+from controller.history import reasons
+from controller.history.compare_strategies import LABELS, answer_in_words, subject
+from controller.history.reasons import Reasons
+from strategies.kinds import Strategies
+from strategies.routing import Routing
+from strategies.views import WorkView
+
+MOST = 100  # decisions of one event that are told
+MOST_ROWS = 64  # candidates of one decision
+Row = tuple[str, str, float | None, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One question to a strategy."""
+
+    kind: str  # as people call it: routing, admission, ...
+    about: str
+    answer: str
+    rule: str  # "" for a strategy of the user's
+    rows: tuple[Row, ...]  # candidate, why, worth (None: it was out), whether it was chosen
+
+
+def why(core: Core, step: Callable[[Core], object]) -> list[Decision]:
+    """The decisions of one event. `core` stands before it, and `step` makes it take the event."""
+    found: list[Decision] = []
+    own = core.state.strategies
+
+    def watched(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
+        def deciding(*arguments: Any) -> Any:
+            answer = decide(*arguments)
+            if len(found) < MOST:
+                found.append(_told(core, own, name, arguments, answer))
+            return answer
+
+        return deciding
+
+    core.state.strategies = replace(
+        own,
+        route=Routing(watched("route", own.route.choose), own.route.order),
+        **{name: watched(name, getattr(own, name)) for name in LABELS if name != "route"},
+    )
+    try:
+        step(core)
+    finally:
+        core.state.strategies = own
+    return _merged(found)
+
+
+def _told(core: Core, own: Strategies, name: str, arguments: tuple[Any, ...], answer: Any) -> Decision:
+    explained = _reasons(own, name, arguments)
+    words = answer_in_words(name, answer, arguments, core)
+    about = subject(name, arguments[0])
+    if explained is None:
+        shown = tuple((f"argument {place + 1}", text, None, False) for place, text in _shown(arguments))
+        return Decision(LABELS[name], about, words, "", shown[:MOST_ROWS])
+    rows = [
+        (core.state.registry.instance(one.id).name, one.why, one.worth, one.is_chosen)
+        for one in explained.candidates
+    ]
+    rows.sort(key=lambda row: (not row[3], row[2] is None, -(row[2] or 0.0)))
+    if name == "route":
+        rows += _excluded(core, arguments[0], {instance.id for instance in arguments[1]})
+    return Decision(LABELS[name], about, words, explained.rule, tuple(rows[:MOST_ROWS]))
+
+
+def _reasons(own: Strategies, name: str, arguments: tuple[Any, ...]) -> Reasons | None:
+    """Those of a built-in strategy."""
+    match name:
+        case "route":
+            return reasons.of_routing(own.route.choose, *arguments)
+        case "admit":
+            return reasons.of_admission(own.admit, *arguments)
+        case "synchronize":
+            return reasons.of_synchronization(own.synchronize, *arguments)
+        case "keep":
+            return reasons.of_filter(own.keep, *arguments)
+        case "migrate":
+            return reasons.of_migration(own.migrate, *arguments)
+        case _:
+            return None
+
+
+def _excluded(core: Core, work: WorkView, asked: set[int]) -> list[Row]:
+    """Instances that the strategy was not even shown, and the rule that kept them off."""
+    rows: list[Row] = []
+    for instance in core.state.registry.instances():
+        if instance.id not in asked:
+            rows.append((instance.name, _off_limits(instance, work), None, False))
+    return rows
+
+
+def _off_limits(instance: Instance, work: WorkView) -> str:
+    if not instance.is_routable:
+        return "not ready" if not instance.ready else "it has no weights yet"
+    if instance.next_version < work.min_version:
+        return f"its v{instance.next_version} is older than v{work.min_version}, which the work needs"
+    if len(instance.running) >= instance.capacity:
+        return f"full: {len(instance.running)} of {instance.capacity} run there"
+    return "not among the first of its version in the strategy's own order"
+
+
+def _shown(arguments: Sequence[Any]) -> list[tuple[int, str]]:
+    return [(place, shortened(repr(argument))) for place, argument in enumerate(arguments)]
+
+
+def _merged(found: list[Decision]) -> list[Decision]:
+    """The core may ask the same several times in one step."""
+    return list(dict.fromkeys(found))
