@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from controller.cli import needs
-from controller.cli.command_line import ConfigPath, Overrides
+from controller.cli import from_run, needs
+from controller.cli.command_line import Overrides
 from controller.config.load import load_config
+from controller.config.models import Config
 from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named
 from controller.simulation.report import print_table, write_plots, write_results
@@ -21,8 +22,18 @@ from protocol.errors import ConfigError
 
 
 def simulate(
-    config: ConfigPath,
+    config: Annotated[
+        str, typer.Argument(metavar="[CONFIG.yaml]", help="The configuration; none with --from.")
+    ] = "",
     overrides: Overrides = None,
+    of_run: Annotated[
+        str, typer.Option("--from", metavar="RUN", help="Simulate this run, as its journal measured it.")
+    ] = "",
+    at: Annotated[
+        float | None,
+        typer.Option(help="With --from: second of the run from which a changed strategy decides."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --from: for programs.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of lengths and faults; default run.seed.")] = None,
     seeds: Annotated[str, typer.Option(metavar="1,2,3", help="Several seeds; figures are means.")] = "",
     strategies: Annotated[
@@ -37,15 +48,25 @@ def simulate(
     ] = "",
 ) -> None:
     """Simulate a run in virtual time, for several strategies and bounds, without any GPU."""
+    if of_run:
+        from_run.predict(of_run, [config, *(overrides or ())] if config else [], at=at, as_json=as_json)
+        return
+    if not config or at is not None or as_json:
+        raise ConfigError("Expected a CONFIG.yaml, or --from RUN; --at and --json belong to --from.")
+    settings = load_config(config, overrides or ())
+    chosen = _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
+    raise typer.Exit(_compare(settings, strategies, _numbers(bounds, "--bounds"), chosen, output))
+
+
+def _compare(settings: Config, strategies: str, bounds: list[int], seeds: list[int], output: str) -> int:
+    """The exit code of a comparison that is printed, and written if there is a folder for it."""
     if output:
         needs.require_extras("simulate", "plots", reason="-o draws plots")
-    settings = load_config(config, overrides or ())
     if settings.trainer.is_supervised:
         raise ConfigError(
             "trainer.algorithm is sft: nothing is generated, so there is nothing to simulate. Expected an "
             "algorithm of reinforcement learning."
         )
-    chosen_seeds = _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
     began = time.monotonic()
     print("\n".join(in_words(settings)), end="\n\n", flush=True)
 
@@ -57,8 +78,8 @@ def simulate(
     rows = compare(
         settings,
         strategies=strategies_named(strategies, settings.staleness.strategy),
-        bounds=_numbers(bounds, "--bounds") or [settings.staleness.max_staleness],
-        seeds=chosen_seeds,
+        bounds=bounds or [settings.staleness.max_staleness],
+        seeds=seeds,
         on_cell=tell,
     )
     print_table(rows, is_plain=settings.logging.console == "plain" or not sys.stdout.isatty())
@@ -66,7 +87,7 @@ def simulate(
         write_results(rows, Path(output))
         write_plots(rows, Path(output))
         print(f"results.json, throughput.svg and load.svg (and .png) are in {output}")
-    raise typer.Exit(1 if any(row.failures for row in rows) else 0)
+    return 1 if any(row.failures for row in rows) else 0
 
 
 def _numbers(text: str, option: str) -> list[int]:

@@ -67,7 +67,7 @@ class Continuation(Simulation):
         self._spawned = FIRST_PEER
         self._hosts = {worker.name: worker.host for worker in moment.core.state.registry.workers.values()}
         moment.core.scoring.data_has_ended = False  # lengths go on to be drawn where the data has ended
-        _use_lengths(self, config, lengths, seed)
+        use_lengths(self, config, lengths, seed)
         self._replace_workers()
 
     def host_of(self, name: str) -> str:
@@ -154,7 +154,7 @@ def go_on(
         config = change_config(strategy, [*cluster, *limits])
         exchange(copy.core, recording.make_core(config))
         simulation = Continuation(config, copy, measured.lengths, seed=seed)
-        found.append(_figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell))
+        found.append(figures(simulation, measured, name, bound=bound, skip=bound + 2, tell=tell))
     return Comparison(moment.now, measured.itself(moment.now), found[0], found[1])
 
 
@@ -178,20 +178,21 @@ def _start_over(
     for name, strategy in (("own", own), ("other", other)):
         config = change_config(strategy, [*cluster, *workers, *limits])
         simulation = Simulation(config, seed=seed, with_digest=False)
-        _use_lengths(simulation, config, measured.lengths, seed)
+        use_lengths(simulation, config, measured.lengths, seed)
         bound = config.staleness.max_staleness
-        found.append(_figures(simulation, measured, name, bound=bound, skip=skip, tell=tell))
+        found.append(figures(simulation, measured, name, bound=bound, skip=skip, tell=tell))
     return Comparison(None, measured.itself(0.0), found[0], found[1])
 
 
-def _use_lengths(
+def use_lengths(
     simulation: Simulation, config: Config, lengths: dict[tuple[int, int], int], seed: int
 ) -> None:
+    """Let the simulated responses be as long as these; others are drawn from them."""
     cap, cluster = config.rollout.max_response_tokens, simulation.cluster
     cluster.workload = RecordedWorkload(lengths, cap=cap, seed=seed, prompt_tokens=cluster.prompt_tokens)
 
 
-def _figures(
+def figures(
     simulation: Simulation, measured: Measured, name: str, *, bound: int, skip: int, tell: Tell
 ) -> Window:
     """The figures of one simulated run. Raises: RunError if it fails, or does not end."""
@@ -206,13 +207,13 @@ def _figures(
         raise RunError(
             f"Simulated on from {began_s:.1f} s, the run does not end: {error} Please report it with run.db."
         ) from error
-    figures = window(outcome.starts, max_staleness=bound, skip=skip)
-    if figures is None:
+    found = window(outcome.starts, max_staleness=bound, skip=skip)
+    if found is None:
         raise RunError(
             f"Simulated on from {began_s:.1f} s, the run ends after {len(outcome.starts)} batches "
             f"({outcome.reason}), too few to compare. Give an earlier --at."
         )
-    return figures
+    return found
 
 
 def reach(recording: Recording, at_s: float) -> Moment:

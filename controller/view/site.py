@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
+from controller.view.whatif import WhatIf
 from protocol.errors import ConfigError, RunError, StaleFlowError
 
 PAGES = Path(__file__).parent / "pages"
@@ -35,6 +36,7 @@ class Site:
     def __init__(self, runs: list[ShownRun], access: Access, *, order: Order | None) -> None:
         """`order`: None for a view that may only look."""
         self._runs, self._access, self._order = runs, access, order
+        self._whatif = WhatIf()
         self._files = {
             str(file.relative_to(PAGES)): file
             for file in sorted(PAGES.rglob("*"))
@@ -67,6 +69,8 @@ class Site:
             ),
             Route(f"{one}/metrics", self._of(lambda run, ask: run.metrics())),
             Route(f"{one}/actions", self._act, methods=["POST"]),
+            Route(f"{one}/whatif", self._predict, methods=["POST"]),
+            Route("/api/whatif", self._prediction, methods=["GET", "DELETE"]),
             Route("/metrics", self._prometheus),
         ]
         return Guarded(Starlette(routes=routes), self._access)
@@ -111,6 +115,25 @@ class Site:
             return JSONResponse({"answer": await self._order(str(self._runs[number].path), *words)})
         except StaleFlowError as error:
             return JSONResponse({"error": str(error)}, 409)
+
+    async def _predict(self, asked: Request) -> Response:
+        number = asked.path_params["run"]
+        if number >= len(self._runs):
+            return JSONResponse({"error": f"There is no run {number} here."}, 404)
+        try:
+            wanted = json.loads(await asked.body())
+            changes, at_s = dict(wanted["changes"]), wanted.get("at_s")
+            at_s = None if at_s is None else float(at_s)
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+            return JSONResponse({"error": "Expected a JSON object with changes, and at_s or null."}, 400)
+        try:
+            return JSONResponse(await self._whatif.begin(self._runs[number].path, changes, at_s))
+        except StaleFlowError as error:
+            return JSONResponse({"error": str(error)}, 409)
+
+    async def _prediction(self, asked: Request) -> Response:
+        cancels = asked.method == "DELETE"
+        return JSONResponse(await self._whatif.cancel() if cancels else self._whatif.state())
 
     async def _prometheus(self, asked: Request) -> Response:
         def look() -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from controller.config.models import StalenessSettings
 from controller.durability.sample_records import _checksum
-from tests.support.shown_run import recorded
+from tests.support.shown_run import CONFIG, recorded
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,8 +57,12 @@ def with_hostile_sample(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def link(tmp_path_factory):
-    run = with_hostile_sample(recorded(tmp_path_factory.mktemp("browser") / "run"))
-    words = [sys.executable, "launch.py", "view", str(run)]
+    folder = tmp_path_factory.mktemp("browser")
+    run = with_hostile_sample(recorded(folder / "run"))
+    other = recorded(
+        folder / "other", CONFIG.model_copy(update={"staleness": StalenessSettings(max_staleness=2)})
+    )
+    words = [sys.executable, "launch.py", "view", str(run), str(other)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("View: http://127.0.0.1:"), line
@@ -166,7 +171,7 @@ def test_nothing_is_wider_than_the_window(browser, link, width, scheme):
     base, token = link
     page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
     page.goto(f"{base}?token={token}")
-    for name in ("Now", "Ledger", "Samples", "Metrics", "Controls"):
+    for name in ("Now", "Ledger", "Timeline", "Why", "Samples", "Metrics", "What if", "Compare", "Controls"):
         open_tab(page, name)
         page.wait_for_selector("#page section")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (
@@ -179,14 +184,40 @@ def test_the_timeline_is_drawn_zoomed_and_leads_to_a_moment(page):
     open_tab(page, "Timeline")
     page.wait_for_selector("canvas.timeline")
     page.locator("#page", has_text="Time of trainer").wait_for()
-    painted = (
-        "(view) => view.getContext('2d').getImageData(0, 0, view.width, view.height).data.some((one) => one)"
-    )
-    page.wait_for_function(f"({painted})(document.querySelector('canvas.timeline'))")
+    pixels = "getContext('2d').getImageData(0, 0, view.width, view.height).data"
+    assert page.locator("canvas.timeline").evaluate(f"(view) => view.{pixels}.some((one) => one)")
     page.click("button[aria-label='zoom in']")
-    page.wait_for_function("location.hash.includes('begin=')")
+    page.wait_for_url("**begin=**")
     page.locator("canvas.timeline").hover(position={"x": 400, "y": 30})
     assert " s" in page.inner_text("output.dim")
     page.locator("canvas.timeline").click(position={"x": 400, "y": 30})
     page.wait_for_selector("nav a[aria-current]:has-text('Now')")
     assert "at=" in page.url
+
+
+def test_a_decision_is_explained_and_found_by_the_keyboard(page):
+    page.evaluate("location.hash = '#why?run=0&at=40'")
+    page.wait_for_selector("nav a[aria-current]:has-text('Why')")
+    page.locator("body").press("]")
+    page.wait_for_url(lambda url: "at=" in url and "at=40" not in url)
+    wait_for(page, "commands that it gave")
+
+
+def test_what_if_predicts_beside_the_run_itself(page):
+    open_tab(page, "What if")
+    page.fill("input[data-key='rollout.instances']", "3")
+    page.click("button:has-text('Predict')")
+    page.locator("#page", has_text="As overrides").wait_for(timeout=120_000)
+    rows = page.locator("table tbody tr").all_inner_texts()
+    assert any("rollout.instances=3" in row for row in rows)
+    assert any("this run, simulated" in row for row in rows)
+
+
+def test_two_runs_are_compared_by_metrics_and_settings(page):
+    open_tab(page, "Compare")
+    page.wait_for_selector(".plot canvas")
+    assert "Settings that differ" in page.inner_text("#page")
+    assert "staleness.max_staleness" in page.inner_text("#page")
+    before = page.locator(".plot").count()
+    page.click("button[aria-label^='leave']")
+    playwright.expect(page.locator(".plot")).to_have_count(before - 1)

@@ -19,9 +19,9 @@ CONFIG = Config.model_validate(
 )
 
 
-def recorded(path):
+def recorded(path, config=CONFIG):
     """A run of four steps that is over, with its metrics."""
-    outcome = record(path, CONFIG)
+    outcome = record(path, config)
     lines = "".join(f"{json.dumps(line)}\n" for line in outcome.lines)
     (path / "summary.json").write_text("{}")
     (path / "metrics.jsonl").write_text(lines + '{"step": 99, "half a li')

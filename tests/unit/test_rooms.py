@@ -123,11 +123,12 @@ unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
 unit/controller/host/test_stepper.py: controller/host/resumed_run
 unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/simulation/records
 unit/controller/simulation/test_compare.py: controller/simulation/report
+unit/controller/simulation/test_from_run.py: controller/cli/from_run
 unit/controller/simulation/test_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
 unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
-unit/controller/view/test_site.py: controller/view/past/life controller/view/pictures
+unit/controller/view/test_site.py: controller/history/why controller/view/past/life controller/view/pictures
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame

@@ -7,10 +7,12 @@ import * as why from "./why.js";
 import * as group from "./group.js";
 import * as samples from "./samples.js";
 import * as metrics from "./metrics.js";
+import * as whatif from "./whatif.js";
+import * as compare from "./compare.js";
 import * as controls from "./controls.js";
 
-const PAGES = { now, ledger, timeline, why, group, samples, metrics, controls };
-const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", controls: "Controls" };
+const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, compare, controls };
+const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
 const FOLLOW_MS = 1000;
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
@@ -156,7 +158,8 @@ async function readRuns() {
 }
 
 async function follow() {
-  if (here.at === null && !document.hidden && here.runs[here.run]?.state === "live") {
+  const isLive = here.at === null && here.runs[here.run]?.state === "live";
+  if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
     await readRuns().catch(() => null);
     await show({ isRepeated: true });
   }

@@ -56,7 +56,8 @@ function smoothed(values, over) {
   });
 }
 
-function colour(name, place) {
+/** What a colour of the theme is, for a canvas. */
+export function colour(name, place) {
   const probe = make("span", { style: { color: `var(${name})` } });
   place.append(probe);
   const found = getComputedStyle(probe).color;
@@ -80,7 +81,7 @@ function plot(place, under, key, columns, axis, smooth) {
 }
 
 /** Room around what is there; a constant gets some too, and nothing at all still has a scale. */
-const padded = (share) => (self, least, most) => {
+export const padded = (share) => (self, least, most) => {
   if (least === null || most === null || !Number.isFinite(least) || !Number.isFinite(most)) return [0, 1];
   const room = most > least ? share * (most - least) : Math.abs(most) * 0.5 || 1;
   return [least - room, most + room];

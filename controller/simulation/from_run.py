@@ -1,0 +1,161 @@
+"""What a run would do with other settings, predicted in virtual time from its own journal.
+
+Invariants: lengths, speeds and times are those that the run reported; beside each prediction stand the same
+simulation with the run's own settings and what was really measured, so that the error of the model is seen.
+What decides otherwise alone goes on from a moment of the run; another bound or another fleet begins again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from controller.config.load import change_config
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.history.compare_strategies import other_config
+from controller.simulation.host import Simulation
+from controller.simulation.measured import Measured
+from controller.simulation.records import Window
+from controller.simulation.whatif import (
+    ENDLESS,
+    STEPS,
+    Tell,
+    figures,
+    go_on,
+    measure,
+    refuse,
+    use_lengths,
+)
+from protocol.errors import ConfigError
+
+MAY_CHANGE = (
+    "staleness.", "rollout.instances", "rollout.max_running", "reward.workers", "reward.processes",
+    "reward.concurrency", "trainer.batch_groups", "simulation.",
+)  # fmt: skip
+"""Keys whose effect the simulation knows; of any other it would say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a run did, what its simulation does, and what it would do with changes."""
+
+    changes: tuple[str, ...]
+    at_s: float | None  # None: both simulations began at version 0
+    run: tuple[float, float] | None  # tokens per second and mean staleness, measured
+    own: Window
+    changed: Window | None  # None: nothing was changed
+
+    @property
+    def error(self) -> float | None:
+        """Of the simulated tokens per second, as a share of the measured."""
+        return None if self.run is None else self.own.tokens_per_s / max(self.run[0], 1e-9) - 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "changes": list(self.changes),
+            "at_s": self.at_s,
+            "steps": STEPS,
+            "run": None if self.run is None else {"tokens_per_s": self.run[0], "staleness_mean": self.run[1]},
+            "own": asdict(self.own),
+            "changed": None if self.changed is None else asdict(self.changed),
+            "error": self.error,
+        }
+
+
+def predict(
+    recording: Recording,
+    changes: Sequence[str],
+    *,
+    at_s: float | None = None,
+    seed: int = 0,
+    tell: Tell = lambda text: None,
+) -> Prediction:
+    """The run's own settings and the changed ones, simulated for STEPS train steps.
+
+    `at_s`: the moment at which another strategy takes over; where that cannot be, both begin again.
+    Raises: ConfigError if a change is none that the simulation knows, RunError if the run is too short.
+    """
+    own = recording.config()
+    changed = changed_config(own, changes)
+    refuse(own, own, at_s=None)
+    tell("reading what the run reported")
+    measured = measure(recording)
+    if changes and at_s is not None and _may_take_over(own, changed, changes):
+        found = go_on(recording, changed, at_s=at_s, measured=measured, seed=seed, tell=tell)
+        return Prediction(tuple(changes), found.at_s, found.itself, found.own, found.other)
+    cells = {"own": ()} | ({"changed": tuple(changes)} if changes else {})
+    bounds = (own.staleness.max_staleness, changed.staleness.max_staleness)
+    windows = {
+        name: start_over(recording, measured, more, name=name, skip=max(bounds) + 2, seed=seed, tell=tell)
+        for name, more in cells.items()
+    }
+    return Prediction(
+        tuple(changes), None, measured.itself(0.0), windows["own"], windows.get("changed")
+    )  # fmt: skip
+
+
+def changed_config(own: Config, changes: Sequence[str]) -> Config:
+    """The run's configuration with the changes. Raises: ConfigError if one is not of MAY_CHANGE."""
+    foreign = [change for change in changes if not change.startswith(MAY_CHANGE)]
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0]!r} changes what a simulation of the run knows nothing of. Expected keys of "
+            f"{', '.join(key.rstrip('.') for key in MAY_CHANGE)}."
+        )
+    of_strategy = [change for change in changes if change.startswith("staleness.")]
+    preset = next((c.partition("=")[2] for c in of_strategy if c.startswith("staleness.strategy=")), None)
+    rest = [change for change in of_strategy if not change.startswith("staleness.strategy=")]
+    config = other_config(own, preset, rest)
+    return change_config(config, [change for change in changes if change not in of_strategy])
+
+
+def start_over(
+    recording: Recording,
+    measured: Measured,
+    changes: Sequence[str],
+    *,
+    name: str,
+    skip: int,
+    seed: int = 0,
+    tell: Tell = lambda text: None,
+) -> Window:
+    """The run from version 0 on workers like its own, with changes. Raises: RunError if it does not end."""
+    workers = [f"rollout.instances={measured.instances}", f"reward.workers={measured.text_workers}"]
+    limits = [f"run.steps={STEPS}", f"controller.respawns={ENDLESS}", "trainer.local=true"]
+    changed = changed_config(recording.config(), [c for c in changes if c.startswith("staleness.")])
+    others = [change for change in changes if not change.startswith("staleness.")]
+    cluster = measured.cluster(recording.path)
+    config = change_config(changed, [*cluster, *workers, *limits, *others])
+    simulation = Simulation(config, seed=seed, with_digest=False)
+    use_lengths(simulation, config, measured.lengths, seed)
+    return figures(simulation, measured, name, bound=config.staleness.max_staleness, skip=skip, tell=tell)
+
+
+def _may_take_over(own: Config, changed: Config, changes: Sequence[str]) -> bool:
+    """Whether the changed strategy has a place for the groups that the run has begun."""
+    is_strategy = all(change.startswith("staleness.") for change in changes)
+    return is_strategy and changed.staleness.max_staleness == own.staleness.max_staleness
+
+
+def in_words(prediction: Prediction) -> str:
+    """For a person, several lines."""
+    at = "from version 0" if prediction.at_s is None else f"on from {prediction.at_s:.1f} s"
+    head = f"{'':<22}{'tokens/s':>12}{'staleness mean':>16}{'max':>5}{'trainer idle':>14}{'rollout idle':>14}"
+    lines = [f"Simulated {at} for {STEPS} train steps, with lengths, speeds and times of the run:", head]
+    if prediction.run is not None:
+        rate, age = prediction.run
+        lines.append(f"{'the run, measured':<22}{rate:>12,.1f}{age:>16.2f}")
+    rows = [("the run, simulated", prediction.own), ("changed, simulated", prediction.changed)]
+    for name, w in rows:
+        if w is not None:
+            idle = f"{w.trainer_idle:>14.0%}{w.rollout_idle:>14.0%}"
+            lines.append(
+                f"{name:<22}{w.tokens_per_s:>12,.1f}{w.staleness_mean:>16.2f}{w.staleness_max:>5}{idle}"
+            )
+    if prediction.error is not None:
+        lines.append(f"The simulation of the run itself is off by {prediction.error:+.1%} of its tokens/s.")
+    if prediction.changed is not None:
+        gain = prediction.changed.tokens_per_s / max(prediction.own.tokens_per_s, 1e-9) - 1
+        lines.append(f"With {' '.join(prediction.changes)}: {gain:+.1%} tokens/s.")
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+// Compare: up to eight runs on the same axes, their summaries, and the keys in which they differ.
+import { make, card, table, short } from "./dom.js";
+import { colour, padded } from "./metrics.js";
+
+export const isMoving = false, isOfMoment = false;
+const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
+const FIRST = ["reward/mean", "staleness/mean", "tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
+const MOST = 8;
+
+export async function render({ go, here }) {
+  if (here.runs.length < 2) return [card("Compare", make("p", { class: "dim" }, "There is one run here. Start the view with several: launch.py view RUN RUN ..."))];
+  const wanted = (here.words.runs ?? here.runs.map((run, place) => place).slice(0, MOST).join(",")).split(",").map(Number).filter((place) => place in here.runs).slice(0, MOST);
+  const columns = await Promise.all(wanted.map(async (place) => {
+    const answer = await fetch(`/api/runs/${place}/metrics`);
+    const found = await answer.json();
+    return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
+  }));
+  const keys = [...new Set(columns.flatMap((one) => Object.keys(one.steps)))].filter((key) => key !== "step" && key !== "time_s");
+  const chosen = (here.words.keys ?? FIRST.filter((key) => keys.includes(key)).slice(0, 6).join(" ")).split(" ").filter((key) => keys.includes(key));
+  const axis = here.words.axis in AXES ? here.words.axis : "step";
+  return [card(null, make("div", { class: "row" }, here.runs.map((run, place) => toggle(run, place, wanted, go)),
+    "over ", make("select", { "aria-label": "axis", onchange: (event) => go({ axis: event.target.value }) }, Object.entries(AXES).map(([value, words]) => make("option", { value, selected: value === axis }, words))),
+    make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(" ") }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
+    make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : "")))),
+  card("Metrics", make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
+  card("Last values", table(["", ...columns.map((one) => one.run.name)], ["step", "time_s", ...chosen].map((key) => [key, ...columns.map((one) => one.steps[key]?.findLast((value) => value !== null) ?? "")]))),
+  differences(columns)];
+}
+
+function toggle(run, place, wanted, go) {
+  const isOn = wanted.includes(place);
+  const next = isOn ? wanted.filter((one) => one !== place) : [...wanted, place].sort((a, b) => a - b);
+  return make("button", { class: isOn ? "on" : "", "aria-pressed": String(isOn), onclick: () => go({ runs: next.join(",") || null }) }, run.name);
+}
+
+/** Keys of the configuration that are not the same in all of them. */
+function differences(columns) {
+  const flat = columns.map((one) => Object.fromEntries(flattened(one.run.config ?? {})));
+  const keys = [...new Set(flat.flatMap((one) => Object.keys(one)))].filter((key) => new Set(flat.map((one) => JSON.stringify(one[key]))).size > 1);
+  return card("Settings that differ", keys.length ? table(["", ...columns.map((one) => one.run.name)], keys.map((key) => [key, ...flat.map((one) => (one[key] === undefined ? "" : String(JSON.stringify(one[key]))))]))
+    : make("p", { class: "dim" }, "None."));
+}
+
+function flattened(tree, prefix = "") {
+  return Object.entries(tree).flatMap(([key, value]) => (value !== null && typeof value === "object" && !Array.isArray(value) ? flattened(value, `${prefix}${key}.`) : [[prefix + key, value]]));
+}
+
+function placed(key, axis, columns, remove) {
+  const place = make("div", { class: "plot" }, make("h3", {}, key, make("button", { title: `leave ${key} out`, "aria-label": `leave ${key} out`, onclick: remove }, "×")));
+  const watcher = new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) { watcher.disconnect(); plot(place, key, axis, columns); } });
+  watcher.observe(place);
+  return place;
+}
+
+function plot(place, key, axis, columns) {
+  const there = columns.map((one, number) => ({ number, x: one.steps[axis], y: one.steps[key] })).filter((one) => one.x && one.y);
+  const points = [...new Set(there.flatMap((one) => one.x.filter((value) => value !== null)))].sort((a, b) => a - b);
+  const aligned = there.map((one) => { const by = new Map(one.x.map((value, at) => [value, one.y[at]])); return points.map((value) => by.get(value) ?? undefined); });
+  const [dim, line] = ["--dim", "--line"].map((name) => colour(name, place));
+  const axes = { stroke: dim, grid: { stroke: line, width: 1 }, ticks: { stroke: line }, values: (self, splits) => splits.map(short) };
+  new uPlot({
+    width: Math.max(260, place.clientWidth), height: 190, legend: { show: false },
+    scales: { x: { time: false, range: padded(0) }, y: { range: padded(0.1) } }, axes: [{ ...axes }, { ...axes, size: 66 }],
+    series: [{}, ...there.map((one) => ({ stroke: colour(`--v${one.number % 6}`, place), width: 1.5, spanGaps: true, dash: one.number >= 6 ? [4, 3] : undefined, points: { show: points.length < 30 } }))],
+  }, [points, ...aligned], place);
+}

@@ -1,0 +1,120 @@
+"""Predictions for the page What if: `launch.py simulate --from RUN`, in a child of lowest priority.
+
+Invariants: one at a time, which can be cancelled; what a browser asks for is a key and a plain word or number
+each, so that no import path and no file is ever named by one; it ends with the view.
+"""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from protocol.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = """
+import os, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
+from controller.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""  # its standard input ends with the view, and then so does it
+LOWEST = 19  # niceness
+MOST_CHANGES = 12
+LAST_WORDS = 2_000  # characters of an error
+KEYS = (
+    "staleness.max_staleness", "staleness.in_flight_batches", "staleness.strategy", "staleness.routing",
+    "staleness.synchronization", "staleness.admission", "staleness.migration", "staleness.mu",
+    "staleness.keep_kv", "staleness.pace", "rollout.instances", "rollout.max_running", "reward.workers",
+    "reward.processes",
+)  # fmt: skip
+VALUE = re.compile(r"[a-z_]{1,30}|\d{1,9}(\.\d{1,9})?")
+Json = dict[str, Any]
+
+
+def overrides(changes: Mapping[str, object]) -> list[str]:
+    """Checked `key=value` words. Raises: ConfigError if one could be more than a setting."""
+    if len(changes) > MOST_CHANGES:
+        raise ConfigError(f"{len(changes)} changes; expected at most {MOST_CHANGES}.")
+    for key, value in changes.items():
+        if key not in KEYS:
+            raise ConfigError(f"{key[:60]!r} cannot be changed here; expected one of {', '.join(KEYS)}.")
+        if not isinstance(value, str) or not VALUE.fullmatch(value):
+            raise ConfigError(f"{key} is {value!r:.60}; expected a plain word or a number from 0.")
+    return [f"{key}={value}" for key, value in changes.items()]
+
+
+class WhatIf:
+    """The prediction that was asked for last, for all runs of a view."""
+
+    def __init__(self, words: Sequence[str] = (sys.executable, "-P", "-c", COMMAND)) -> None:
+        """`words`: the command line that begins with `simulate`."""
+        self._words = tuple(words)
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._state: Json = {"state": "none"}
+
+    def state(self) -> Json:
+        """`none`, `going` with its progress, `done` with its result, `failed` or `cancelled`."""
+        return self._state
+
+    async def begin(self, run: Path, changes: Mapping[str, object], at_s: float | None) -> Json:
+        """Start a prediction. Raises: ConfigError if one goes on, or a change is none."""
+        words = overrides(changes)
+        if self._state["state"] == "going":
+            raise ConfigError("A prediction goes on; wait for it, or cancel it.")
+        command = [*self._words, "simulate", *words, "--from", str(run), "--json"]
+        command += [] if at_s is None else ["--at", str(at_s)]
+        self._state = {"state": "going", "changes": words, "run": run.name, "progress": "starting"}
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=_environment(), start_new_session=True
+            )
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST)
+        except OSError as error:
+            self._state = {"state": "failed", "error": f"It could not be started: {error.strerror}."}
+            return self._state
+        self._task = asyncio.create_task(self._follow(self._process, words), name="what if")
+        return self._state
+
+    async def cancel(self) -> Json:
+        """End the one that goes on, if there is one."""
+        if self._process is not None and self._process.returncode is None:
+            self._state = {"state": "cancelled"}
+            self._process.kill()
+            if self._task is not None:
+                await self._task
+        return self._state
+
+    async def _follow(self, process: Process, words: list[str]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        reading = asyncio.create_task(process.stdout.read(), name="what if, its result")
+        last = ""
+        while line := await process.stderr.readline():
+            last = (last + line.decode(errors="replace"))[-LAST_WORDS:]
+            if self._state["state"] == "going":
+                self._state = self._state | {"progress": line.decode(errors="replace").strip()}
+        result = await reading
+        code = await process.wait()
+        if self._state["state"] == "going":
+            self._state = _outcome(code, result, last) | {"changes": words, "run": self._state["run"]}
+
+
+def _outcome(code: int, result: bytes, last_words: str) -> Json:
+    if code:
+        told = [line for line in last_words.splitlines() if not line.startswith("[")]
+        return {"state": "failed", "error": " ".join(told) or f"It ended with exit code {code}."}
+    try:
+        return {"state": "done", "result": json.loads(result)}
+    except ValueError:
+        return {"state": "failed", "error": "It said nothing that can be read."}
+
+
+def _environment() -> dict[str, str]:
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

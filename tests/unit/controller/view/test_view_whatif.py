@@ -1,0 +1,96 @@
+"""Predictions for the page What if: what may be asked, one at a time, and cancelled."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from controller.view.whatif import COMMAND, WhatIf, overrides
+from protocol.errors import ConfigError
+from tests.support.shown_run import Browser, recorded
+
+LIMIT_S = 60
+SAYS = "import sys; print('[ 1 s] step 3', file=sys.stderr); print({!r})"
+
+
+def saying(text, more=""):
+    return (sys.executable, "-c", SAYS.format(text) + more)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reward.function": "os:system"},
+        {"staleness.routing": "evil.py:route"},
+        {"staleness.routing": "a.b"},
+        {"staleness.mu": "1; rm"},
+        {"staleness.mu": 0.5},
+        {"staleness.mu": "-1"},
+        {"rollout.instances": "1" * 20},
+        {f"staleness.{n}": "1" for n in range(20)},
+    ],
+)
+def test_what_could_be_more_than_a_setting_is_refused(changes):
+    with pytest.raises(ConfigError):
+        overrides(changes)
+
+
+def test_settings_become_words_of_a_command_line():
+    changes = {"staleness.routing": "round_robin", "staleness.mu": "0.5", "rollout.instances": "4"}
+    assert overrides(changes) == ["staleness.routing=round_robin", "staleness.mu=0.5", "rollout.instances=4"]
+
+
+async def test_a_result_is_kept_until_the_next_one_is_asked_for(tmp_path):
+    job = WhatIf(saying(json.dumps({"own": 1})))
+    assert job.state() == {"state": "none"}
+    begun = await job.begin(tmp_path, {"rollout.instances": "4"}, 2.5)
+    assert begun["state"] == "going"
+    with pytest.raises(ConfigError, match="goes on"):
+        await job.begin(tmp_path, {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        await job._task
+    assert job.state()["state"] == "done"
+    assert job.state()["result"] == {"own": 1}
+    assert job.state()["changes"] == ["rollout.instances=4"]
+
+
+async def test_what_the_command_says_of_its_failure_is_told(tmp_path):
+    script = "; print('The run is too short.', file=sys.stderr); sys.exit(1)"
+    job = WhatIf(saying("", script))
+    await job.begin(tmp_path, {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        await job._task
+    assert job.state()["state"] == "failed"
+    assert job.state()["error"] == "The run is too short."
+
+
+async def test_one_that_goes_on_is_cancelled_and_another_may_begin(tmp_path):
+    job = WhatIf((sys.executable, "-c", "import time; time.sleep(3600)"))
+    await job.begin(tmp_path, {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        assert (await job.cancel())["state"] == "cancelled"
+        assert (await job.begin(tmp_path, {}, None))["state"] == "going"
+        await job.cancel()
+
+
+async def test_the_command_ends_with_the_view():
+    """Its standard input is closed with the view, whatever ended that."""
+    words = [sys.executable, "-P", "-c", COMMAND, "status", "/nowhere"]
+    process = await asyncio.create_subprocess_exec(*words, stdin=-1, stderr=-1, stdout=-1)
+    process.stdin.close()
+    async with asyncio.timeout(LIMIT_S):
+        assert await process.wait() == 1
+
+
+def test_what_is_no_question_is_refused_by_the_site(tmp_path):
+    browser = Browser(recorded(tmp_path / "run"))
+    ask = {"method": "POST"}
+    for body in (b"", b"[]", b"{}", b'{"changes": 7}', b'{"changes": {}, "at_s": "x"}', b"[" * 60_000):
+        assert browser.json("/api/runs/0/whatif", body=body, **ask)[0] == 400, body
+    status, found = browser.json("/api/runs/0/whatif", body=b'{"changes": {"trainer.lr": "1"}}', **ask)
+    assert status == 409
+    assert "trainer.lr" in found["error"]
+    assert browser.json("/api/whatif") == (200, {"state": "none"})
+    foreign = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
+    assert browser.ask("/api/whatif", method="DELETE", headers=foreign)[0] == 403
