@@ -1,47 +1,12 @@
 """The tiers of `launch.py test`: what is run, how many examples, how many tests at a time."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from controller.cli import testing
-
-PROPERTIES = """
-from hypothesis import given, settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, rule
-
-seen = {"plain": 0, "function": 0, "machine": 0}
-
-@given(strategies.integers())
-def test_plain(n):
-    seen["plain"] += 1
-
-class Tests:
-    @settings(max_examples=70)
-    @given(strategies.integers())
-    def test_function(self, n):
-        seen["function"] += 1
-
-class Machine(RuleBasedStateMachine):
-    def __init__(self):
-        super().__init__()
-        seen["machine"] += 1
-
-    @rule()
-    def nothing(self):
-        pass
-
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=40, stateful_step_count=2)
-
-def test_seen():
-    print(seen)
-"""
 
 
 @pytest.fixture
@@ -92,16 +57,3 @@ def test_without_xdist_tests_run_one_after_the_other_and_a_line_says_so(asked, m
     done = launch("--fast")
     assert "pytest-xdist is missing" in done.stdout
     assert asked[0][0] == "--durations=20"
-
-
-@pytest.mark.parametrize(("words", "expected"), [((), (100, 70, 40)), (("--few-examples",), (10, 10, 10))])
-def test_few_examples_are_at_most_ten_of_each_property(tmp_path, words, expected):
-    file = tmp_path / "test_properties.py"
-    file.write_text(PROPERTIES)
-    root = Path(testing.ROOT)
-    command = [sys.executable, "-m", "pytest", "-s", "-c", str(root / "pyproject.toml"), *words]
-    options = ["--confcutdir", str(root), "-p", "tests.conftest", "-p", "no:cacheprovider", str(file)]
-    done = subprocess.run([*command, *options], cwd=root, capture_output=True, text=True, check=True)
-    plain, function, machine = expected
-    seen = {"plain": plain, "function": function, "machine": machine}
-    assert str(seen) in done.stdout
