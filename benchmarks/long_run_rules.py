@@ -24,11 +24,7 @@ def config(folder: Path, *, steps: int, spare_groups: int = 0) -> Config:
             "run": {"dir": str(folder), "name": "run", "steps": steps},
             "model": {"factory": f"{TASK}:make_model"},
             "data": {"path": f"{Path(__file__)}:rows"},
-            "reward": {
-                "function": f"{TASK}:reward",
-                "workers": 2,
-                "max_consecutive_failures": 1000,
-            },
+            "reward": {"function": f"{TASK}:reward", "workers": 2, "max_consecutive_failures": 1000},
             "rollout": {
                 "instances": 3,
                 "group_size": 3,

@@ -9,7 +9,7 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -92,18 +92,27 @@ def measure_speed(rounds: int, budget: int, *, sequences: int, layers: int, hidd
         "padded, sorted by length": lambda: padded(padded_batches),
         "padded, in order": lambda: padded(in_order_batches),
     }
+    seconds = _time(ways, rounds, is_cuda=device.type == "cuda")
+    tokens, first = sum(batch.lengths), median(seconds["packed"])
+    for name, times in seconds.items():
+        took = median(times)
+        print(f"  {name:26} {tokens / took:9.0f} tokens/s   packed is {took / first:.2f}x as fast")
+
+
+def _time(ways: Mapping[str, Callable[[], None]], rounds: int, *, is_cuda: bool) -> dict[str, list[float]]:
+    """Seconds of each round of each way, in turns; a first round warms up and does not count."""
+    import torch
+
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds + 1):  # the first is a warm-up
+    for number in range(rounds + 1):
         for name, way in ways.items():
             began = time.perf_counter()
             way()
-            if device.type == "cuda":
+            if is_cuda:
                 torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - began)
-    tokens, first = sum(batch.lengths), median(seconds["packed"][1:])
-    for name, times in seconds.items():
-        took = median(times[1:])
-        print(f"  {name:26} {tokens / took:9.0f} tokens/s   packed is {took / first:.2f}x as fast")
+            if number:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import platform
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -184,20 +184,29 @@ def main() -> None:
             ways["TRL's loss, sorted"] = trl_step(directory, budget, device, padded_batches)
         except ImportError as error:
             print(f"TRL is left out ({error}): pip install -e '.[workers,bench]'")
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(arguments.rounds + 1):  # the first is a warm-up
-            for name, step in ways.items():
-                began = time.perf_counter()
-                loss = step(batch)
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                seconds[name].append(time.perf_counter() - began)
-                if number == 0:
-                    print(f"  loss of the first step, {name}: {loss:.6f}")
-    first = median(seconds["ours, packed"][1:])
+        seconds = _time(ways, batch, arguments.rounds, is_cuda=device.type == "cuda")
+    first = median(seconds["ours, packed"])
     for name, times in seconds.items():
-        took = median(times[1:])
+        took = median(times)
         print(f"  {name:20} {sum(batch.lengths) / took:9.0f} tokens/s   ours is {took / first:.2f}x as fast")
+
+
+def _time(
+    ways: Mapping[str, Callable[[TrainBatch], float]], batch: TrainBatch, rounds: int, *, is_cuda: bool
+) -> dict[str, list[float]]:
+    """Seconds of each round of each way, in turns; a first round warms up, and its loss is printed."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, step in ways.items():
+            began = time.perf_counter()
+            loss = step(batch)
+            if is_cuda:
+                torch.cuda.synchronize()
+            if number:
+                seconds[name].append(time.perf_counter() - began)
+            else:
+                print(f"  loss of the first step, {name}: {loss:.6f}")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from protocol.importing import load_object
 from protocol.messages import Segment, Train, TrainItem
 from protocol.settings import WorkerSettings
 from strategies.outcomes import group_advantages
-from workers.engines.interface import Generation
+from workers.engines.interface import Generation, Key
 from workers.engines.torch import make_engine
 from workers.trainer.trainer import Trainer
 
@@ -27,14 +27,9 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
     from transformers import AutoTokenizer
 
     settings = WorkerSettings(
-        run_dir=str(model.parent),
-        seed=config.run.seed,
-        steps=STEPS,
-        model=config.model,
-        rollout=config.rollout,
-        reward=config.reward,
-        trainer=config.trainer,
-    )
+        run_dir=str(model.parent), seed=config.run.seed, steps=STEPS, model=config.model,
+        rollout=config.rollout, reward=config.reward, trainer=config.trainer,
+    )  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(model)
     reward = load_object(f"{TASK}:reward")
     rows = load_object(f"{TASK}:prompts")(seed=config.run.seed)
@@ -50,14 +45,7 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
             seed = random.Random(f"{config.run.seed}/{group}.{member}").getrandbits(52)
             prompt = prompts[group - groups[0]]
             engine.add(Generation((group, member, 1), prompt, [], config.rollout.max_response_tokens, seed))
-        responses = {key: ([], [], []) for key in keys}
-        while engine.is_busy():
-            for sampled in engine.step():
-                tokens, logprobs, ending = responses[sampled.key]
-                tokens.append(sampled.token)
-                logprobs.append(sampled.logprob)
-                if sampled.ending:
-                    ending.append(sampled.ending)
+        responses = _generate(engine, keys)
         items, rewards, frames = [], [], ([], [], [])
         for group, row, prompt in zip(groups, batch, prompts, strict=True):
             texts = [
@@ -79,6 +67,19 @@ def sequential_losses(config, model: Path) -> list[tuple[float, float, list[int]
         metrics = trainer.train_step(Train(step, tuple(items)), buffers)
         out.append((metrics["loss"], sum(rewards) / len(rewards), groups))
     return out
+
+
+def _generate(engine, keys) -> dict[Key, tuple[list[int], list[float], list[str]]]:
+    """Tokens, logprobs and ending of each response, when the engine is done."""
+    responses = {key: ([], [], []) for key in keys}
+    while engine.is_busy():
+        for sampled in engine.step():
+            tokens, logprobs, ending = responses[sampled.key]
+            tokens.append(sampled.token)
+            logprobs.append(sampled.logprob)
+            if sampled.ending:
+                ending.append(sampled.ending)
+    return responses
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
