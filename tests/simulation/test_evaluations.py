@@ -8,6 +8,7 @@ from controller.config.models import Config
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
 from controller.simulation import Faults, Simulation
 from tests.support.fault_host import trained_once
+from tests.support.sampled_seeds import sampled_seeds
 
 SETS = {"a": {"path": "-", "max_prompts": 5}, "b": {"path": "-", "max_prompts": 3}}
 
@@ -93,7 +94,7 @@ def test_at_most_a_share_of_an_instances_slots_goes_to_evaluation_before_the_end
     assert simulation.most == {False: 8, True: 32}  # of 32 slots
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", sampled_seeds(5, 48))
 def test_lost_workers_end_no_evaluation(seed):
     """Kills, hangs, slow links and stragglers, over bounds, with and without partial rollout."""
     base = config(
@@ -117,7 +118,7 @@ def test_lost_workers_end_no_evaluation(seed):
         assert all(len(line["tokens/by_version"]) == 1 for line in outcome.evaluations)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", sampled_seeds(2, 24))
 def test_killed_controllers_go_on_with_the_evaluation_that_they_were_in(seed):
     base = config(max_staleness=seed % 3, steps=12)
     limits = base.controller.model_copy(update={"respawns": 50})

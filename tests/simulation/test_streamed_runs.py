@@ -7,6 +7,7 @@ from controller.config.models import Config
 from controller.simulation import Simulation
 from protocol.messages import TrainAhead
 from tests.support.fault_host import FaultySimulation, Plagues, trained_once
+from tests.support.sampled_seeds import sampled_seeds
 
 PROMPTS, STEPS = 48, 12
 
@@ -53,7 +54,7 @@ class TrainerKilledAhead(FaultySimulation):
                 self._kill(process)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled_seeds(2, 12))
 def test_a_trainer_killed_amid_a_batch_is_fed_all_of_it_again(seed):
     simulation = TrainerKilledAhead(
         streamed(max_staleness=seed % 3), seed=seed, prompts=PROMPTS, plagues=Plagues(snapshots=0.05)
@@ -65,7 +66,7 @@ def test_a_trainer_killed_amid_a_batch_is_fed_all_of_it_again(seed):
     assert outcome.summary["staleness/violations"] == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled_seeds(3, 24))
 def test_controllers_and_trainers_die_amid_batches_and_nothing_is_lost(seed):
     simulation = FaultySimulation(
         streamed(max_staleness=seed % 3),

@@ -5,13 +5,14 @@ from test_simulated_runs import config
 
 from tests.support.fault_host import Plagues, trained_once
 from tests.support.fault_sweep import FAULTS, PLAGUES
+from tests.support.sampled_seeds import sampled_seeds
 from tests.support.survivors import SurvivingSimulation
 
 STEPS, PROMPTS = 8, 32
 
 
 @pytest.mark.parametrize("remote", [0, 3])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled_seeds(2, 12))
 def test_no_token_is_sampled_twice_by_workers_that_come_back_or_leave_last_words(seed, remote):
     settings = config(steps=STEPS, instances=3 - remote)
     plagues = Plagues(controller_deaths=0.01, snapshots=0.05)
@@ -41,7 +42,7 @@ def test_the_sweep_really_leaves_something_in_hand():
     assert min(counts.values()) > 5, counts
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sampled_seeds(4, 24))
 def test_every_prompt_is_trained_once_whatever_happens_to_workers_of_both_kinds(seed):
     base = config(max_staleness=seed % 4, steps=STEPS, instances=1, keep_kv=seed % 3 == 0)
     patient = base.controller.model_copy(update={"respawns": 500})
