@@ -36,11 +36,12 @@ def by_cap(view: AdmissionView, batches: float) -> int:
 def adaptive(view: AdmissionView, batches: float) -> int:
     """Like `by_cap`, with the cap that strategies/pacing.py has found.
 
-    It holds until new weights are out only where deadlines decide the speed: elsewhere nothing is gained by
-    starting later.
+    It holds until new weights are out where deadlines decide the speed, or freshness is wanted: elsewhere
+    nothing is gained by starting later.
     """
     del batches
-    return round(view.cap) - (held(view) if view.is_tail_bound else view.generating + view.occupied)
+    holds = view.is_tail_bound or view.is_fresh
+    return round(view.cap) - (held(view) if holds else view.generating + view.occupied)
 
 
 def whole_window(view: AdmissionView, batches: float) -> int:

@@ -6,6 +6,7 @@ nothing; the cap of `adaptive` stays between LEAST_BATCHES and the window of the
 """
 
 from collections.abc import Callable, Iterable
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -25,6 +26,17 @@ class Pace(NamedTuple):
     periods: tuple[float, ...] = ()  # of the last window, oldest first
 
 
+class Objective(NamedTuple):
+    """What `staleness.objective` asks of the cap."""
+
+    most_batches: float = inf  # in the system; the mean staleness is about this less 1
+    least_gain: float = 0.0  # share of throughput that one more batch, a version of mean age, has to bring
+
+
+THROUGHPUT = Objective()
+FRESH = Objective(most_batches=2.0)  # a mean staleness of 1
+
+
 class StepView(NamedTuple):
     """One train step, from a batch to the next, for the rule that adapts. Shares are of the step."""
 
@@ -36,6 +48,14 @@ class StepView(NamedTuple):
     gated: float = 0.0  # share in which a fresh group that was admitted found no instance
     long_share: float = 0.0  # responses near the longest, of all; 0 without `adapts_mu`
     elasticity: float = 1.0  # relative gain in tokens/s for a relative gain in trajectories
+    objective: Objective = THROUGHPUT
+
+
+def objective_of(wanted: str | float) -> Objective:
+    """What `staleness.objective` says."""
+    if isinstance(wanted, str):
+        return FRESH if wanted == "fresh" else THROUGHPUT
+    return Objective(least_gain=wanted)
 
 
 Adaptation = Callable[[StepView], tuple[float, float]]
@@ -48,7 +68,9 @@ def adaptive(step: StepView) -> tuple[float, float]:
     if step.adapts_mu:
         mu = next_mu(mu, most=step.most_mu, starved=starved, late=late, gated=step.gated,
                       long_share=step.long_share)  # fmt: skip
-    cap = next_cap(step.admission, starved=starved, late=late, elasticity=step.elasticity)
+    cap = next_cap(
+        step.admission, starved=starved, late=late, elasticity=step.elasticity, objective=step.objective
+    )
     return cap, mu
 
 
@@ -123,22 +145,26 @@ def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -
     return min(2.0, max_staleness + 1.0) * (batch_groups + spare_groups)
 
 
-def next_cap(view: AdmissionView, *, starved: float, late: float, elasticity: float) -> float:
+def next_cap(
+    view: AdmissionView, *, starved: float, late: float, elasticity: float, objective: Objective = THROUGHPUT
+) -> float:
     """The adaptive cap after a train step.
 
     It grows while the trainer waits for *groups* (`starved`: share of a step in which fewer than a batch were
     occupied) and more of them would raise the throughput of the instances (`elasticity`: relative gain in
     tokens per second for a relative gain in trajectories); it shrinks while the trainer waits for stragglers
     (`late`), which the others slow down; and it drifts down while the trainer waits for nothing, since then
-    groups only grow old.
+    groups only grow old. `objective` limits it, and says how much more of them have to raise it.
     """
     places = view.batch_groups + view.spare_groups
-    if starved > STARVED and elasticity > LEAST_ELASTICITY:
+    gain = elasticity * places / view.cap
+    if starved > STARVED and elasticity > LEAST_ELASTICITY and gain >= objective.least_gain:
         step = GROW
     else:
         step = -SHRINK if late > STARVED else -DRIFT
-    least = min(LEAST_BATCHES, view.max_staleness + 1.0)
-    return min((view.max_staleness + 1.0) * places, max(least * places, view.cap + step * places))
+    window = view.max_staleness + 1.0
+    least, most = min(LEAST_BATCHES, window), min(objective.most_batches, window)
+    return min(most * places, max(least * places, view.cap + step * places))
 
 
 MU_STEP = 0.05  # at each train step: from its default to 0 in six

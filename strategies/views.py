@@ -111,3 +111,4 @@ class AdmissionView(NamedTuple):
     spare_groups: int = 0
     cap: float = 0.0  # of the adaptive rule: groups in the system
     is_tail_bound: bool = True  # the trainer waits for the longest responses more than for groups
+    is_fresh: bool = False  # `staleness.objective: fresh`: age counts more than speed

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -71,6 +71,11 @@ class StalenessSettings(Section):
     """Groups in the system, in batches, counted until the version that they made is published. `auto` finds
     the fewest that keep the speed, `all` takes whatever the bound admits (then the mean staleness is about
     the bound)."""
+    objective: Literal["throughput", "fresh"] | Annotated[float, Field(ge=0, le=1)] = "throughput"
+    """What `in_flight_batches: auto` looks for: all of the speed (`throughput`), or a mean staleness of at
+    most 1, whatever the bound (`fresh`, which turns `trainer.streaming` on where it is exact). A number is
+    between them: the share of throughput that a version of mean age has to bring, by the fitted speed of
+    instances. docs/freshness.md has what age brings."""
     admission: str = "window"
     """Rule for how many groups may start: `window` (in_flight_batches), `one_batch`, `areal`, `roll_flash`,
     `verl_async`, or an import path of a function like those of strategies/admission.py."""
@@ -260,6 +265,44 @@ class Config(Section):
             staleness = self.staleness.model_copy(update={"filter": filter})
             object.__setattr__(self, "staleness", staleness)  # it is frozen
         return self
+
+    @model_validator(mode="after")
+    def _stream_for_freshness(self) -> Self:
+        is_open = "streaming" not in self.trainer.model_fields_set
+        can = self.trainer.engine == "fsdp" and not self.streaming_obstacles
+        if self.staleness.objective == "fresh" and is_open and can:
+            trainer = self.trainer.model_copy(update={"streaming": True})
+            object.__setattr__(self, "trainer", trainer)  # it is frozen
+        return self
+
+    @property
+    def streaming_obstacles(self) -> dict[str, str]:
+        """Why a batch cannot be trained in parts, by field: what needs all of it, what never waits for it."""
+        trainer, staleness = self.trainer, self.staleness
+        reasons = {
+            "trainer.baseline": {
+                "batch_mean": "compares rewards with their mean over the batch, which nobody knows before it "
+                "is complete; give group_mean, leave_one_out or none",
+                "value": "trains a critic, whose own step and values are made of the whole batch; give "
+                "group_mean, leave_one_out or none",
+            }.get(trainer.baseline, ""),
+            "trainer.advantage_scale": "divides advantages by their deviation over the batch, which nobody "
+            "knows before it is complete; give group_std or none"
+            * (trainer.advantage_scale == "batch_std"),
+            "trainer.minibatches": "makes the gradients of all minibatches but the first with weights that "
+            "the one before has changed, which it does once its last group is there; give 1"
+            * (trainer.minibatches > 1),
+            "staleness.spare_groups": "starts more groups than a batch takes, and gives up those that come "
+            "last, so that no batch waits for a straggler and none of its groups is certain before; give 0"
+            * bool(staleness.spare_groups),
+            "staleness.ledger": "is not `deadlines`: its batches are whichever groups are there, so they "
+            "wait for no straggler and none of their groups is certain before; leave it out"
+            * (staleness.ledger != "deadlines"),
+            "trainer.algorithm": "is sft, whose responses are all there from the start, so no batch waits; "
+            "nothing but trainer.streaming has to be changed"
+            * trainer.is_supervised,
+        }
+        return {field: reason for field, reason in reasons.items() if reason}
 
     def with_spellings(self, spellings: Mapping[tuple[Any, ...], str]) -> Self:
         """The same, which knows by path (keys and indices) where `${NAME}` stood."""

@@ -111,45 +111,13 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
 
 
 def _streaming_problems(config: Config) -> Iterator[Problem]:
-    """Why a batch cannot be trained in parts: what needs all of it, and what never waits for it."""
-    trainer, staleness = config.trainer, config.staleness
-    if not trainer.streaming:
-        return
-    reasons = {
-        "trainer.baseline": {
-            "batch_mean": "compares rewards with their mean over the batch, which nobody knows before it is "
-            "complete; give group_mean, leave_one_out or none",
-            "value": "trains a critic, whose own step and values are made of the whole batch; give "
-            "group_mean, leave_one_out or none",
-        }.get(trainer.baseline),
-        "trainer.advantage_scale": "divides advantages by their deviation over the batch, which nobody knows "
-        "before it is complete; give group_std or none"
-        if trainer.advantage_scale == "batch_std"
-        else None,
-        "trainer.minibatches": "makes the gradients of all minibatches but the first with weights that the "
-        "one before has changed, which it does once its last group is there; give 1"
-        if trainer.minibatches > 1
-        else None,
-        "staleness.spare_groups": "starts more groups than a batch takes, and gives up those that come last, "
-        "so that no batch waits for a straggler and none of its groups is certain before; give 0"
-        if staleness.spare_groups
-        else None,
-        "staleness.ledger": "is not `deadlines`: its batches are whichever groups are there, so they wait "
-        "for no straggler and none of their groups is certain before; leave it out"
-        if staleness.ledger != "deadlines"
-        else None,
-        "trainer.algorithm": "is sft, whose responses are all there from the start, so no batch waits; "
-        "nothing but trainer.streaming has to be changed"
-        if trainer.is_supervised
-        else None,
-    }
-    for field, reason in reasons.items():
-        if reason is not None:
-            yield (
-                ("trainer.streaming", field),
-                f"is on, which trains groups before their batch is complete, but {field} {reason}, or leave "
-                "trainer.streaming out.",
-            )
+    """Why a batch cannot be trained in parts."""
+    for field, reason in config.streaming_obstacles.items() if config.trainer.streaming else ():
+        yield (
+            ("trainer.streaming", field),
+            f"is on, which trains groups before their batch is complete, but {field} {reason}, or leave "
+            "trainer.streaming out.",
+        )
 
 
 def _sampling_problems(config: Config) -> Iterator[Problem]:
@@ -249,6 +217,19 @@ def _staleness_problems(config: Config) -> Iterator[Problem]:
             f"is {in_flight:g}; fewer than 1 batch can never be trained, and max_staleness "
             f"{staleness.max_staleness} admits {most}. Give 1 to {most}, or `auto`.",
         )
+    fixed = {
+        "in_flight_batches": staleness.in_flight_batches != "auto",
+        "admission": staleness.admission != "window",
+        "pacing": staleness.pacing != "adaptive",
+    }
+    for field in [field for field, is_fixed in fixed.items() if is_fixed]:
+        if staleness.objective != "throughput":
+            yield (
+                ("staleness.objective", f"staleness.{field}"),
+                f"is {staleness.objective}, which is what the number of groups in the system is found by, but "
+                f"staleness.{field} is {getattr(staleness, field)}, which says it otherwise; leave one of the "
+                "two out.",
+            )
     bound = FIXED_BOUND.get(staleness.strategy, staleness.max_staleness)
     if staleness.max_staleness != bound:
         yield (

@@ -25,7 +25,7 @@ MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
     "logging", "controller", "limits", "samples", "simulation", "evaluation", "view",
-    "staleness.in_flight_batches",
+    "staleness.in_flight_batches", "staleness.objective",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",
     "reward.retries", "reward.max_consecutive_failures", "agent.workers", "agent.processes",

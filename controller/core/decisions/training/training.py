@@ -171,6 +171,7 @@ class Training:
             gated=state.gated.take(state.now) / period_s,
             long_share=state.lengths.long_share() if staleness.adaptive_mu else 0.0,
             elasticity=pacing.elasticity(instance_view(state, one) for one in state.registry.instances()),
+            objective=pacing.objective_of(staleness.objective),
         )
         cap, mu = state.strategies.adapt(step)
         state.pace = state.pace._replace(cap=cap)

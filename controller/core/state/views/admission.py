@@ -24,6 +24,7 @@ def admission_view(state: RunState) -> AdmissionView:
         ledger.spare_groups,
         state.pace.cap,
         state.strategy_settings.is_tail_bound,
+        state.config.staleness.objective == "fresh",
     )
 
 
