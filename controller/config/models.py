@@ -287,8 +287,7 @@ class Config(Section):
                 "group_mean, leave_one_out or none",
             }.get(trainer.baseline, ""),
             "trainer.advantage_scale": "divides advantages by their deviation over the batch, which nobody "
-            "knows before it is complete; give group_std or none"
-            * (trainer.advantage_scale == "batch_std"),
+            "knows before it is complete; give group_std or none" * (trainer.advantage_scale == "batch_std"),
             "trainer.minibatches": "makes the gradients of all minibatches but the first with weights that "
             "the one before has changed, which it does once its last group is there; give 1"
             * (trainer.minibatches > 1),
@@ -299,8 +298,7 @@ class Config(Section):
             "wait for no straggler and none of their groups is certain before; leave it out"
             * (staleness.ledger != "deadlines"),
             "trainer.algorithm": "is sft, whose responses are all there from the start, so no batch waits; "
-            "nothing but trainer.streaming has to be changed"
-            * trainer.is_supervised,
+            "nothing but trainer.streaming has to be changed" * trainer.is_supervised,
         }
         return {field: reason for field, reason in reasons.items() if reason}
 

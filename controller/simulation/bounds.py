@@ -13,6 +13,7 @@ prefill; the KV of those that decode fits; the steps of a class take at most as 
 The least sum of y_k must fit into the instances' time; the period is found by bisection.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -25,7 +26,8 @@ from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
 from workers.simulated.workload import classes
 
-LENGTH_CLASSES = 50
+LENGTH_CLASSES = 48
+TAIL, TAIL_CLASSES = 0.04, 20  # the longest decide at small bounds: one class of the last 2 % hides them
 STEP_TIMES = 48
 SLOWEST_STEPS = 20.0  # times the fastest step; slower ones are never chosen within the KV of real devices
 PRECISION = 1.002  # of the period
@@ -45,17 +47,21 @@ class Demand:
     capacity: float  # sum of the speeds of all instances
     fastest: float  # largest of them
     train_s: float  # per batch
-    lost_s: float  # of the window of a response: publishing, pulling, scoring, and training if honest
+    lost_s: float  # of a response's window: publishing, pulling, scoring, and if honest the end of training
 
     @classmethod
     def of(cls, config: Config) -> "Demand":
         """The demand of a configuration."""
         simulation, rollout = config.simulation, config.rollout
-        found = tuple(classes(distribution_of(config).sample(), LENGTH_CLASSES))
+        found = with_tail(distribution_of(config).sample(), LENGTH_CLASSES, TAIL_CLASSES)
         prompt = min(simulation.workload.prompt_tokens, rollout.max_prompt_tokens)
         batch = config.trainer.batch_groups * rollout.group_size
         mean = sum(length * share for length, share in found)
         train_s = simulation.train_base_s + simulation.train_token_s * batch * (mean + prompt)
+        last_s = train_s
+        if config.trainer.streaming:  # at least one group is left for the step: the shortest
+            shortest = rollout.group_size * (found[0][0] + prompt)
+            last_s = simulation.train_base_s + simulation.train_token_s * shortest
         speeds = simulation.engine.speeds
         all_speeds = [speeds[i % len(speeds)] for i in range(rollout.instances)]
         is_honest = simulation.publish == "honest"
@@ -72,8 +78,19 @@ class Demand:
             train_s=train_s,
             lost_s=simulation.pull_s
             + simulation.score_s
-            + (train_s + simulation.publish_s if is_honest else 0.0),
+            + (last_s + simulation.publish_s if is_honest else 0.0),
         )
+
+
+def with_tail(lengths: Sequence[int], count: int, tail_count: int) -> tuple[tuple[float, float], ...]:
+    """Sorted, equally likely lengths as classes of (length, share), the longest TAIL of them in finer ones."""
+    edge = round(len(lengths) * (1 - TAIL))
+    parts = ((lengths[:edge], count), (lengths[edge:], tail_count))
+    return tuple(
+        (length, share * len(part) / len(lengths))
+        for part, number in parts
+        for length, share in classes(part, number)
+    )
 
 
 def throughput_bound(config: Config) -> float:
@@ -96,7 +113,7 @@ def shortest_period_s(demand: Demand, max_staleness: int | None) -> float:
 
     def is_possible(period_s: float) -> bool:
         window_s = ((max_staleness + 1) * period_s - demand.lost_s) * demand.fastest
-        if window_s <= _alone_s(demand):
+        if window_s <= alone_s(demand, max(length for length, _ in demand.classes)):
             return False
         return _instance_s(demand, window_s) <= demand.capacity * period_s
 
@@ -111,11 +128,10 @@ def shortest_period_s(demand: Demand, max_staleness: int | None) -> float:
     return high
 
 
-def _alone_s(demand: Demand) -> float:
-    """Seconds that the longest response takes with nothing beside it."""
-    longest = max(length for length, _ in demand.classes)
-    context = demand.prompt_tokens + longest / 2
-    return longest * (demand.cost.decode_s(1) + demand.cost.decode_context_s * context)
+def alone_s(demand: Demand, length: float) -> float:
+    """Seconds that a response of this length takes with nothing beside it."""
+    context = demand.prompt_tokens + length / 2
+    return length * (demand.cost.decode_s(1) + demand.cost.decode_context_s * context)
 
 
 def _instance_s(demand: Demand, window_s: float | None) -> float:
@@ -125,7 +141,7 @@ def _instance_s(demand: Demand, window_s: float | None) -> float:
     """
     from scipy.optimize import linprog  # late: only bounds need it
 
-    matrix, limits, equal, kinds = _program(demand, window_s)
+    matrix, limits, equal, kinds, _ = program(demand, window_s)
     cost = np.zeros(matrix.shape[1])
     cost[kinds * STEP_TIMES : (kinds + 1) * STEP_TIMES] = 1.0
     solved: Any = linprog(
@@ -134,8 +150,8 @@ def _instance_s(demand: Demand, window_s: float | None) -> float:
     return float(solved.fun) if solved.status == 0 else float("inf")
 
 
-def _program(demand: Demand, window_s: float | None) -> tuple[Any, Any, Any, int]:
-    """Rows `A v <= b` and `E v = 1` over v = (f_ck, y_k, z_k), and the number of classes."""
+def program(demand: Demand, window_s: float | None) -> tuple[Any, Any, Any, int, Any]:
+    """Rows `A v <= b` and `E v = 1` over v = (f_ck, y_k, z_k), the number of classes, and the steps s_k."""
     from scipy import sparse
 
     cost = demand.cost
@@ -174,4 +190,4 @@ def _program(demand: Demand, window_s: float | None) -> tuple[Any, Any, Any, int
         limits = np.concatenate([limits, np.ones(kinds)])
     ones = np.ones(STEP_TIMES)
     whole = sparse.block_diag([sparse.kron(sparse.identity(kinds), ones), np.zeros((0, STEP_TIMES)), [ones]])
-    return sparse.vstack(rows).tocsr(), limits, whole.tocsr(), kinds
+    return sparse.vstack(rows).tocsr(), limits, whole.tocsr(), kinds, steps
