@@ -1,7 +1,7 @@
 """What a version of age buys: throughput and mean staleness by `staleness.objective`, in virtual time.
 
-Invariant: the production core in the simulation, on a quarter of the cluster of benchmarks.coordination; sides
-of a ratio have the same seed, hence the same lengths.
+Invariant: the production core in the simulation, on a quarter of the cluster of benchmarks.coordination;
+sides of a ratio have the same seed, hence the same lengths.
 """
 
 import argparse

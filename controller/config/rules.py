@@ -226,9 +226,9 @@ def _staleness_problems(config: Config) -> Iterator[Problem]:
         if staleness.objective != "throughput":
             yield (
                 ("staleness.objective", f"staleness.{field}"),
-                f"is {staleness.objective}, which is what the number of groups in the system is found by, but "
-                f"staleness.{field} is {getattr(staleness, field)}, which says it otherwise; leave one of the "
-                "two out.",
+                f"is {staleness.objective}, by which the number of groups in the system is to be found, but "
+                f"staleness.{field} is {getattr(staleness, field)}, which fixes it otherwise; leave one of "
+                "the two out.",
             )
     bound = FIXED_BOUND.get(staleness.strategy, staleness.max_staleness)
     if staleness.max_staleness != bound:

@@ -83,7 +83,7 @@ class Demand:
 
 
 def with_tail(lengths: Sequence[int], count: int, tail_count: int) -> tuple[tuple[float, float], ...]:
-    """Sorted, equally likely lengths as classes of (length, share), the longest TAIL of them in finer ones."""
+    """Sorted, equally likely lengths as classes of (length, share); the longest, TAIL, are in finer ones."""
     edge = round(len(lengths) * (1 - TAIL))
     parts = ((lengths[:edge], count), (lengths[edge:], tail_count))
     return tuple(

@@ -1,16 +1,17 @@
 """Upper bound on throughput where each batch holds responses of about one length, as a sampler makes them.
 
-Invariants: as in `bounds`, and valid for any order of the batches of a window: a response lives in the periods
-of max_staleness + 1 batches, and each period is in so many windows, so the windows of all batches together are
-so many times as long as all periods. Batches of one kind make it the bound of `bounds`.
+Invariants: as in `bounds`, and valid for any order of the batches of a window: a response lives in the
+periods of max_staleness + 1 batches, and each period is in so many windows, so the windows of all batches
+together are so many times as long as all periods. Batches of one kind make it the bound of `bounds`.
 
-One linear program: the variables of `bounds` for the classes of every batch, a window w_j for each batch j, and
-the time P of all of them, which is least. Steps of a class of batch j take at most w_j; the sum of w_j is at
-most (max_staleness + 1) P less what each window loses; instances have P.
+One linear program: the variables of `bounds` for the classes of every batch, a window w_j for each batch j,
+and the time P of all of them, which is least. Steps of a class of batch j take at most w_j; the sum of w_j is
+at most (max_staleness + 1) P less what each window loses; instances have P.
 """
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 from math import sqrt
 from typing import Any
 
@@ -53,7 +54,7 @@ def batches_of(config: Config, *, seen: int) -> list[Classes]:
     return [
         with_tail(sorted(length for _, lengths in prompts[first:last] for length in lengths),
                   CLASSES, TAIL_CLASSES)
-        for first, last in zip(edges, edges[1:], strict=False)
+        for first, last in pairwise(edges)
     ]  # fmt: skip
 
 

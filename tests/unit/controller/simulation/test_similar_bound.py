@@ -1,4 +1,4 @@
-"""The bound for batches of similar length: that of mixed batches where nothing is known, and above it else."""
+"""The bound for batches of similar length is that of mixed ones where nothing is known, else above it."""
 
 import pytest
 
