@@ -18,9 +18,10 @@ from controller.simulation import Simulation
 from controller.simulation.intervals import paired_ratio, with_interval
 from controller.simulation.records import window
 
-RULES: dict[str, dict[str, Any]] = {
+RULES: dict[str, dict[str, Any]] = {  # of `staleness`, and streaming
     "greedy": {"strategy": "greedy"},
     "staleflow": {},
+    "shuffled": {"sampler": "similar_length_shuffled"},
     "similar": {"sampler": "similar_length"},
     "similar, streaming": {"sampler": "similar_length", "streaming": True},
     "streaming": {"streaming": True},

@@ -248,7 +248,7 @@ def _check_work(config: Config) -> Findings:
 
 def _check_sampler(config: Config) -> Findings:
     """What batches of similar length ask of prompts and loss."""
-    if config.staleness.sampler != "similar_length":
+    if not config.staleness.sampler.startswith("similar_length"):
         return
     functions = [place for place, data in config.data.each if format_of(data.path)[0] == "function"]
     if functions or config.data.epochs == 1:

@@ -139,7 +139,8 @@ class StalenessSettings(Section):
     sampler: str = "in_order"
     """Which groups make a batch: `in_order` (of the data), `similar_length` (prompts whose responses are
     expected to be about equally long, so that the long ones do not stretch every batch; see docs/batches.md),
-    or an import path of a function like those of strategies/batches/samplers.py."""
+    `similar_length_shuffled` (such batches in a random order), or an import path of a function like those of
+    strategies/batches/samplers.py."""
     sampler_batches: int = Field(default=8, ge=2, le=256)
     """Batches of a window, in which a sampler may reorder prompts: a batch alone is biased, a window is not.
     So many batches of prompts are read ahead."""

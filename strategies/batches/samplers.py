@@ -37,20 +37,45 @@ def in_order(view: SamplingView) -> Sequence[int]:
 
 
 def similar_length(view: SamplingView) -> Sequence[int]:
-    """Batches of prompts whose responses are expected to be about equally long, in a random order.
+    """Batches of prompts of about one expected length, those of neighbouring lengths one after the other.
 
-    The long ones then share few batches instead of stretching every one. A batch alone is biased in length,
-    and in whatever goes with length; all batches of a window together are not. Source: RollPacker (arXiv
-    2509.21009) gathers long responses in rounds of their own too, in synchronous training, by racing.
+    The long ones share few batches instead of stretching every one, and as a batch lives through
+    max_staleness + 1 train steps, neighbours share these too. So batches go up and down in length once per
+    window (every other one on the way down), from a place and in a direction that chance decides. A batch
+    alone is biased in length, and in whatever goes with length; all batches of a window together are not.
+    Source: RollPacker (arXiv 2509.21009) gathers long responses in rounds of their own too, in synchronous
+    training, by racing.
     """
+    batches = _by_length(view)
+    ring = batches[::2] + batches[1::2][::-1]
+    chance = random.Random(view.seed)
+    first = chance.randrange(len(ring)) if len(ring) > 1 else 0
+    ring = ring[first:] + ring[:first]
+    return _joined(ring[::-1] if chance.random() < 0.5 else ring)
+
+
+def similar_length_shuffled(view: SamplingView) -> Sequence[int]:
+    """The same batches in a random order: lengths do not drift from step to step, at the price of speed."""
+    batches = _by_length(view)
+    random.Random(view.seed).shuffle(batches)
+    return _joined(batches)
+
+
+def _by_length(view: SamplingView) -> list[list[int]]:
+    """Places of the window in batches, shortest first; one batch in their order where nothing is known."""
     logs = [prompt.expected_log for prompt in view.prompts]
     if max(logs) - min(logs) < 1e-9:
-        return range(len(logs))  # nothing is known: to shuffle would only defer
+        return [list(range(len(logs)))]  # to reorder would only defer some
     places = sorted(range(len(logs)), key=lambda place: (logs[place], place))
-    size = view.batch_groups
-    batches = [places[first : first + size] for first in range(0, len(places), size)]
-    random.Random(view.seed).shuffle(batches)
+    return [places[first : first + view.batch_groups] for first in range(0, len(places), view.batch_groups)]
+
+
+def _joined(batches: list[list[int]]) -> list[int]:
     return [place for batch in batches for place in batch]
 
 
-SAMPLERS: dict[str, Sampler] = {"in_order": in_order, "similar_length": similar_length}
+SAMPLERS: dict[str, Sampler] = {
+    "in_order": in_order,
+    "similar_length": similar_length,
+    "similar_length_shuffled": similar_length_shuffled,
+}

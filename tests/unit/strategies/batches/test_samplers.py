@@ -1,10 +1,18 @@
 """Samplers order a window: each prompt once, and similar lengths side by side."""
 
+from itertools import pairwise
+
 import pytest
 
 from controller.config.strategies import load_strategy
 from protocol.errors import PluginError
-from strategies.batches.samplers import SAMPLERS, PromptView, SamplingView, similar_length
+from strategies.batches.samplers import (
+    SAMPLERS,
+    PromptView,
+    SamplingView,
+    similar_length,
+    similar_length_shuffled,
+)
 from strategies.kinds import hold
 
 
@@ -19,21 +27,34 @@ def test_each_prompt_of_a_window_starts_once(name):
     assert sorted(SAMPLERS[name](view)) == list(range(5))
 
 
-def test_batches_are_of_similar_length_and_their_order_is_by_chance():
-    logs = [float(i * 7 % 16) for i in range(16)]
+LOGS = [float(i * 7 % 16) for i in range(16)]
+
+
+@pytest.mark.parametrize("sample", [similar_length, similar_length_shuffled])
+def test_batches_are_of_similar_length_and_chance_has_a_part_in_their_order(sample):
     orders = []
-    for seed in range(5):
-        order = [logs[place] for place in similar_length(window(logs, seed=seed))]
+    for seed in range(8):
+        order = [LOGS[place] for place in sample(window(LOGS, seed=seed))]
         batches = [order[first : first + 2] for first in range(0, 16, 2)]
         assert all(abs(one - other) == 1 for one, other in batches)
-        assert order == [logs[place] for place in similar_length(window(logs, seed=seed))]
+        assert order == [LOGS[place] for place in sample(window(LOGS, seed=seed))]
         orders.append(tuple(order))
-    assert len(set(orders)) == 5
-    assert all(list(order) != sorted(order) for order in orders)
+    assert len(set(orders)) >= 5
 
 
-def test_prompts_of_which_nothing_is_known_stay_in_their_order():
-    assert list(similar_length(window([2.5] * 6))) == list(range(6))
+def test_neighbouring_batches_are_of_neighbouring_lengths_unless_they_are_shuffled():
+    for seed in range(8):
+        order = [LOGS[place] for place in similar_length(window(LOGS, seed=seed))]
+        ranks = [order[first] // 2 for first in range(0, 16, 2)]
+        assert all(abs(one - other) <= 2 for one, other in zip(ranks, [*ranks[1:], ranks[0]], strict=True))
+    shuffled = [LOGS[place] for place in similar_length_shuffled(window(LOGS))]
+    ranks = [shuffled[first] // 2 for first in range(0, 16, 2)]
+    assert any(abs(one - other) > 2 for one, other in pairwise(ranks))
+
+
+@pytest.mark.parametrize("sample", [similar_length, similar_length_shuffled])
+def test_prompts_of_which_nothing_is_known_stay_in_their_order(sample):
+    assert list(sample(window([2.5] * 6))) == list(range(6))
 
 
 def test_a_sampler_of_the_users_must_name_each_place_once():
