@@ -22,6 +22,12 @@ class AgentSettings(Section):
     kind: Literal["auto", "function", "tools", "gym"] = "auto"
     """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools, or a
     Gymnasium environment of texts (docs/agents.md). `auto`: by what it has."""
+    door: bool = False
+    """Let any client of OpenAI's chat completions ask the policy: each episode has a `policy.base_url` on its
+    own machine, and a `policy.api_key` that names it. Needs the extra `web`."""
+    other_sampling: Literal["refuse", "ignore"] = "refuse"
+    """What becomes of a request at the door for a temperature, or the like, that is not the run's own:
+    `refuse` it, or `ignore` what it asks for, with one warning. Training has to know the distribution."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Given by name to the function at each call, or to the class when an object of it is made."""
     renderer: Literal["template", "plain"] = "template"
@@ -39,6 +45,10 @@ class AgentSettings(Section):
     """Processes in which one worker runs episodes side by side."""
     concurrency: int = Field(default=64, ge=1)
     """Episodes that one worker has at once."""
+    isolation: Literal["shared", "process"] = "shared"
+    """`shared`: episodes run side by side in `processes` processes. `process`: each runs in one of its own,
+    for code that uses global state or blocks; with `door`, `OPENAI_BASE_URL` and `OPENAI_API_KEY` are set in
+    it."""
     memory_mb: int = Field(default=0, ge=0)
     """MB of resident memory that each process of episodes may take, with all that it has started; one that
     takes more is killed, and its episodes are begun again. 0: half of the machine's memory."""
@@ -80,6 +90,11 @@ class AgentSettings(Section):
     same turns of the group. Off: all tokens of an episode have the episode's advantage."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """Factor by which a reward counts less for each turn before it, with `turn_rewards`."""
+
+    @property
+    def has_door(self) -> bool:
+        """Whether clients may ask the policy over HTTP."""
+        return self.door
 
     @property
     def is_on(self) -> bool:

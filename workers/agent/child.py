@@ -71,10 +71,15 @@ class AgentChild(KeptProcess):
         """Whether it takes episodes."""
         return self.is_open and self.ready.done() and self.ready.exception() is None
 
-    def begin(self, number: int, seed: int, row: bytes) -> None:
-        """Run an episode of the row from its start."""
+    def begin(self, number: int, seed: int, row: bytes, key: str = "") -> None:
+        """Run an episode of the row from its start. `key`: of the door, if there is one."""
         self.episodes.add(number)
-        self._write(packet(pipe.BEGIN, number, seed, row))
+        self._write(packet(pipe.BEGIN, number, seed, row, key))
+
+    def count(self, number: int, turns: int, limit: str = "") -> None:
+        """What came of a request at the door: a turn more, or a limit that is reached."""
+        if number in self.episodes:
+            self._write(packet(pipe.COUNTED, number, turns, limit))
 
     def answer(self, number: int, question: int, answer: dict[str, Any]) -> None:
         """What the policy has said."""

@@ -51,9 +51,10 @@ class EpisodeBudget:
 class _Open:
     """The request that is being sampled."""
 
-    question: int  # of the user's process
+    question: Any  # whose it is, and which
     messages: list[dict[str, Any]] | None  # None: it was token ids
     tools: Any
+    reads_calls: bool  # in what the policy says
 
 
 class HostedEpisode:
@@ -70,8 +71,11 @@ class HostedEpisode:
         self._asked = self._answered = 0
         self._open: _Open | None = None
 
-    def ask(self, number: int, question: Mapping[str, Any]) -> tuple[Ask, bytes]:
-        """What is to be asked of the controller. Raises: BudgetExceeded, or ValueError in words."""
+    def ask(self, number: Any, question: Mapping[str, Any]) -> tuple[Ask, bytes]:
+        """What is to be asked of the controller; `number` comes back with the answer.
+
+        Raises: BudgetExceeded, or ValueError in words.
+        """
         tools = messages = None
         if "chat" in question:
             tools, messages = question.get("tools") or None, check_messages(question["chat"])
@@ -87,7 +91,7 @@ class HostedEpisode:
         max_new_tokens = self._budget(len(given), question.get("max_tokens"))
         keep = len(self._transcript.tokens)
         self._transcript.open(given)
-        self._open = _Open(number, messages, tools)
+        self._open = _Open(number, messages, tools, question.get("reads_calls", True))
         frame = np.asarray(given, dtype="<i4").tobytes()
         group, episode, trial = self.key
         asked = Ask(
@@ -99,7 +103,7 @@ class HostedEpisode:
         self._cut_at = max_new_tokens == self._limits.turn_tokens
         return asked, frame
 
-    def take(self, turn: Turn, tokens: bytes) -> tuple[int, dict[str, Any]] | None:
+    def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
         """The question that the turn answers, and the answer; None if it answers none."""
         if self._open is None or turn.number != self._asked - 1:
             return None
@@ -111,14 +115,15 @@ class HostedEpisode:
         self.is_cut = turn.ending == "length" and self._cut_at
         if opened.messages is None or self._renderer is None:
             return opened.question, {"sampled": sampled, "ending": turn.ending}
-        answer = message_of(self._renderer.parse(sampled), self._transcript.tokens)
+        parsed = self._renderer.parse(sampled, reads_calls=opened.reads_calls)
+        answer = message_of(parsed, self._transcript.tokens)
         self._transcript.held(opened.messages, answer, opened.tools)
         return opened.question, {"message": answer, "ending": turn.ending}
 
     @property
-    def has_turns(self) -> bool:
-        """Whether the policy has answered at all."""
-        return self._answered > 0
+    def turns(self) -> int:
+        """Answers of the policy so far."""
+        return self._answered
 
     def _budget(self, given: int, wanted: int | None) -> int:
         """Tokens that the next turn may have. Raises: BudgetExceeded."""

@@ -6,8 +6,9 @@ Questions and answers are JSON in bytes: a packet shortens long texts, and never
 MAX_WORD_BYTES = 20 << 20
 
 SETUP = "setup"  # to the process: the agent as JSON (AgentCode); first of all
-BEGIN, END = "begin", "end"  # to the process: episode, seed, row; episode
+BEGIN, END = "begin", "end"  # to the process: episode, seed, row, key of the door; episode
 ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, question, limit or "", text
+COUNTED = "counted"  # to it: episode, its turns so far, the limit that the door told its client, or ""
 READY, BROKEN = "ready", "broken"  # from it: nothing; the reason
 ASK = "ask"  # from it: episode, question, JSON
 ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason

@@ -8,11 +8,13 @@ import math
 import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from protocol.messages import MAX_REWARD
 
 MAX_METRICS = 64
+MODEL = "policy"
+"""The name of the one model that clients find at the door."""
 
 
 class EnvironmentFailed(Exception):
@@ -40,8 +42,24 @@ class TurnOfTokens:
     ending: str  # "stop" or "length"
 
 
+class DoorAddress(NamedTuple):
+    """Where clients of OpenAI's chat completions find the policy of one episode."""
+
+    base_url: str
+    api_key: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As OpenAI's clients look for it."""
+        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "OPENAI_MODEL": MODEL}
+
+
 class PolicyLine(Protocol):
     """Questions to the worker."""
+
+    def read_all(self) -> None:
+        """Hear what the worker has said by now, of turns that were asked for at the door among it."""
+        ...
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """The answer. Raises: BudgetExceeded, EpisodeOver, ValueError."""
@@ -57,17 +75,44 @@ class Notes:
     metrics: dict[str, float] = field(default_factory=dict)
     turns: int = 0  # that were answered
     limit: str = ""  # the first limit that was reached
+    is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
+
+    def count(self, turns: int, limit: str) -> None:
+        """What came of a request at the door."""
+        self.turns = max(self.turns, turns)
+        if limit:
+            self.limit, self.is_limit_of_door = self.limit or limit, True
 
 
 class AgentPolicy:
     """One episode's policy."""
 
-    def __init__(self, line: PolicyLine, *, seed: int, notes: Notes | None = None) -> None:
-        self._line = line
+    def __init__(
+        self, line: PolicyLine, *, seed: int, notes: Notes | None = None, door: DoorAddress | None = None
+    ) -> None:
+        self._line, self._door = line, door
         self.notes = notes or Notes()
         self.seed = seed
         """One for all members of a group, so that they begin alike."""
-        self.model = "policy"
+        self.model = MODEL
+
+    @property
+    def base_url(self) -> str:
+        """For any client of OpenAI's chat completions. Raises: ValueError if there is no door."""
+        return self._address.base_url
+
+    @property
+    def api_key(self) -> str:
+        """The key of this episode, for the same clients. Raises: ValueError if there is no door."""
+        return self._address.api_key
+
+    @property
+    def _address(self) -> DoorAddress:
+        if self._door is None:
+            raise ValueError(
+                "policy.base_url and policy.api_key are for clients of the door: set `agent.door: true`."
+            )
+        return self._door
 
     async def chat(
         self,
@@ -96,6 +141,8 @@ class AgentPolicy:
 
         Raises: ValueError if it is no finite number, or there is no such turn.
         """
+        if self._door is not None:
+            self._line.read_all()
         place = turn + self.notes.turns if turn < 0 else turn
         if not 0 <= place < self.notes.turns:
             raise ValueError(

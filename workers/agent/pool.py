@@ -30,12 +30,15 @@ class AgentPool:
     """`agent.processes` children around the agent, within `async with`."""
 
     def __init__(
-        self, settings: AgentSettings, listener: EpisodeListener, import_paths: tuple[str, ...] = ()
-    ) -> None:
+        self, settings: AgentSettings, listener: EpisodeListener, import_paths: tuple[str, ...] = (),
+        door_url: str = "",
+    ) -> None:  # fmt: skip
+        """`door_url`: where clients of episodes find the policy, if there is a door."""
         self._settings, self._listener = settings, listener
         agent = {
             "function": settings.function, "kind": settings.kind, "options": settings.options,
-            "concurrency": settings.concurrency,
+            "concurrency": settings.concurrency, "door": door_url,
+            "is_isolated": settings.isolation == "process",
         }  # fmt: skip
         self._setup = packet(SETUP, json.dumps(agent).encode())
         self._code = Code("the agent", "agent.memory_mb", settings.memory_mb or half_mb())
@@ -43,7 +46,7 @@ class AgentPool:
         self._tasks = asyncio.TaskGroup()
         self._starting: set[asyncio.Task[AgentChild]] = set()
         self._children: list[AgentChild] = []  # that take any episode
-        self._alone: list[AgentChild] = []  # that have one suspect each
+        self._alone: list[AgentChild] = []  # that have one episode each
         self._has_started = asyncio.Event()
         self._idle_deaths = 0
         self._is_closed = False

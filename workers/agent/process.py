@@ -9,13 +9,14 @@ import asyncio
 import contextvars
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import time
 import traceback
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -31,6 +32,7 @@ from workers.agent.pipe import (
     BEGIN,
     BLOCKED,
     BROKEN,
+    COUNTED,
     END,
     ENDED,
     FAILED,
@@ -38,7 +40,7 @@ from workers.agent.pipe import (
     READY,
     REFUSE,
 )
-from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed, Notes
+from workers.agent.policy import AgentPolicy, BudgetExceeded, DoorAddress, EnvironmentFailed, Notes
 from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
@@ -49,8 +51,11 @@ _number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default
 class _Line:
     """The questions of one episode."""
 
-    def __init__(self, number: int, pipe: WorkerPipe) -> None:
+    def __init__(self, number: int, pipe: WorkerPipe, *, read_all: Callable[[], None]) -> None:
+        """`read_all`: hears what the worker has said by now."""
         self._number, self._pipe = number, pipe
+        self.read_all = read_all
+        self.notes = Notes()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
 
@@ -89,29 +94,43 @@ def _plain(value: Any) -> Any:
 class EpisodeServer:
     """Runs as many episodes at once as it is told to."""
 
-    def __init__(self, pipe: WorkerPipe, play: PlayEpisode) -> None:
-        self._pipe, self._play = pipe, play
+    def __init__(
+        self, pipe: WorkerPipe, play: PlayEpisode, *, door_url: str = "", is_isolated: bool = False
+    ) -> None:
+        """`is_isolated`: it has one episode, so that the process's environment may name its door."""
+        self._pipe, self._play, self._door_url, self._is_isolated = pipe, play, door_url, is_isolated
+        self._packets = Packets()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.get_ident()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._lines: dict[int, _Line] = {}
 
     async def run(self) -> None:
         """Serve until the worker closes the pipe."""
-        loop = asyncio.get_running_loop()
-        packets = Packets()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._loop.add_reader(self._pipe.requests, self._read)
+        await self._loop.create_future()
 
-        def read() -> None:
-            if not (data := os.read(self._pipe.requests, 1 << 20)):
-                os._exit(0)  # episodes in hand are nobody's any more, and may not obey
-            for kind, number, *parts in packets.feed(data):
-                self._hear(kind, number, parts)
+    def _read(self) -> None:
+        if not (data := os.read(self._pipe.requests, 1 << 20)):
+            os._exit(0)  # episodes in hand are nobody's any more, and may not obey
+        for kind, number, *parts in self._packets.feed(data):
+            self._hear(kind, number, parts)
 
-        loop.add_reader(self._pipe.requests, read)
-        await loop.create_future()
+    def _read_all(self) -> None:
+        """Hear what the worker has said by now: of a turn it speaks before the door's client knows it."""
+        if threading.get_ident() != self._thread:
+            done = threading.Event()
+            self._loop.call_soon_threadsafe(lambda: (self._read_all(), done.set()))
+            done.wait()
+            return
+        while select.select([self._pipe.requests], [], [], 0)[0]:
+            self._read()
 
     def _hear(self, kind: str, number: int, parts: list[Any]) -> None:
         line, task = self._lines.get(number), self._tasks.get(number)
         if kind == BEGIN:
-            self._lines[number] = _Line(number, self._pipe)
+            self._lines[number] = _Line(number, self._pipe, read_all=self._read_all)
             _number.set(number)  # what the task starts has it, too
             self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, *parts))
             _number.set(-1)
@@ -122,10 +141,15 @@ class EpisodeServer:
         elif kind == REFUSE and line is not None:
             question, limit, text = parts
             line.settle(question, BudgetExceeded(limit, text) if limit else ValueError(text))
+        elif kind == COUNTED and line is not None:
+            line.notes.count(*parts)
 
-    async def _run(self, number: int, seed: int, row: bytes) -> None:
-        notes = Notes()
-        policy = AgentPolicy(self._lines[number], seed=seed, notes=notes)
+    async def _run(self, number: int, seed: int, row: bytes, key: str) -> None:
+        line = self._lines[number]
+        address = DoorAddress(self._door_url, key) if key else None
+        if address and self._is_isolated:
+            os.environ.update(address.environment)
+        policy = AgentPolicy(line, seed=seed, notes=line.notes, door=address)
         word: tuple[Any, ...] = (GONE,)
         try:
             word = await self._play_one(policy, json.loads(row))
@@ -154,6 +178,14 @@ class EpisodeServer:
             if not notes.limit:
                 raise  # its own, and of no limit of ours
             reward = sum(notes.rewards.values())
+        except (EnvironmentFailed, ConnectionError):
+            raise
+        except Exception:
+            self._read_all()
+            if not notes.is_limit_of_door:
+                raise
+            reward = sum(notes.rewards.values())  # the client's error at a limit is whatever it likes
+        self._read_all()
         if not notes.turns:
             limit = f" It was told that a limit was reached: {notes.limit}." if notes.limit else ""
             raise BadResult(f"The agent returned before the policy had answered once.{limit}")
@@ -209,7 +241,9 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
     code = json.loads(pipe.read_setup()[1])
     try:
-        play = make_episode(load_object(code["function"]), kind=code["kind"], options=code["options"])
+        target = load_object(code["function"])
+        options, has_door = code["options"], bool(code["door"])
+        play = make_episode(target, kind=code["kind"], options=options, has_door=has_door)
     except ConfigError as error:
         pipe.write(BROKEN, str(error))
         sys.exit(1)
@@ -218,7 +252,8 @@ def main() -> None:
         loop.set_default_executor(ThreadPoolExecutor(max_workers=code["concurrency"]))
         LoopWatch(loop, pipe)
         pipe.write(READY)
-        serving = loop.create_task(EpisodeServer(pipe, play).run(), name="episodes")
+        server = EpisodeServer(pipe, play, door_url=code["door"], is_isolated=code["is_isolated"])
+        serving = loop.create_task(server.run(), name="episodes")
         while True:
             try:
                 loop.run_until_complete(serving)

@@ -40,8 +40,12 @@ class Renderer(Protocol):
         """
         ...
 
-    def parse(self, tokens: Sequence[int]) -> Parsed:
-        """What a turn says."""
+    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+        """What a turn says. `reads_calls`: tool calls are told from text."""
+        ...
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """What they spell, but for one at the end that ends the turn."""
         ...
 
 
@@ -65,10 +69,11 @@ class TemplateRenderer:
         # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
         return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
-    def parse(self, tokens: Sequence[int]) -> Parsed:
-        kept = list(tokens[:-1]) if tokens and tokens[-1] in self._ends else list(tokens)
-        text = self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return parse(text, self._read_calls)
+    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+        return parse(self.text(tokens), self._read_calls if reads_calls else READERS["none"])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return text_of(self._tokenizer, tokens, self._ends)
 
     # -- the stand-in -------------------------------------------------------------------------------------
 
@@ -146,10 +151,11 @@ class PlainRenderer:
     def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
         return self.render(messages, tools)
 
-    def parse(self, tokens: Sequence[int]) -> Parsed:
-        kept = list(tokens[:-1]) if tokens and tokens[-1] in self._ends else list(tokens)
-        text = self._tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return parse(text, self._read_calls)
+    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+        return parse(self.text(tokens), self._read_calls if reads_calls else READERS["none"])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return text_of(self._tokenizer, tokens, self._ends)
 
 
 def make_renderer(model_directory: str, settings: AgentSettings) -> Renderer | None:
@@ -173,6 +179,12 @@ def special_tokens(tokenizer: Any) -> list[str]:
 def end_tokens(tokenizer: Any) -> frozenset[int]:
     """The tokens that end a turn."""
     return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
+    """The text of a turn, without the token that ended it."""
+    kept = list(tokens[:-1]) if tokens and tokens[-1] in ends else list(tokens)
+    return tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def plain_tokens(tokenizer: Any, text: str) -> list[int]:

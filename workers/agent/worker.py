@@ -9,22 +9,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from protocol.errors import ConfigError
+from protocol.importing import cannot_import
 from protocol.messages import Begin, EndEpisodes, EpisodeEnded, EpisodeFailed, Message, Ready, ToAgent, Turn
 from protocol.messages.pieces import EpisodeEnding
 from protocol.model_files import vocabulary_of
 from protocol.settings import WorkerSettings
 from workers.agent.child import AgentChild, Ended, FailureKind
+from workers.agent.door.desk import DoorQuestion
+from workers.agent.door.refusal import DoorRefusal, limit_reached
 from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.pool import AgentPool
 from workers.agent.probes import check_probes
 from workers.agent.renderer import Renderer, make_renderer
 from workers.link.link import Link
+
+if TYPE_CHECKING:
+    from workers.agent.door.door import Door
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +62,7 @@ class AgentHost:
         self._numbers: dict[EpisodeKey, int] = {}
         self._in_hand: dict[int, _InHand] = {}
         self._begun = 0
+        self._door: Door | None = None
         self._suspects: deque[tuple[int, int]] = deque(maxlen=MAX_SUSPECTS)
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
@@ -70,8 +78,12 @@ class AgentHost:
         agent = self._settings.agent
         if not agent.function:
             raise ConfigError("`agent.function` is empty; expected `module:function` or `file.py:function`.")
-        async with AgentPool(agent, self, self._settings.import_paths) as pool:
-            self._pool = pool
+        async with AsyncExitStack() as stack:
+            if agent.has_door:
+                self._door = await stack.enter_async_context(self._make_door())
+            url = self._door.url if self._door is not None else ""
+            pool = AgentPool(agent, self, self._settings.import_paths, url)
+            self._pool = await stack.enter_async_context(pool)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(pool.start(), name="agents")
                 self._renderer = await asyncio.to_thread(make_renderer, self._model_directory, agent)
@@ -95,12 +107,22 @@ class AgentHost:
                 begun = self._begin(order, frames[0])
                 self._tasks.create_task(self._place(begun), name="begin an episode")
             case Turn():
-                self._answer(order, frames[0])
+                self._answer(order, frames)
             case EndEpisodes():
                 for key in order.episodes:
                     self._end(key)
             case _:
                 assert_never(order)
+
+    def _make_door(self) -> "Door":
+        """Raises: ConfigError if its packages are not installed."""
+        try:
+            from workers.agent.door.door import Door  # its packages are an extra
+        except ImportError as error:
+            raise ConfigError(
+                f"`agent.door`: {cannot_import(error)} Install them: pip install -e '.[web]'."
+            ) from error
+        return Door(self._settings, self.on_chat)
 
     def _say_probes(self) -> None:
         """Raises: ConfigError if the template does not only append, and `agent.history: refuse`."""
@@ -124,21 +146,30 @@ class AgentHost:
     async def _place(self, in_hand: _InHand) -> None:
         """Raises: RunError if no process could be started."""
         episode = in_hand.episode
-        child = await self._pool.place(is_alone=episode.key[:2] in self._suspects)
+        is_alone = self._settings.agent.isolation == "process" or episode.key[:2] in self._suspects
+        child = await self._pool.place(is_alone=is_alone)
         if in_hand.number not in self._in_hand:  # ended meanwhile
             self._pool.answered(child)
             return
         in_hand.child = child
-        child.begin(in_hand.number, episode.seed, episode.row)
+        key = "" if self._door is None else self._door.desk.open(in_hand.number)
+        child.begin(in_hand.number, episode.seed, episode.row, key)
 
-    def _answer(self, turn: Turn, tokens: bytes) -> None:
+    def _answer(self, turn: Turn, frames: tuple[bytes, ...]) -> None:
         number = self._numbers.get((turn.group, turn.episode, turn.trial))
         if number is None:
             return
         in_hand = self._in_hand[number]
-        answer = in_hand.episode.take(turn, tokens)
-        if answer is not None and in_hand.child is not None:
-            in_hand.child.answer(number, *answer)
+        found = in_hand.episode.take(turn, frames[0])
+        if found is None or in_hand.child is None:
+            return
+        question, answer = found
+        if isinstance(question, DoorQuestion):
+            assert self._renderer is not None
+            in_hand.child.count(number, in_hand.episode.turns)  # before its client knows
+            question.take(turn, answer["message"], frames, self._renderer.text)
+        else:
+            in_hand.child.answer(number, question, answer)
 
     def _end(self, key: EpisodeKey) -> None:
         """Drop it, and say nothing of it any more."""
@@ -163,6 +194,21 @@ class AgentHost:
         else:
             self._link.send(ask, frame)
 
+    def on_chat(self, number: int, question: DoorQuestion) -> None:
+        """A client of the episode asks its policy. Raises: DoorRefusal."""
+        in_hand = self._in_hand[number]
+        assert in_hand.child is not None
+        self._pool.answered(in_hand.child)
+        try:
+            ask, frame = in_hand.episode.ask(question, question.request.question)
+        except BudgetExceeded as error:
+            in_hand.child.count(number, in_hand.episode.turns, error.limit)
+            raise limit_reached(error) from None
+        except ValueError as error:
+            raise DoorRefusal(400, str(error), param="messages") from None
+        question.given = ask.keep + ask.given
+        self._link.send(ask, frame)
+
     def on_ended(self, number: int, ended: Ended) -> None:
         """The episode has come to its end."""
         if (in_hand := self._take(number)) is None:
@@ -174,7 +220,7 @@ class AgentHost:
                 "The agent returned None, and there is no `reward.function` that could score what was said. "
                 "Return a number, or set `reward.function`.",
             )  # fmt: skip
-        elif not in_hand.episode.has_turns:
+        elif not in_hand.episode.turns:
             self._fail(in_hand, "agent", "The agent returned before the policy had answered once.")
         else:
             ending = ended.limit or ("length" if in_hand.episode.is_cut else "stop")
@@ -211,4 +257,6 @@ class AgentHost:
         in_hand = self._in_hand.pop(number, None)
         if in_hand is not None:
             del self._numbers[in_hand.episode.key]
+            if self._door is not None:
+                self._door.desk.close(number)
         return in_hand

@@ -24,8 +24,13 @@ KINDS = {
 }
 
 
-def make_episode(target: Any, *, kind: str = "auto", options: Mapping[str, Any] | None = None) -> PlayEpisode:
-    """A coroutine function that plays one episode with the user's object. Raises: ConfigError."""
+def make_episode(
+    target: Any, *, kind: str = "auto", options: Mapping[str, Any] | None = None, has_door: bool = False
+) -> PlayEpisode:
+    """A coroutine function that plays one episode with the user's object.
+
+    `has_door`: what is not async has a way to its policy. Raises: ConfigError.
+    """
     if kind == "auto":
         kind = next((name for name, each in KINDS.items() if each.is_of(target)), "")
     if kind not in KINDS:
@@ -34,4 +39,6 @@ def make_episode(target: Any, *, kind: str = "auto", options: Mapping[str, Any] 
             f"The agent is {type(target).__name__} {target!r:.80}, which is of no kind. Expected {shapes}. "
             "`agent.kind` says which it is."
         )
+    if kind == "function":
+        return from_function(target, options or {}, has_door=has_door)
     return KINDS[kind].make(target, options or {})

@@ -1,5 +1,9 @@
-"""Agents that are a coroutine function, or a class with one: `async def episode(policy, row)`."""
+"""Agents that are a function, or a class with one: `async def episode(policy, row)`.
 
+One that is not async runs in a thread, and asks its policy at the door.
+"""
+
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -18,19 +22,23 @@ def is_function(target: Any) -> bool:
     return called is not None and {*OFFERED} <= {*_parameters(called)}
 
 
-def from_function(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
+def from_function(target: Any, options: Mapping[str, Any], *, has_door: bool = False) -> PlayEpisode:
     """The user's function, or one object of the user's class. Raises: ConfigError."""
     if inspect.isclass(target):
         target, options = _made(target, options), {}
     called = _called(target)
-    if called is None or not inspect.iscoroutinefunction(inspect.unwrap(called)):
+    is_async = called is not None and inspect.iscoroutinefunction(inspect.unwrap(called))
+    if called is None or not (is_async or has_door):
         raise ConfigError(
             f"The agent is {type(target).__name__} {target!r:.80}; expected `async def episode(policy, "
-            "row)`, or a class with such a `run` or `__call__`."
+            "row)`, or a class with such a `run` or `__call__`. One that is not async asks its policy over "
+            "HTTP: set `agent.door: true`."
         )
     _check_parameters(called, options)
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
+        if not is_async:
+            return await asyncio.to_thread(called, policy=policy, row=row, **options)
         return await called(policy=policy, row=row, **options)
 
     return episode

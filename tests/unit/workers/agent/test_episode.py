@@ -40,9 +40,9 @@ def test_asks_name_what_is_kept_and_given_and_their_digest():
     assert (ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (7, 0, 3, 4)
     assert np.frombuffer(frame, "<i4").tolist() == [1, 2, 3]
     assert ask.digest == hashlib.blake2b(frame, digest_size=16).hexdigest()
-    assert not played.has_turns
+    assert not played.turns
     assert played.take(*turn(ask, [5, 6], attempt=9)) == (11, {"sampled": [5, 6], "ending": "stop"})
-    assert played.has_turns
+    assert played.turns == 1
     ask, frame = played.ask(12, {"tokens": [1, 2, 3, 5, 6, 7], "max_tokens": 2})
     assert (ask.number, ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (1, 10, 5, 1, 2)
     assert np.frombuffer(frame, "<i4").tolist() == [7]

@@ -1,0 +1,230 @@
+"""A request of OpenAI's chat completions, read: what is asked of the policy, or why it cannot be.
+
+Invariants: pure; a field that would change the answer is obeyed or refused by its name, and never left out in
+silence; what was read holds no text that cannot be encoded, and is nested no deeper than MAX_DEPTH.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.settings import SamplingSettings
+from workers.agent.door.refusal import DoorRefusal
+
+MAX_DEPTH = 64
+NO_EFFECT = {
+    "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "seed", "service_tier",
+    "store", "user",
+}  # fmt: skip
+"""Fields that no answer depends on here: the noise of sampling is the run's."""
+ONLY: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "top_logprobs": (0,),
+    "parallel_tool_calls": (True,),
+    "tool_choice": ("auto", "none"),
+}
+"""Fields that are taken with these values only."""
+SAMPLED: dict[str, Callable[[SamplingSettings], Any]] = {
+    "temperature": lambda sampling: sampling.temperature,
+    "top_p": lambda sampling: sampling.top_p,
+    "top_k": lambda sampling: sampling.top_k,
+    "min_p": lambda sampling: sampling.min_p,
+    "min_tokens": lambda sampling: sampling.min_tokens,
+    "frequency_penalty": lambda _: 0,
+    "presence_penalty": lambda _: 0,
+    "repetition_penalty": lambda _: 1,
+}
+"""Fields of the distribution, and what it has: training knows tokens by the run's own."""
+UNLIMITED_TOP_K = (-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What is asked for."""
+
+    messages: Any  # checked by the episode
+    tools: list[dict[str, Any]] | None
+    max_tokens: int | None
+    reads_calls: bool  # not with `tool_choice: none`
+    has_logprobs: bool
+    is_stream: bool
+    has_usage: bool  # behind a stream
+    disobeyed: tuple[str, ...]  # fields of sampling that are not the run's
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """As the episode takes it."""
+        return {
+            "chat": self.messages, "tools": self.tools, "max_tokens": self.max_tokens,
+            "reads_calls": self.reads_calls,
+        }  # fmt: skip
+
+
+def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool = True) -> ChatRequest:
+    """The request in a body. `is_refusing`: refuse another sampling than the run's.
+
+    Raises: DoorRefusal.
+    """
+    fields = {key: value for key, value in _object(body).items() if value is not None}
+    disobeyed = _check_sampling(fields, sampling, is_refusing)
+    _check_only(fields)
+    _text(fields, "model")
+    if "messages" not in fields:
+        raise DoorRefusal(400, "`messages` is missing; expected a list of chat messages.", param="messages")
+    options = _mapping(fields, "stream_options")
+    request = ChatRequest(
+        messages=fields.pop("messages"),
+        tools=_tools(fields),
+        max_tokens=_max_tokens(fields),
+        reads_calls=fields.pop("tool_choice", "auto") != "none",
+        has_logprobs=_flag(fields, "logprobs"),
+        is_stream=_flag(fields, "stream"),
+        has_usage=options.get("include_usage") is True,
+        disobeyed=disobeyed,
+    )
+    for name in (*ONLY, *NO_EFFECT):
+        fields.pop(name, None)
+    if fields:
+        name = next(iter(fields))
+        raise DoorRefusal(
+            400, f"`{name:.80}` is no field that is supported here. Leave it out.", param=f"{name:.80}",
+            code="unsupported_parameter",
+        )  # fmt: skip
+    return request
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # that it is no UTF-8 is one, too
+        raise DoorRefusal(400, f"The body is no JSON in UTF-8: {error}.") from None
+    if not isinstance(value, dict):
+        raise DoorRefusal(400, f"The body is {value!r:.80}; expected a JSON object.")
+    _check_depth(value)
+    return _encodable(value) if b"\\u" in body else value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_depth(value: Any) -> None:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+
+
+def _too_deep() -> DoorRefusal:
+    return DoorRefusal(400, f"The body is nested too deep; at most {MAX_DEPTH} levels are read.")
+
+
+def _encodable(value: dict[str, Any]) -> dict[str, Any]:
+    """With replacement characters for surrogates that stand alone."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+
+
+def _check_sampling(fields: dict[str, Any], sampling: SamplingSettings, is_refusing: bool) -> tuple[str, ...]:
+    """Take the fields of the distribution out; the names of those that are not the run's."""
+    found = {name: (fields.pop(name), own(sampling)) for name, own in SAMPLED.items() if name in fields}
+    if "stop" in fields:
+        stop = fields.pop("stop")
+        found["stop"] = [stop] if isinstance(stop, str) else stop, [*sampling.stop]
+    disobeyed = tuple(name for name, (wanted, own) in found.items() if not _is_same(name, wanted, own))
+    if disobeyed and is_refusing:
+        name = disobeyed[0]
+        wanted, own = found[name]
+        remedy = "Leave it out"
+        if name in SamplingSettings.model_fields:
+            remedy += f", set `rollout.sampling.{name}`,"
+        raise DoorRefusal(
+            400,
+            f"`{name}` is {wanted!r:.80}; this run samples with {own!r}, and trains that distribution. "
+            f"{remedy} or set `agent.other_sampling: ignore`.",
+            param=name,
+            code="unsupported_value",
+        )
+    return disobeyed
+
+
+def _is_same(name: str, wanted: Any, own: Any) -> bool:
+    if isinstance(wanted, bool):
+        return False
+    return wanted == own or (name == "top_k" and wanted in UNLIMITED_TOP_K and own in UNLIMITED_TOP_K)
+
+
+def _check_only(fields: Mapping[str, Any]) -> None:
+    for name, values in ONLY.items():
+        if name not in fields:
+            continue
+        wanted = fields[name]
+        if not any(wanted == value and type(wanted) is type(value) for value in values):
+            expected = " or ".join(map(repr, values))
+            raise DoorRefusal(
+                400, f"`{name}` is {wanted!r:.80}; expected {expected}. Other values are not supported.",
+                param=name, code="unsupported_value",
+            )  # fmt: skip
+
+
+def _tools(fields: dict[str, Any]) -> list[dict[str, Any]] | None:
+    tools = fields.pop("tools", None)
+    if tools is not None and not (isinstance(tools, list) and all(map(_is_tool, tools))):
+        raise DoorRefusal(
+            400, f'`tools` is {tools!r:.80}; expected a list of {{"type": "function", "function": {{"name": '
+            '..., "parameters": ...}}.', param="tools",
+        )  # fmt: skip
+    return tools or None
+
+
+def _is_tool(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _max_tokens(fields: dict[str, Any]) -> int | None:
+    found = []
+    for name in ("max_tokens", "max_completion_tokens"):
+        if name not in fields:
+            continue
+        value = fields.pop(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DoorRefusal(
+                400, f"`{name}` is {value!r:.80}; expected a whole number of at least 1.", param=name
+            )
+        found.append(min(value, 2**31 - 1))
+    return min(found, default=None)
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    value = fields.pop(name, False)
+    if not isinstance(value, bool):
+        raise DoorRefusal(400, f"`{name}` is {value!r:.80}; expected true or false.", param=name)
+    return value
+
+
+def _mapping(fields: dict[str, Any], name: str) -> Mapping[str, Any]:
+    value = fields.pop(name, {})
+    if not isinstance(value, dict):
+        raise DoorRefusal(400, f"`{name}` is {value!r:.80}; expected a JSON object.", param=name)
+    return value
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.pop(name, "")
+    if not isinstance(value, str):
+        raise DoorRefusal(400, f"`{name}` is {value!r:.80}; expected text.", param=name)
+    return value

@@ -1,0 +1,55 @@
+"""The door of an agent worker: its requests, and its listener.
+
+Invariant: imported only where there is a door, because it needs the extra `web`.
+"""
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from protocol.settings import WorkerSettings
+from workers.agent.door.chat_request import ChatRequest, read_request
+from workers.agent.door.desk import DoorDesk, DoorQuestion
+from workers.agent.door.listener import DoorListener
+from workers.agent.door.site import make_site
+
+logger = logging.getLogger(__name__)
+
+
+class Door:
+    """Within `async with`: open at `url`."""
+
+    def __init__(self, settings: WorkerSettings, ask: Callable[[int, DoorQuestion], None]) -> None:
+        """`ask`: has a turn sampled; raises DoorRefusal."""
+        self._settings = settings
+        self._has_warned = False
+        self.desk = DoorDesk(ask)
+        self._listener = DoorListener(make_site(self.desk, self._read))
+
+    @property
+    def url(self) -> str:
+        """The `base_url` for clients."""
+        return self._listener.url
+
+    async def __aenter__(self) -> Self:
+        await self._listener.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._listener.__aexit__(kind, error, trace)
+
+    def _read(self, body: bytes) -> ChatRequest:
+        """Raises: DoorRefusal."""
+        is_refusing = self._settings.agent.other_sampling == "refuse"
+        request = read_request(body, self._settings.rollout.sampling, is_refusing=is_refusing)
+        if request.disobeyed and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "A request at the door asks for another %s than the run's, and was answered with the run's "
+                "own (agent.other_sampling: ignore). Further ones are not told.",
+                ", ".join(request.disobeyed),
+            )
+        return request

@@ -1,0 +1,33 @@
+"""Why the door does not answer a request, in the shape in which OpenAI says it."""
+
+from typing import Any
+
+from workers.agent.policy import BudgetExceeded
+
+LIMIT_CODES = {"turns": "max_turns_exceeded"}
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""As OpenAI has it, and clients look for it."""
+
+
+class DoorRefusal(Exception):
+    """A request that is not answered; the text is for whoever sent it."""
+
+    def __init__(self, status: int, text: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(text)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error as OpenAI's clients read it."""
+        told = {"message": str(self), "type": _type(self.status), "param": self.param, "code": self.code}
+        return {"error": told}
+
+
+def limit_reached(error: BudgetExceeded) -> DoorRefusal:
+    """How a client is told of a limit of its episode."""
+    code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)
+    return DoorRefusal(400, str(error), param="messages", code=code)
+
+
+def _type(status: int) -> str:
+    return "authentication_error" if status == 401 else "invalid_request_error"

@@ -1,0 +1,150 @@
+"""What the door answers to HTTP.
+
+Invariants: every answer that is no completion is an error in OpenAI's shape, and says that a retry is of no
+use; a client that waits hears something all the time, so that none gives up; one that goes away takes
+nothing with it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from workers.agent.door.chat_request import ChatRequest
+from workers.agent.door.completion import CREATED, DoorAnswer, events, whole
+from workers.agent.door.desk import DoorDesk, DoorQuestion
+from workers.agent.door.keys import episode_over
+from workers.agent.door.refusal import DoorRefusal
+from workers.agent.policy import MODEL
+
+MAX_BODY_BYTES = 16 << 20
+BODY_LIMIT_S = 30.0
+"""For a body to arrive; it comes from this machine."""
+SILENCE_S = 0.5
+"""For which a client that waits hears nothing: under any time-out that is meant seriously."""
+HEADERS = {"x-should-retry": "false"}
+
+ReadRequest = Callable[[bytes], ChatRequest]
+
+
+class EpisodeLost(Exception):
+    """The episode of a client ended while it waited: its connection is cut, so that it asks again."""
+
+
+def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
+    """The application. `read`: makes a request of a body, or raises DoorRefusal."""
+
+    async def chat(request: Request) -> Response:
+        number = desk.keys.number_of(request.headers.get("authorization", ""))
+        body = await _body(request)
+        desk.keys.number_of(request.headers["authorization"])  # it may be over by now
+        question = desk.take(
+            number, body, read(body), is_retry=_is_retry(request),
+            idempotency_key=request.headers.get("idempotency-key", ""),
+        )  # fmt: skip
+        return await _answer(question)
+
+    async def models(request: Request) -> Response:
+        desk.keys.number_of(request.headers.get("authorization", ""))
+        model = {"id": MODEL, "object": "model", "created": CREATED, "owned_by": "staleflow"}
+        name = request.path_params.get("name")
+        if name not in (None, MODEL):
+            raise DoorRefusal(
+                404, f"There is no model {name!r:.80}; expected {MODEL!r}.", code="model_not_found"
+            )
+        return JSONResponse(model if name else {"object": "list", "data": [model]})
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", models),
+        ],
+        exception_handlers={DoorRefusal: _refused, HTTPException: _no_such_place, ClientDisconnect: _nobody},
+    )
+
+
+def _is_retry(request: Request) -> bool:
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
+
+
+async def _body(request: Request) -> bytes:
+    """Raises: DoorRefusal if it is too large or too slow; ClientDisconnect."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_LIMIT_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise DoorRefusal(
+                        413, f"The body has more than {MAX_BODY_BYTES} bytes, the most that is read."
+                    )
+    except TimeoutError:
+        raise DoorRefusal(
+            408, f"The body was not complete after {BODY_LIMIT_S:g} s. Send all of it, with its length."
+        ) from None
+    return bytes(body)
+
+
+async def _answer(question: DoorQuestion) -> Response:
+    """Raises: DoorRefusal if the episode ends first."""
+    kind = "text/event-stream" if question.request.is_stream else "application/json"
+    if await _wait(question):
+        answer = question.answer.result()
+        if answer is None:
+            raise episode_over()
+        question.is_delivered = True
+        return Response(_written(question, answer), media_type=kind)
+    return StreamingResponse(_slowly(question), media_type=kind)
+
+
+async def _slowly(question: DoorQuestion) -> AsyncIterator[bytes]:
+    """What a client reads over until the answer is there: blanks before JSON, comments before events."""
+    silence = b":\n\n" if question.request.is_stream else b" "
+    yield silence
+    while not await _wait(question):
+        yield silence
+    answer = question.answer.result()
+    if answer is None:
+        raise EpisodeLost
+    yield _written(question, answer)
+    question.is_delivered = True
+
+
+async def _wait(question: DoorQuestion) -> bool:
+    """Whether the answer came before the client had to hear something."""
+    question.listeners += 1
+    try:
+        await asyncio.wait({question.answer}, timeout=SILENCE_S)
+    finally:
+        question.listeners -= 1
+    return question.answer.done()
+
+
+def _written(question: DoorQuestion, answer: DoorAnswer) -> bytes:
+    request = question.request
+    return events(answer, has_usage=request.has_usage) if request.is_stream else whole(answer)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, DoorRefusal)
+    headers = HEADERS | ({"connection": "close"} if error.status in (408, 413) else {})
+    return JSONResponse(error.body, error.status, headers=headers)
+
+
+async def _no_such_place(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        text = f"{request.method} is not possible at {request.url.path}; expected another method."
+    else:
+        text = f"There is nothing at {request.url.path:.80}; expected /v1/chat/completions or /v1/models."
+    return await _refused(request, DoorRefusal(error.status_code, text, code="not_found"))
+
+
+async def _nobody(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=400)  # the client is gone
