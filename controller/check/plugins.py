@@ -5,6 +5,7 @@ process of their own, because the controller imports and calls them anyway; a lo
 """
 
 import difflib
+import shutil
 from collections.abc import Collection, Iterator
 
 from controller.check.data import Remark
@@ -22,6 +23,7 @@ Remarks = Iterator[Remark]
 
 def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
     """On every key of the one list. `is_thorough`: take the seconds that calling a loss takes."""
+    yield from _command_remarks(config)
     for key, known in BUILT_IN.items():
         value = _value(config, key)
         if value is None or value in known:
@@ -38,6 +40,18 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
                 key,
                 {"name": value, "settings": config.trainer.model_dump_json()},
             )
+
+
+def _command_remarks(config: Config) -> Remarks:
+    """On the program of an agent, where this machine is to run it."""
+    command = config.agent.command
+    if command and config.agent.workers and shutil.which(command[0]) is None:
+        yield (
+            "error",
+            "agent.command",
+            f"names the program {command[0]!r}, which this machine has not; expected a name that PATH has, "
+            "or the path of a file that may be executed. A script needs one: [python3, agent.py].",
+        )
 
 
 def _value(config: Config, key: str) -> str | None:

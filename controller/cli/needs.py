@@ -36,6 +36,8 @@ NEEDS = (
     Need("datasets", "data.path", lambda config: _read_by(config, "datasets")),
     Need("parquet", "data.path", lambda config: _read_by(config, "pyarrow")),
     Need("reasoning-gym", "data.path", lambda config: _read_by(config, "reasoning_gym")),
+    Need("web", "agent.command", lambda config: config.agent.command[:1] if config.agent.workers else ()),
+    Need("web", "agent.door", lambda config: [True] if config.agent.workers and config.agent.door else []),
     *(
         Need(kind.extra, f"reward {name}", lambda config, name=name: _scores(config, name))
         for name, kind in KINDS.items()

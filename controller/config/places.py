@@ -11,6 +11,7 @@ from controller.config.data import DataSettings
 from controller.config.evaluation import EvaluationSettings
 from controller.config.models import Config, Section
 from controller.config.pluggable import BUILT_IN, FILES
+from protocol.agents.settings import AgentSettings
 from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
@@ -42,6 +43,9 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     sources = [
         one.model_copy(update={"path": _absolute(one.path, beside, is_data=True)}) for one in prompts.sources
     ]
+    agent = cast("AgentSettings", sections.get("agent", config.agent))
+    command = tuple(_file_at(word, beside) for word in agent.command)
+    sections["agent"] = agent.model_copy(update={"command": command})
     sections["data"] = prompts.model_copy(update={"sources": sources})
     return config.model_copy(update=sections)
 
@@ -52,6 +56,15 @@ def _reward_with_absolute_path(reward: NamedReward, beside: Path) -> NamedReward
     if isinstance(reward, ModelReward):
         return reward.model_copy(update={"path": _absolute(reward.path, beside, is_model=True)})
     return reward
+
+
+def _file_at(word: str, beside: Path) -> str:
+    """One word of a command: the path of a file, made absolute, or what it is."""
+    is_bare = Path(word).name == word and not Path(word).suffix  # python3, and not python3 of this folder
+    found = (
+        folder / word for folder in (Path.cwd(), beside.absolute())
+    )  # not resolved: environments are links
+    return word if is_bare else next((str(file) for file in found if file.is_file()), word)
 
 
 def _stands_for_files(pattern: Path) -> bool:

@@ -301,23 +301,35 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
 
 def _agent_problems(config: Config) -> Iterator[Problem]:
     agent, staleness = config.agent, config.staleness
+    if agent.function and agent.command:
+        yield (
+            ("agent.command", "agent.function"),
+            f"is set, and so is agent.function, {agent.function!r}; an episode is the one or the other. "
+            "Leave one of them out.",
+        )
+    if agent.kind != "auto" and not agent.function:
+        yield (
+            ("agent.kind", "agent.function"),
+            f"is `{agent.kind}`, which says what agent.function names, and that is empty; set it, or leave "
+            "the kind out.",
+        )
     if not agent.is_on:
         return
     if config.trainer.is_supervised:
         yield (
-            ("agent.function", "trainer.algorithm"),
+            (agent.key, "trainer.algorithm"),
             "is set, but sft trains on responses that the data gives, so there is nothing for an agent to "
             "do; leave `agent` out, or choose another algorithm.",
         )
     if staleness.stragglers != "wait":
         yield (
-            ("staleness.stragglers", "agent.function"),
+            ("staleness.stragglers", agent.key),
             f"is `{staleness.stragglers}`, which cuts responses or begins groups anew; episodes of an agent "
             "end by their own limits (agent.turn_timeout_s, agent.episode_timeout_s). Leave it `wait`.",
         )
     if config.evaluation.every_steps:
         yield (
-            ("evaluation.every_steps", "agent.function"),
+            ("evaluation.every_steps", agent.key),
             f"is {config.evaluation.every_steps}, and this release evaluates no agents; leave it 0.",
         )
     yield from _episode_problems(config)

@@ -19,6 +19,10 @@ class AgentSettings(Section):
 
     function: str = ""
     """Import path `module:function` or `file.py:function` of the agent. Empty: no agent."""
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """Program and arguments of an agent, in the place of `function`: run once per episode, with the row as
+    JSON on standard input and `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL` and `EPISODE_SEED` set. A
+    last line of output `{"reward": x}` is its reward; without one, `reward.function` scores what was said."""
     kind: Literal["auto", "function", "tools", "gym"] = "auto"
     """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools, or a
     Gymnasium environment of texts (docs/agents.md). `auto`: by what it has."""
@@ -94,9 +98,19 @@ class AgentSettings(Section):
     @property
     def has_door(self) -> bool:
         """Whether clients may ask the policy over HTTP."""
-        return self.door
+        return self.door or bool(self.command)
 
     @property
     def is_on(self) -> bool:
         """Whether responses are made by an agent."""
-        return bool(self.function)
+        return bool(self.function or self.command)
+
+    @property
+    def name(self) -> str:
+        """What the agent is, for people: the import path, or the program."""
+        return self.function or " ".join(self.command)
+
+    @property
+    def key(self) -> str:
+        """The key that says it."""
+        return "agent.command" if self.command else "agent.function"

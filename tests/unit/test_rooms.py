@@ -55,6 +55,7 @@ COVERED_BY = """
 conformance/test_engine_scheduling.py: workers/engines/interface
 integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers/agent/pool
  workers/agent/process workers/models/tokenizer
+integration/test_agent_door.py: workers/agent/kinds/command workers/children/program
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_forks.py: controller/host/forks workers/host/fork_server
@@ -89,6 +90,10 @@ simulation/test_simulated_runs.py: controller/simulation/cluster controller/simu
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
  workers/simulated/trainer
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
+unit/workers/agent/door/test_bad_requests.py: workers/agent/door/chat_request workers/agent/door/site
+ workers/agent/door/refusal
+unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion workers/agent/door/desk
+ workers/agent/door/door workers/agent/door/keys workers/agent/door/listener
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
  workers/reward/try_prompts workers/reward/try_reward

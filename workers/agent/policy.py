@@ -6,6 +6,7 @@ Invariants: this module runs in the process of the user's code and knows neither
 
 import math
 import numbers
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -50,8 +51,12 @@ class DoorAddress(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """As OpenAI's clients look for it."""
-        return {"OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "OPENAI_MODEL": MODEL}
+        """As OpenAI's clients look for it; a proxy is not to be asked for what is on this machine."""
+        direct = ",".join(filter(None, [os.environ.get("no_proxy"), "127.0.0.1"]))
+        return {
+            "OPENAI_BASE_URL": self.base_url, "OPENAI_API_KEY": self.api_key, "OPENAI_MODEL": MODEL,
+            "no_proxy": direct, "NO_PROXY": direct,
+        }  # fmt: skip
 
 
 class PolicyLine(Protocol):
@@ -105,6 +110,11 @@ class AgentPolicy:
     def api_key(self) -> str:
         """The key of this episode, for the same clients. Raises: ValueError if there is no door."""
         return self._address.api_key
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as variables, for programs that look for them. Raises: ValueError if there is no door."""
+        return self._address.environment
 
     @property
     def _address(self) -> DoorAddress:

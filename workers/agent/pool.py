@@ -36,8 +36,8 @@ class AgentPool:
         """`door_url`: where clients of episodes find the policy, if there is a door."""
         self._settings, self._listener = settings, listener
         agent = {
-            "function": settings.function, "kind": settings.kind, "options": settings.options,
-            "concurrency": settings.concurrency, "door": door_url,
+            "function": settings.function, "command": settings.command, "kind": settings.kind,
+            "options": settings.options, "concurrency": settings.concurrency, "door": door_url,
             "is_isolated": settings.isolation == "process",
         }  # fmt: skip
         self._setup = packet(SETUP, json.dumps(agent).encode())
@@ -105,7 +105,7 @@ class AgentPool:
             self._code, setup=self._setup, listener=self._listener, on_gone=self._on_gone,
             most_blocked_s=BLOCKED_SHARE * self._settings.turn_timeout_s,
         )  # fmt: skip
-        await child.start("workers.agent.process", self._settings.function, self._environment)
+        await child.start("workers.agent.process", self._settings.name, self._environment)
         if not child.gone.is_set():
             where.append(child)
         if self._is_closed:
@@ -114,12 +114,12 @@ class AgentPool:
             async with asyncio.timeout(START_LIMIT_S):
                 await child.ready
         except ConfigError as error:
-            raise ConfigError(f"`agent.function` cannot be used. {error}") from None
+            raise ConfigError(f"`{self._settings.key}` cannot be used. {error}") from None
         except (TimeoutError, RunError):
             child.end("It has not imported the module by then.")
             await child.gone.wait()
             raise RunError(
-                f"The process of the agent {self._settings.function!r} did not start; expected it to import "
+                f"The process of the agent {self._settings.name!r} did not start; expected it to import "
                 f"the module within {START_LIMIT_S:g} s. {child.reason}"
             ) from None
         self._has_started.set()
@@ -142,7 +142,7 @@ class AgentPool:
         self._idle_deaths += 1
         if self._idle_deaths >= MAX_IDLE_DEATHS:
             raise RunError(
-                f"The process of the agent {self._settings.function!r} has ended {self._idle_deaths} times "
+                f"The process of the agent {self._settings.name!r} has ended {self._idle_deaths} times "
                 f"in a row, and no episode said anything between. {child.reason}"
             )
         return await self._start(self._children)

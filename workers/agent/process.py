@@ -24,6 +24,7 @@ from protocol.errors import ConfigError
 from protocol.importing import load_object
 from protocol.stacks import dump_on_signal
 from workers.agent.kinds.choice import make_episode
+from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, reward_of
 from workers.agent.pipe import (
@@ -233,6 +234,14 @@ class LoopWatch:
                 self._pipe.write(BLOCKED, number, blocked_s)
 
 
+def _agent_of(code: Mapping[str, Any]) -> PlayEpisode:
+    """What the configuration names. Raises: ConfigError."""
+    if code["command"]:
+        return from_command(code["command"])
+    target, has_door = load_object(code["function"]), bool(code["door"])
+    return make_episode(target, kind=code["kind"], options=code["options"], has_door=has_door)
+
+
 def main() -> None:
     """Run episodes of the agent that the worker names, until it closes the pipe."""
     dump_on_signal()
@@ -241,9 +250,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
     code = json.loads(pipe.read_setup()[1])
     try:
-        target = load_object(code["function"])
-        options, has_door = code["options"], bool(code["door"])
-        play = make_episode(target, kind=code["kind"], options=options, has_door=has_door)
+        play = _agent_of(code)
     except ConfigError as error:
         pipe.write(BROKEN, str(error))
         sys.exit(1)

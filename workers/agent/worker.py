@@ -76,7 +76,7 @@ class AgentHost:
         """Serve until drained. Raises: LinkClosed, ConfigError if the agent or the tokenizer is no good."""
         self._link, self._wake = link, link.wake
         agent = self._settings.agent
-        if not agent.function:
+        if not agent.is_on:
             raise ConfigError("`agent.function` is empty; expected `module:function` or `file.py:function`.")
         async with AsyncExitStack() as stack:
             if agent.has_door:
@@ -87,7 +87,7 @@ class AgentHost:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(pool.start(), name="agents")
                 self._renderer = await asyncio.to_thread(make_renderer, self._model_directory, agent)
-            self._say_probes()
+            self._check_renderer()
             link.send(Ready(0, agent.concurrency, 0))
             logger.info("Ready: %d processes, %d episodes at once.", agent.processes, agent.concurrency)
             await self._serve(link)
@@ -124,9 +124,14 @@ class AgentHost:
             ) from error
         return Door(self._settings, self.on_chat)
 
-    def _say_probes(self) -> None:
-        """Raises: ConfigError if the template does not only append, and `agent.history: refuse`."""
+    def _check_renderer(self) -> None:
+        """Raises: ConfigError if a door has none, or `agent.history: refuse` finds it wanting."""
         if self._renderer is None:
+            if self._door is not None:
+                raise ConfigError(
+                    "Clients of the door speak in messages, and the tokenizer of `model.path` has no chat "
+                    "template. Give it one, or set `agent.renderer: plain`."
+                )
             return
         for name, why in check_probes(self._renderer, self._settings.agent.history).items():
             if why:

@@ -24,8 +24,10 @@ logging.getLogger("uvicorn.error").addFilter(lambda record: not _is_meant(record
 
 
 def _is_meant(record: logging.LogRecord) -> bool:
-    """Whether it tells of a client that was cut off on purpose."""
-    return record.exc_info is not None and isinstance(record.exc_info[1], EpisodeLost)
+    """Whether it tells of clients that were cut off on purpose."""
+    if record.exc_info is None:
+        return record.getMessage().startswith("Cancel ")  # at the end of the worker
+    return isinstance(record.exc_info[1], EpisodeLost)
 
 
 class _Server(uvicorn.Server):

@@ -95,7 +95,7 @@ class Membership:
             self.state.send(peer, Close(reason, is_fault=True))
             return
         if message.role == "agent" and not self.state.config.agent.is_on:
-            reason = "This run has no agent (agent.function is empty)."
+            reason = "This run has no agent (no agent.function, no agent.command)."
             self.state.send(peer, Close(reason, is_fault=True))
             return
         worker = registry.attach(peer, message, self.state.now)

@@ -1,0 +1,64 @@
+"""Runs a program, and ends everything that it has started.
+
+`python -m workers.children.program PROGRAM ARGUMENTS...` forks: the child becomes the program, in a session
+of its own, the parent waits.
+Invariants: when the program ends, or this process is told to (SIGTERM), nothing that the program has started
+is left, also what has a session of its own or has lost its parent; this process ends as the program did.
+"""
+
+import os
+import signal
+import sys
+
+from workers.link.descendants import adopt_orphans, kill_and_reap
+from workers.link.parent import die_with_parent
+
+CANNOT_START = 127
+WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}
+
+
+def main() -> None:
+    """Never returns."""
+    adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    keeper = os.getpid()
+    child = os.fork()
+    if not child:
+        _become(sys.argv[1:], keeper)
+    status = None
+    while status is None:
+        if signal.sigwait(WATCHED) != signal.SIGCHLD:
+            break
+        status = _reap(child)
+    rest = kill_and_reap(child)
+    code = os.waitstatus_to_exitcode(status if status is not None else rest or 0)
+    os._exit(code if code >= 0 else 128 - code)  # as shells say it
+
+
+def _become(argv: list[str], keeper: int) -> None:
+    os.setsid()  # a program that signals its process group is not to hit its keeper
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+    die_with_parent(keeper)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        print(f"{argv[0]} cannot be started: {error.strerror}.", file=sys.stderr, flush=True)
+        os._exit(CANNOT_START)
+
+
+def _reap(child: int) -> int | None:
+    """Take leave of everything that has ended; the wait status of `child` if it is among that."""
+    status = None
+    while True:
+        try:
+            ended, its_status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return status
+        if not ended:
+            return status
+        if ended == child:
+            status = its_status
+
+
+if __name__ == "__main__":
+    main()
