@@ -93,7 +93,7 @@ simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
 unit/workers/agent/door/test_bad_requests.py: workers/agent/door/chat_request workers/agent/door/site
  workers/agent/door/refusal
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion workers/agent/door/desk
- workers/agent/door/door workers/agent/door/keys workers/agent/door/listener
+ workers/agent/door/keys workers/agent/door/listener
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
  workers/reward/try_prompts workers/reward/try_reward

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -26,7 +27,7 @@ READ_BYTES = 1 << 16
 
 def from_command(argv: Sequence[str]) -> PlayEpisode:
     """A run of this program, with its row as JSON on standard input. Raises: ConfigError if there is none."""
-    if shutil.which(argv[0]) is None:
+    if shutil.which(argv[0], path=_path()) is None:
         raise ConfigError(
             f"There is no program {argv[0]!r} on this machine; expected a name that PATH has, or the path of "
             "a file that may be executed. A script needs its interpreter: [python3, agent.py]."
@@ -35,8 +36,8 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "workers.children.program", *argv,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **policy.environment, "EPISODE_SEED": str(policy.seed)},
+            stdin=PIPE, stdout=PIPE, stderr=PIPE,
+            env={**os.environ, **policy.environment, "EPISODE_SEED": str(policy.seed), "PATH": _path()},
         )  # fmt: skip
         try:
             printed, errors = await _talk(process, json.dumps(row).encode())
@@ -51,7 +52,12 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
     return episode
 
 
-async def _talk(process: asyncio.subprocess.Process, row: bytes) -> tuple[bytes, bytes]:
+def _path() -> str:
+    """Where programs are looked for: `python3` is the one of this worker."""
+    return os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+
+
+async def _talk(process: Process, row: bytes) -> tuple[bytes, bytes]:
     """Give it the row; the last of what it prints, and of its errors."""
     assert process.stdin is not None
     assert process.stdout is not None
