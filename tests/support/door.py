@@ -9,7 +9,7 @@ from protocol.agents.settings import AgentSettings
 from protocol.messages import Begin, Segment, Turn
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 from workers.agent.door.door import Door
-from workers.agent.door.refusal import DoorRefusal, limit_reached
+from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import EpisodeBudget, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.renderer import TemplateRenderer
@@ -36,10 +36,8 @@ class Counter:
     def ask(self, number, question):
         try:
             ask, frame = self._episodes[number].ask(question, question.request.question)
-        except BudgetExceeded as error:
-            raise limit_reached(error) from None
-        except ValueError as error:
-            raise DoorRefusal(400, str(error), param="messages") from None
+        except (BudgetExceeded, ValueError) as error:
+            raise refusal_of(error) from None
         question.given = ask.keep + ask.given
         self.asked.append((ask, np.frombuffer(frame, "<i4").tolist()))
         self._open.append((number, ask))

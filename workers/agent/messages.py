@@ -138,6 +138,16 @@ def normal(message: Mapping[str, Any]) -> dict[str, Any]:
     return kept | ({"tool_calls": calls} if calls else {})
 
 
+def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Whether a normal message is the one that was held before.
+
+    Most clients give an answer back without its reasoning, which they do not know.
+    """
+    if "reasoning_content" not in told:
+        held = {key: value for key, value in held.items() if key != "reasoning_content"}
+    return held == told
+
+
 def _arguments(text: str) -> Any:
     """As JSON, so that spaces and the order of keys do not matter, or the text if it is none."""
     try:

@@ -7,8 +7,12 @@ request that does not go on from the last answer is refused in words, and change
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workers.agent.messages import normal
+from workers.agent.messages import is_same, normal
 from workers.agent.renderer import Renderer
+
+
+class OneConversation(ValueError):
+    """A request that would need a second conversation, which an episode has not."""
 
 
 class Transcript:
@@ -35,16 +39,16 @@ class Transcript:
             return self._behind(self._renderer.render(messages, tools))
         talk = [normal(message) for message in messages]
         pairs = zip(self._talk, talk, strict=False)
-        same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(self._talk))
+        same = next((place for place, two in enumerate(pairs) if not is_same(*two)), len(self._talk))
         if same < len(self._talk) or len(talk) <= len(self._talk):
-            raise ValueError(
+            raise OneConversation(
                 f"Message {min(same, len(talk))} is not what it was in the last request: "
                 f"{talk[same] if same < len(talk) else 'nothing'!r:.100} instead of "
                 f"{self._talk[min(same, len(self._talk) - 1)]!r:.100}. An episode has one conversation, "
                 "whose history cannot be edited; append to the messages."
             )
         if tools != self._tools:
-            raise ValueError(
+            raise OneConversation(
                 "The tools are others than in the last request. They stand at the beginning of the one "
                 "conversation that an episode has; give the same in every request."
             )
@@ -71,7 +75,7 @@ class Transcript:
 
     def _check_turn(self) -> None:
         if self._is_open:
-            raise ValueError(
+            raise OneConversation(
                 "Two requests at once in one episode. It has one conversation: await the first answer before "
                 "asking again."
             )

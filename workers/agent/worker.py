@@ -22,7 +22,7 @@ from protocol.model_files import vocabulary_of
 from protocol.settings import WorkerSettings
 from workers.agent.child import AgentChild, Ended, FailureKind
 from workers.agent.door.desk import DoorQuestion
-from workers.agent.door.refusal import DoorRefusal, limit_reached
+from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.pool import AgentPool
@@ -206,11 +206,10 @@ class AgentHost:
         self._pool.answered(in_hand.child)
         try:
             ask, frame = in_hand.episode.ask(question, question.request.question)
-        except BudgetExceeded as error:
-            in_hand.child.count(number, in_hand.episode.turns, error.limit)
-            raise limit_reached(error) from None
-        except ValueError as error:
-            raise DoorRefusal(400, str(error), param="messages") from None
+        except (BudgetExceeded, ValueError) as error:
+            if isinstance(error, BudgetExceeded):
+                in_hand.child.count(number, in_hand.episode.turns, error.limit)
+            raise refusal_of(error) from None
         question.given = ask.keep + ask.given
         self._link.send(ask, frame)
 

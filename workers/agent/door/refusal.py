@@ -3,10 +3,12 @@
 from typing import Any
 
 from workers.agent.policy import BudgetExceeded
+from workers.agent.transcript import OneConversation
 
 LIMIT_CODES = {"turns": "max_turns_exceeded"}
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """As OpenAI has it, and clients look for it."""
+ONE_CONVERSATION = "one_conversation"
 
 
 class DoorRefusal(Exception):
@@ -23,9 +25,11 @@ class DoorRefusal(Exception):
         return {"error": told}
 
 
-def limit_reached(error: BudgetExceeded) -> DoorRefusal:
-    """How a client is told of a limit of its episode."""
-    code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)
+def refusal_of(error: BudgetExceeded | ValueError) -> DoorRefusal:
+    """How a client is told that its episode cannot ask that, or no more."""
+    code = ONE_CONVERSATION if isinstance(error, OneConversation) else None
+    if isinstance(error, BudgetExceeded):
+        code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)
     return DoorRefusal(400, str(error), param="messages", code=code)
 
 

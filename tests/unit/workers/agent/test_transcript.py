@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.renderer import PlainRenderer, TemplateRenderer
-from workers.agent.transcript import Transcript
+from workers.agent.transcript import OneConversation, Transcript
 
 USER = {"role": "user", "content": "one"}
 ANSWER = {"role": "assistant", "content": "two"}
@@ -84,3 +84,13 @@ def test_without_a_chat_template_there_is_no_chat(tokenizer):
     with pytest.raises(ValueError, match=r"no chat template.*agent.renderer: plain.*policy.generate"):
         Transcript(None).place([USER], None)
     assert Transcript(PlainRenderer(tokenizer)).place([USER], None)
+
+
+def test_an_answer_may_come_back_without_its_reasoning_and_not_with_another(talk, tokenizer):
+    thought = {**ANSWER, "reasoning_content": "one, one"}
+    talk.open(talk.place([USER], None))
+    talk.answered(tokenizer("two", add_special_tokens=False)["input_ids"])
+    talk.held([USER], thought, None)
+    assert talk.place([USER, ANSWER, MORE], None) == talk.place([USER, thought, MORE], None)
+    with pytest.raises(OneConversation, match="Message 1 is not what it was"):
+        talk.place([USER, {**thought, "reasoning_content": "other"}, MORE], None)

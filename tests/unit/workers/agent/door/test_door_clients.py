@@ -1,6 +1,7 @@
 """The unchanged `openai` package as a client of the door, sync and async."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -220,5 +221,72 @@ def test_a_wrong_key_is_told_from_one_whose_episode_is_over(tokenizer):
             with pytest.raises(openai.APIStatusError, match="is over") as raised:
                 await say(one)
             assert raised.value.status_code == 410
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("first", "messages", "options"),
+    [
+        ("yes", [{"role": "assistant", "content": "no"}, QUESTION], {}),
+        ("yes", [], {}),
+        ("yes", [{"role": "assistant", "content": "yes"}, QUESTION], {"tools": [TOOL]}),
+    ],
+)
+def test_what_would_need_a_second_conversation_is_refused_by_name(tokenizer, first, messages, options):
+    async def test():
+        async with opened(tokenizer, first) as counter, client(counter, max_retries=2) as one:
+            await say(one)
+            with pytest.raises(openai.BadRequestError) as raised:
+                await say(one, *messages, **options)
+            assert raised.value.code == "one_conversation"
+            assert len(counter.asked) == 1
+
+    asyncio.run(test())
+
+
+def said(source):
+    """What a policy might say: text, thoughts and calls, well written or not."""
+    parts = [
+        "",
+        "<think>\nhm \n</think>\n\n",
+        " so ",
+        "caf\u00e9",
+        "<tool_call>",
+        CALL,
+        CALL.replace("2", "{"),
+        "\n",
+    ]
+    return "".join(source.choices(parts, k=source.randrange(1, 5)))
+
+
+@pytest.mark.parametrize("episodes", [12, pytest.param(500, marks=pytest.mark.thorough)])
+def test_whatever_was_said_comes_back_as_the_same_conversation(tokenizer, episodes):
+    source = random.Random(episodes)
+
+    def play(url, key):
+        with openai.OpenAI(base_url=url, api_key=key, timeout=20) as one:
+            messages = [QUESTION]
+            for _ in range(2):
+                answer = one.chat.completions.create(model="any", messages=messages, tools=[TOOL])
+                message = answer.choices[0].message
+                messages.append(message.model_dump())
+                messages += [
+                    {"role": "tool", "tool_call_id": call.id, "content": "5"}
+                    for call in message.tool_calls or []
+                ]
+                messages += [] if message.tool_calls else [QUESTION]
+
+    async def test():
+        answers = [said(source) for _ in range(2 * episodes)]
+        async with opened(tokenizer, *answers) as counter:
+            for number in range(2, 2 + episodes):
+                await asyncio.to_thread(play, counter.door.url, counter.begin(number))
+            assert len(counter.asked) == 2 * episodes
+            for (one, given), (two, _), sampled in zip(
+                counter.asked[::2], counter.asked[1::2], counter.sampled[::2], strict=True
+            ):
+                assert (one.member, two.member, one.keep) == (0, 0, 0)
+                assert two.keep == len(given) + len(sampled)
 
     asyncio.run(test())
