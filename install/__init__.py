@@ -62,6 +62,7 @@ NEEDED = {
             "story",
             "trace",
             "profile",
+            "export",
         ],
         (),
     ),

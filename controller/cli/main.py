@@ -23,9 +23,10 @@ from controller.check.problems import check as find_problems
 from controller.check.source import find_import_path
 from controller.cli import doctor, needs, remote, render, simulate, stacks, status, testing
 from controller.cli import install as install_command
+from controller.cli.alarm_watch import AlarmWatch
 from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
 from controller.cli.console import Console, make_console
-from controller.cli.looking import history, samples, view
+from controller.cli.looking import export, history, samples, view
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
@@ -33,6 +34,7 @@ from controller.controller import Controller
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from controller.view.door.beside import ViewLink, view_beside
+from controller.view.exports.beside import exports_beside
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
 from strategies.cost_model import dump_coefficients
@@ -147,6 +149,7 @@ for command in (
     history.story,
     history.trace,
     history.replay,
+    export.export,
     stacks.stacks,
 ):
     app.command(rich_help_panel=LOOKING)(command)
@@ -215,13 +218,19 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
         on_progress=console.progress,
     )
     try:
-        async with controller, _view_of(controller, console) as link:
+        async with (
+            controller,
+            exports_beside(controller.run_dir, controller.config, on_warning=console.warn),
+            _view_of(controller, console) as link,
+        ):
             if link is not None:
                 console.note(link.in_words(shows_token=sys.stdout.isatty()))
             stopping.use(controller.stop, may_wait=lambda: controller.has_begun)
             console.progress(None, f"workers: starting {_workers_in_words(config)}")
+            alarm = AlarmWatch(console.warn, bound=config.staleness.max_staleness)
             async for step in controller.train():
                 console.step(step.metrics)
+                alarm.step(step.metrics, controller.evaluations)
     finally:
         console.close()
     console.finish(controller.summary, controller.run_dir)

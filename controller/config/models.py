@@ -221,6 +221,22 @@ class LoggingSettings(Section):
     """`auto`: a live display on a terminal, plain lines elsewhere."""
     level: Literal["debug", "info", "warning"] = "info"
     """Detail of the log files."""
+    trackers: tuple[str, ...] = ()
+    """Who else gets the lines of metrics.jsonl, each step once: `tensorboard` (a folder in the run directory;
+    needs no package), `wandb` (offline unless WANDB_MODE says otherwise), `module:function` or
+    `file.py:function` of your own. In a process of their own, which the run does not notice."""
+
+
+class NotifySettings(Section):
+    """Who hears how the run goes, from the same process as trackers."""
+
+    url: str = ""
+    """A webhook that gets a JSON object (`text`, `content`, `run`, `event`, `cause`, `message`), as Slack,
+    Discord and programs read it, or of a host named ntfy the plain text. `${NAME}` keeps it out of files."""
+    command: tuple[str, ...] = ()
+    """A program with arguments, which gets run, event and text as three more."""
+    on: tuple[Literal["done", "failed", "stuck", "alarm"], ...] = ("done", "failed", "stuck", "alarm")
+    """What of; the same cause at most once an hour."""
 
 
 class ViewSettings(Section):
@@ -254,6 +270,7 @@ class Config(Section):
     limits: LimitSettings = LimitSettings()
     samples: SampleSettings = SampleSettings()
     logging: LoggingSettings = LoggingSettings()
+    notify: NotifySettings = NotifySettings()
     view: ViewSettings = ViewSettings()
     simulation: SimulationSettings = SimulationSettings()
     cluster: ClusterSettings = ClusterSettings()

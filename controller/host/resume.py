@@ -24,7 +24,7 @@ from protocol.errors import ConfigError, OtherRelease, RunError
 MAY_CHANGE = (
     "run.name", "run.dir", "run.resume", "run.steps", "run.durability", "run.journal",
     "run.private", "weights.host",
-    "logging", "controller", "limits", "samples", "simulation", "evaluation", "view",
+    "logging", "controller", "limits", "samples", "simulation", "evaluation", "view", "notify",
     "staleness.in_flight_batches", "staleness.objective",
     "rollout.instances", "rollout.max_running", "rollout.progress_s", "rollout.status_s", "rollout.device",
     "rollout.threads", "reward.workers", "reward.processes", "reward.concurrency", "reward.timeout_s",

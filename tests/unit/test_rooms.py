@@ -133,6 +133,10 @@ unit/controller/simulation/test_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
 unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
+unit/controller/view/exports/test_outgoing.py: controller/cli/alarm_watch controller/cli/looking/export
+ controller/view/exports/beside
+unit/controller/view/exports/test_trackers.py: controller/view/exports/tail
+ controller/view/exports/tensorboard controller/view/exports/wandb
 unit/controller/view/test_site.py: controller/history/why controller/view/past/life controller/view/pictures
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces

@@ -1,0 +1,45 @@
+"""`launch.py export RUN --to TRACKER`: a run's lines to a tracker, also after its end."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controller.cli.command_line import Run
+from controller.cli.say import say
+from controller.config.models import Config
+from controller.durability.recording import Recording
+from controller.view.exports.beside import run_id
+from controller.view.exports.tail import Tail
+from controller.view.exports.trackers import make_tracker, merged
+from protocol.errors import ConfigError, RunError
+
+
+def export(
+    run: Run,
+    to: Annotated[
+        list[str],
+        typer.Option(help="tensorboard, wandb, module:function or file.py:function."),
+    ],
+) -> None:
+    """Give a tracker all steps of a run, each once."""
+    path = Path(run)
+    if not path.is_dir():
+        raise ConfigError(f"{run} is no run directory; expected one, such as runs/quickstart.")
+    lines, _, _ = merged([], Tail(path / "metrics.jsonl").read()[0])
+    if not lines:
+        raise RunError(f"{path / 'metrics.jsonl'} has no steps, so there is nothing to send.")
+    config = _config(path).as_written().model_dump(mode="json")
+    for name in to:
+        tracker = make_tracker(name, path, config, run_id(path))
+        try:
+            tracker.begin(lines)
+            tracker.close()
+        except Exception as error:  # somebody else's code, and its words are for the user
+            raise RunError(f"{name} did not take the run: {type(error).__name__}: {error}") from error
+        say(f"{len(lines)} steps of {run} are with {name}.")
+
+
+def _config(run: Path) -> Config:
+    with Recording(run) as recording:
+        return recording.config()

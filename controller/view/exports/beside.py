@@ -1,0 +1,120 @@
+"""Starts the process that sends a run's lines and news, when the configuration names somebody.
+
+Invariants: what fails here is one sentence, and the run goes on; settings travel over a pipe, as an address
+may hold a secret; the process ends with the run.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from controller.config.models import Config
+from controller.view.exports.outgoing import END_S, Outgoing
+from protocol.private_files import for_owner_only
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = (sys.executable, "-P", "-m", "controller.view.exports.outgoing")
+NICE = 10
+MORE_S = 5.0  # than it gives itself
+
+Tell = Callable[[str], None]
+
+
+def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Outgoing | None:
+    """What this run sends; None if there is nobody to send it to."""
+    notify = config.notify
+    wanted = list(config.logging.trackers) if trackers is None else trackers
+    if not (wanted or notify.url or notify.command):
+        return None
+    written: dict[str, Any] = config.as_written().model_dump(mode="json")
+    return Outgoing(
+        str(run), run_id(run), written, wanted, notify.url, list(notify.command), list(notify.on)
+    )  # fmt: skip
+
+
+def run_id(run: Path) -> str:
+    """What trackers call this run, over all of its lives."""
+    file = run / "trackers.json"
+    try:
+        return str(json.loads(file.read_text())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        made = secrets.token_hex(6)
+        with contextlib.suppress(OSError):  # a folder that is only read: it is named anew each time
+            file.write_text(json.dumps({"id": made}) + "\n")
+        return made
+
+
+@contextlib.asynccontextmanager
+async def exports_beside(run: Path, config: Config, *, on_warning: Tell) -> AsyncIterator[None]:
+    """The process, as long as the block lasts; nothing where nobody wants to hear."""
+    wanted = outgoing(run, config)
+    if wanted is None:
+        yield
+        return
+    try:
+        process = await _start(run, wanted)
+    except OSError as error:
+        on_warning(f"Nothing is sent to trackers or people, and the run goes on: {error}")
+        yield
+        return
+    hearing = asyncio.create_task(_hear(process, run, on_warning), name="exports")
+    try:
+        yield
+    finally:
+        await _end(process, hearing, on_warning)
+
+
+async def _start(run: Path, wanted: Outgoing) -> Process:
+    """Raises: OSError."""
+    paths = [str(ROOT), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+    with _log_file(run) as log:
+        process = await asyncio.create_subprocess_exec(
+            *PROGRAM, stdin=PIPE, stdout=PIPE, stderr=log, env=environment, start_new_session=True
+        )
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asdict(wanted)).encode() + b"\n")
+    return process
+
+
+def _log_file(run: Path) -> IO[bytes]:
+    return open(run / "logs" / "exports.log", "ab", opener=for_owner_only)
+
+
+async def _hear(process: Process, run: Path, on_warning: Tell) -> None:
+    """What it says is for people; its end before the run's is one more sentence."""
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        on_warning(line.decode(errors="replace").strip())
+    code = await process.wait()
+    if code:
+        on_warning(
+            f"What sends to trackers and people has ended with exit code {code}; its log is "
+            f"{run / 'logs' / 'exports.log'}. The run goes on."
+        )
+
+
+async def _end(process: Process, hearing: "asyncio.Task[None]", on_warning: Tell) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(END_S + MORE_S):
+            await asyncio.shield(hearing)
+    except TimeoutError:
+        on_warning("What sends to trackers and people did not end with the run, and was killed.")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what a tracker has started
+        hearing.cancel()
+        await process.wait()

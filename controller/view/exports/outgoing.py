@@ -1,0 +1,148 @@
+"""The process that sends a run's lines to trackers and its news to people.
+
+    python -m controller.view.exports.outgoing
+
+Standard input has one line of JSON, and then nothing until the run ends.
+
+Invariants: it only reads the run; whatever a tracker or a webhook does, the run and the others do not notice;
+what a person should know is one line on standard output; it ends with the run, and within END_S after.
+"""
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any
+
+from controller.history.alarms import alarms
+from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
+from controller.view.exports.tail import Line, Tail
+from controller.view.exports.trackers import Sending, make_tracker
+
+LOOK_S = 1.0  # between two looks at the files
+END_S = 15.0  # for trackers to take the last lines
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What to send, and where."""
+
+    run: str
+    run_id: str
+    config: dict[str, Any]
+    trackers: list[str] = field(default_factory=list)
+    url: str = ""
+    command: list[str] = field(default_factory=list)
+    on: list[str] = field(default_factory=list)
+
+
+class Looker:
+    """Reads a run now and then, and hands on what is new."""
+
+    def __init__(self, wanted: Outgoing, *, tell: Tell) -> None:
+        self._wanted, self._tell = wanted, tell
+        self._run = Path(wanted.run)
+        self._metrics = Tail(self._run / "metrics.jsonl")
+        self._evaluated = Tail(self._run / "evaluations.jsonl")
+        self._lines: list[Line] = []
+        self._evaluations: list[Line] = []
+        self._bell = Bell(wanted.on)
+        self._sendings = [
+            Sending(
+                name, lambda name=name: make_tracker(name, self._run, wanted.config, wanted.run_id), tell=tell
+            )
+            for name in wanted.trackers
+        ]
+        self._news: Queue[News | None] = Queue()
+        self._caller = Thread(target=self._call, name="news", daemon=True)
+        self._caller.start()
+
+    def look(self) -> None:
+        """Send what has come since the last look."""
+        lines, is_anew = self._metrics.read()
+        if lines or is_anew:
+            self._lines = (lines if is_anew else self._lines + lines)[-1000:]
+            for sending in self._sendings:
+                sending.send(lines, is_anew=is_anew)
+        more, is_other = self._evaluated.read()
+        self._evaluations = (more if is_other else self._evaluations + more)[-1000:]
+        if lines or more:
+            bound = self._wanted.config.get("staleness", {}).get("max_staleness")
+            found = [of_alarm(one) for one in alarms(self._lines, self._evaluations, bound=bound)]
+            self._ring(found)
+        self._ring(self._standing())
+
+    def finish(self) -> None:
+        """The run is over: send the rest, and how it ended."""
+        self.look()
+        summary = self._run / "summary.json"
+        try:
+            end = of_end(json.loads(summary.read_text()))
+        except (OSError, ValueError):
+            text = "The controller ended without a word. The same command goes on with the run."
+            end = News("failed", "end", text)
+        self._ring([end])
+        until_s = time.monotonic() + END_S
+        self._news.put(None)
+        for sending in self._sendings:
+            if not sending.finish(max(0.0, until_s - time.monotonic())):
+                self._tell(
+                    f"The tracker {sending.name} did not take its last lines in {END_S:g} s. "
+                    f"`launch.py export {self._run} --to {sending.name}` sends all of them."
+                )
+        self._caller.join(max(0.0, until_s - time.monotonic()))
+
+    def _standing(self) -> list[News]:
+        """Whether the run stands still, as its status says."""
+        try:
+            status = json.loads((self._run / "status.json").read_text())
+        except (OSError, ValueError):
+            return []
+        overdue = [wait for wait in status.get("waits", ()) if wait["is_overdue"]]
+        return [
+            News(
+                "stuck", wait["owner"],
+                f"{wait['owner']} has waited {wait['for_s']:.0f} s for {wait['what']}: {wait['then']}.",
+            )
+            for wait in overdue[:1]
+        ]  # fmt: skip
+
+    def _ring(self, found: list[News]) -> None:
+        for one in self._bell.new(found, time.monotonic()):
+            self._news.put(one)
+
+    def _call(self) -> None:
+        while (one := self._news.get()) is not None:
+            name = self._run.name
+            failures = {
+                "notify.url": self._wanted.url and post(self._wanted.url, name, one),
+                "notify.command": self._wanted.command and run_command(self._wanted.command, name, one),
+            }
+            for key, failure in failures.items():
+                if failure:
+                    self._tell(f"{key} was not told that the run is {one.event}: {failure}. The run goes on.")
+
+
+def main() -> None:
+    """Send until standard input ends, as it does with the run, however that ends."""
+    looker = Looker(Outgoing(**json.loads(sys.stdin.readline())), tell=lambda text: print(text, flush=True))
+    while True:
+        ready, _, _ = select.select([0], [], [], LOOK_S)
+        if ready and not os.read(0, 1):
+            break
+        looker.look()
+    looker.finish()
+    sys.stdout.flush()
+    os._exit(0)  # a tracker that hangs has a thread that nothing ends
+
+
+if __name__ == "__main__":
+    main()

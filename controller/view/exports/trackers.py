@@ -1,0 +1,148 @@
+"""Trackers: who else gets the lines of metrics.jsonl, each step once.
+
+Invariants: a tracker gets every step once and in order; one that begins (after a crash too) is given all
+lines that there are, and makes its own record of them; one that fails or hangs is told once and left behind,
+and no other one notices. What is `step` before what it has got, as after a redone step, makes it begin again.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, Protocol
+
+from protocol.errors import ConfigError
+
+BUILT_IN = ("tensorboard", "wandb")
+Line = dict[str, Any]
+Tell = Callable[[str], None]
+
+
+class Tracker(Protocol):
+    """What a module of the user's makes: `make(run, config, run_id)`."""
+
+    def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Have a record of these steps and of no others."""
+        ...
+
+    def step(self, line: Mapping[str, Any]) -> None:
+        """One step more."""
+        ...
+
+    def close(self) -> None:
+        """End in good order."""
+        ...
+
+
+def make_tracker(name: str, run: Path, config: Mapping[str, Any], run_id: str) -> Tracker:
+    """A built-in tracker, or what the function at `module:name` or `file.py:name` makes.
+
+    Raises: ConfigError if there is none, or its package is not installed.
+    """
+    try:
+        if name == "tensorboard":
+            from controller.view.exports.tensorboard import TensorBoard
+
+            return TensorBoard(run, config, run_id)
+        if name == "wandb":
+            from controller.view.exports.wandb import Wandb
+
+            return Wandb(run, config, run_id)
+        return _found(name)(run, config, run_id)
+    except ImportError as error:
+        raise ConfigError(
+            f"logging.trackers: {name} needs a package that is not installed ({error}); pip install it."
+        ) from error
+
+
+def _found(name: str) -> Callable[..., Tracker]:
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        raise ConfigError(
+            f"logging.trackers: there is no tracker {name!r}; expected one of {', '.join(BUILT_IN)}, or "
+            "module:function or file.py:function."
+        )
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        try:
+            spec.loader.exec_module(module)
+        except FileNotFoundError:
+            raise ConfigError(f"logging.trackers: there is no file {place}.") from None
+    else:
+        module = importlib.import_module(place)
+    if not callable(made := getattr(module, attribute, None)):
+        raise ConfigError(f"logging.trackers: {place} has no function {attribute}.")
+    return made
+
+
+class Sending:
+    """One tracker in a thread of its own."""
+
+    def __init__(self, name: str, make: Callable[[], Tracker], *, tell: Tell) -> None:
+        """`tell(text)` hears once why it goes no further."""
+        self.name = name
+        self._make, self._tell = make, tell
+        self._queue: Queue[tuple[list[Line], bool] | None] = Queue()
+        self._thread = Thread(target=self._run, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def send(self, lines: list[Line], *, is_anew: bool) -> None:
+        """These are next; `is_anew`: they are all that there are."""
+        self._queue.put((lines, is_anew))
+
+    def finish(self, within_s: float) -> bool:
+        """Whether it has taken all and closed in time."""
+        self._queue.put(None)
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._follow(self._make())
+        except Exception as error:  # somebody else's code: whatever it is, it must not reach the others
+            cause = f"{type(error).__name__}: {str(error).rstrip('.')}"
+            self._tell(
+                f"The tracker {self.name} gets nothing more: {cause}. The run goes on; "
+                f"`launch.py export RUN --to {self.name}` sends all of it later."
+            )
+            while self._queue.get() is not None:
+                pass
+
+    def _follow(self, tracker: Tracker) -> None:
+        known: list[Line] = []
+        has_begun = False
+        while (news := self._queue.get()) is not None:
+            lines, is_anew = news
+            while True:  # what has piled up is taken at once
+                try:
+                    more = self._queue.get_nowait()
+                except Empty:
+                    break
+                if more is None:
+                    self._queue.put(None)
+                    break
+                lines, is_anew = (more[0], True) if more[1] else (lines + more[0], is_anew)
+            known, fresh, is_again = merged([] if is_anew else known, lines)
+            if is_anew or is_again or not has_begun:
+                tracker.begin(known)
+                has_begun = True
+            else:
+                for line in fresh:
+                    tracker.step(line)
+        tracker.close()
+
+
+def merged(known: list[Line], lines: list[Line]) -> tuple[list[Line], list[Line], bool]:
+    """All lines by step, those that are new, and whether one of a known step was redone."""
+    last = known[-1]["step"] if known else 0
+    fresh = [line for line in lines if isinstance(line.get("step"), int)]
+    is_again = any(line["step"] <= last for line in fresh)
+    by_step = {line["step"]: line for line in [*known, *fresh]}
+    return [by_step[step] for step in sorted(by_step)], fresh, is_again and bool(known)

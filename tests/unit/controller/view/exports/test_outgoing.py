@@ -1,0 +1,126 @@
+"""The process that sends: it reads the run, tells its end, and leaves nothing behind."""
+
+import asyncio
+import json
+
+import pytest
+
+from controller.cli.alarm_watch import AlarmWatch
+from controller.cli.main import main
+from controller.config.models import Config
+from controller.view.exports import beside
+from controller.view.exports.beside import exports_beside, outgoing, run_id
+from controller.view.exports.outgoing import Looker, Outgoing
+from tests.support.shown_run import recorded
+
+LIMIT_S = 60
+TELLS = "import json, sys; open({!r}, 'a').write(json.dumps(sys.argv[1:]) + chr(10))"
+
+
+def run_in(folder):
+    run = folder / "run"
+    (run / "logs").mkdir(parents=True)
+    return run
+
+
+def put(run, step, **more):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": step, "time_s": float(step), "reward/mean": 0.5, **more}) + "\n")
+
+
+def test_nobody_to_send_to_is_no_process(tmp_path):
+    assert outgoing(tmp_path, Config()) is None
+    assert not (tmp_path / "trackers.json").exists()
+
+
+def test_a_run_keeps_its_name_for_trackers(tmp_path):
+    assert run_id(tmp_path) == run_id(tmp_path)
+    assert len(run_id(tmp_path)) == 12
+
+
+def test_secrets_of_the_configuration_are_not_sent(tmp_path, monkeypatch):
+    config = Config.model_validate(
+        {"logging": {"trackers": ("tensorboard",)}, "notify": {"url": "http://a/secret"}}
+    )
+    config = config.with_spellings({("notify", "url"): "${HOOK}"})
+    wanted = outgoing(tmp_path, config)
+    assert wanted.url == "http://a/secret"
+    assert "secret" not in json.dumps(wanted.config)
+
+
+async def test_it_sends_steps_and_the_end_and_ends_with_the_run(tmp_path):
+    run, warned = run_in(tmp_path), []
+    told = tmp_path / "told"
+    script = tmp_path / "tell.sh"
+    script.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    script.chmod(0o700)
+    config = Config.model_validate(
+        {"logging": {"trackers": ("tensorboard",)}, "notify": {"command": (str(script),)}}
+    )
+    async with asyncio.timeout(LIMIT_S), exports_beside(run, config, on_warning=warned.append):
+        put(run, 1)
+        put(run, 2)
+        (run / "summary.json").write_text(json.dumps({"steps": 2, "time_s": 2.0, "is_success": True}))
+    assert warned == []
+    assert "run done Done: 2 train steps" in told.read_text()
+    assert (run / "tensorboard").is_dir()
+
+
+async def test_a_process_that_cannot_start_or_dies_is_one_sentence(tmp_path, monkeypatch):
+    run = run_in(tmp_path)
+    config = Config.model_validate({"logging": {"trackers": ("tensorboard",)}})
+    for program, words in ((("/nowhere",), "Nothing is sent"), (("/bin/false",), "exit code 1")):
+        warned = []
+        monkeypatch.setattr(beside, "PROGRAM", program)
+        async with asyncio.timeout(LIMIT_S), exports_beside(run, config, on_warning=warned.append):
+            pass
+        assert len(warned) == 1
+        assert words in warned[0]
+
+
+def wanted_of(run, **more):
+    return Outgoing(run=str(run), run_id="id", config={"staleness": {"max_staleness": 1}}, **more)
+
+
+def test_alarms_standstills_and_an_end_without_a_word_are_told(tmp_path, monkeypatch):
+    run, sent = run_in(tmp_path), []
+    monkeypatch.setattr(
+        "controller.view.exports.outgoing.post", lambda url, name, news: sent.append(news) or ""
+    )
+    looker = Looker(wanted_of(run, url="http://hook", on=["alarm", "stuck", "failed"]), tell=pytest.fail)
+    put(run, 1, **{"staleness/max": 7})
+    wait = {
+        "owner": "the next step",
+        "what": "rewards",
+        "for_s": 400.0,
+        "then": "nothing",
+        "is_overdue": True,
+    }
+    (run / "status.json").write_text(json.dumps({"waits": [wait]}))
+    looker.look()
+    looker.look()
+    looker.finish()
+    assert [(one.event, one.cause) for one in sent] == [
+        ("alarm", "bound broken"), ("stuck", "the next step"), ("failed", "end")
+    ]  # fmt: skip
+    assert "has waited 400 s for rewards" in sent[1].text
+    assert "without a word" in sent[2].text
+
+
+def test_an_alarm_is_on_the_console_once():
+    warned = []
+    watch = AlarmWatch(warned.append, bound=1)
+    for step in range(1, 5):
+        watch.step({"step": step, "staleness/max": 7}, [])
+    assert len(warned) == 1
+    assert warned[0].startswith("ALARM, bound broken (staleness)")
+
+
+def test_a_finished_run_is_exported(tmp_path, capsys):
+    run = recorded(tmp_path / "run")
+    (run / "metrics.jsonl").write_text('{"step": 1, "time_s": 1.0}\n')
+    assert main(["export", str(run), "--to", "tensorboard"]) == 0
+    assert "1 steps" in capsys.readouterr().out
+    assert (run / "tensorboard").is_dir()
+    assert main(["export", str(run), "--to", "nothing"]) == 2
+    assert main(["export", str(tmp_path / "none"), "--to", "tensorboard"]) == 2

@@ -1,0 +1,194 @@
+"""Trackers get each step once, whatever is killed, rewritten, hangs or fails."""
+
+import json
+import struct
+import threading
+
+import pytest
+
+from controller.view.exports.tail import Tail
+from controller.view.exports.tensorboard import NAME
+from controller.view.exports.trackers import Sending, make_tracker, merged
+from protocol.errors import ConfigError
+
+
+def line(step, value=1.0):
+    return {
+        "step": step,
+        "time_s": step * 2.0,
+        "reward/mean": value,
+        "staleness/hist": {"0": 3},
+        "flag": True,
+    }
+
+
+def events(run):
+    """(step, tag, value) of an event file, as the package of TensorBoard reads it."""
+    event_pb2 = pytest.importorskip(
+        "tensorboard.compat.proto.event_pb2", reason="tensorboard is not installed"
+    )
+    found = []
+    for record in records((run / "tensorboard" / NAME).read_bytes()):
+        event = event_pb2.Event.FromString(record)
+        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return found
+
+
+def records(data):
+    """What the framing holds, as far as it is whole."""
+    while len(data) >= 12:
+        (length,) = struct.unpack("<Q", data[:8])
+        if len(data) < length + 16:
+            return
+        yield data[12 : 12 + length]
+        data = data[length + 16 :]
+
+
+def test_tensorboard_reads_each_step_once_after_a_kill_in_the_middle_of_a_record(tmp_path):
+    first = make_tracker("tensorboard", tmp_path, {}, "id")
+    first.begin([line(1)])
+    first.step(line(2))
+    first.close()
+    file = tmp_path / "tensorboard" / NAME
+    file.write_bytes(file.read_bytes()[:-7])  # killed there
+    second = make_tracker("tensorboard", tmp_path, {}, "id")
+    second.begin([line(1), line(2), line(3, 0.5)])
+    second.step(line(4))
+    second.close()
+    rewards = [(step, value) for step, tag, value in events(tmp_path) if tag == "reward/mean"]
+    assert rewards == [(1, 1.0), (2, 1.0), (3, 0.5), (4, 1.0)]
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir()] == [NAME]
+
+
+def test_its_checksums_are_those_of_the_format(tmp_path):
+    """The reader of TensorBoard itself refuses a record whose CRC-32C is wrong."""
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    tracker = make_tracker("tensorboard", tmp_path, {}, "id")
+    tracker.begin([line(step) for step in range(1, 6)])
+    tracker.close()
+    read = list(loader.EventFileLoader(str(tmp_path / "tensorboard" / NAME)).Load())
+    assert [event.step for event in read][1:] == [1, 2, 3, 4, 5]
+    assert read[0].file_version == "brain.Event:2"
+
+
+class Kept:
+    """A tracker that remembers what it was told."""
+
+    def __init__(self):
+        self.begun, self.steps, self.is_closed = [], [], False
+
+    def begin(self, lines):
+        self.begun.append([one["step"] for one in lines])
+        self.steps = [(one["step"], one["reward/mean"]) for one in lines]
+
+    def step(self, one):
+        self.steps.append((one["step"], one["reward/mean"]))
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_steps_go_on_and_a_redone_step_begins_again_with_the_later_value():
+    kept = Kept()
+    sending = Sending("kept", lambda: kept, tell=pytest.fail)
+    sending.send([line(1), line(2)], is_anew=False)
+    sending.send([line(3)], is_anew=False)
+    sending.send([line(1), line(2), line(3, 0.25)], is_anew=True)
+    sending.send([line(3, 0.75), line(4)], is_anew=False)
+    assert sending.finish(60)
+    assert kept.steps == [(1, 1.0), (2, 1.0), (3, 0.75), (4, 1.0)]
+    assert kept.is_closed
+
+
+def test_lines_are_merged_by_step():
+    known, fresh, is_again = merged([line(1), line(2)], [line(3), {"no": "step"}])
+    assert [one["step"] for one in known] == [1, 2, 3]
+    assert (fresh, is_again) == ([line(3)], False)
+    known, _, is_again = merged([line(1), line(2)], [line(2, 0.5)])
+    assert [one["reward/mean"] for one in known] == [1.0, 0.5]
+    assert is_again
+
+
+def test_a_tracker_that_fails_is_told_once_and_one_that_hangs_is_left_behind():
+    told, hangs = [], threading.Event()
+
+    class Refuses(Kept):
+        def begin(self, lines):
+            raise OSError("no network")
+
+    class Hangs(Kept):
+        def begin(self, lines):
+            hangs.wait()
+
+    refusing = Sending("refusing", Refuses, tell=told.append)
+    hanging = Sending("hanging", Hangs, tell=told.append)
+    for sending in (refusing, hanging):
+        for step in (1, 2, 3):
+            sending.send([line(step)], is_anew=False)
+    assert refusing.finish(60)
+    assert not hanging.finish(0.0)
+    hangs.set()
+    assert len(told) == 1
+    assert "refusing gets nothing more: OSError: no network" in told[0]
+
+
+def test_one_of_the_users_is_found_and_what_is_none_is_said(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def make(run, config, run_id):\n    return (run, config, run_id)\n")
+    assert make_tracker(f"{file}:make", tmp_path, {"a": 1}, "x") == (tmp_path, {"a": 1}, "x")
+    for name, words in (("mlflow", "there is no tracker 'mlflow'"), (f"{file}:none", "no function none"),
+                        (f"{tmp_path}/gone.py:make", "there is no file")):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            make_tracker(name, tmp_path, {}, "x")
+
+
+def test_a_file_is_followed_by_whole_lines_and_a_new_one_begins_again(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    tail = Tail(file)
+    assert tail.read() == ([], False)
+    file.write_text('{"step": 1}\n{"st')
+    assert tail.read() == ([{"step": 1}], False)
+    with file.open("a") as more:
+        more.write('ep": 2}\nnot json\n[1]\n')
+    assert tail.read() == ([{"step": 2}], False)
+    aside = tmp_path / "new"
+    aside.write_text("".join(json.dumps({"step": n}) + "\n" for n in (1, 2, 3)))
+    aside.replace(file)
+    assert tail.read() == ([{"step": 1}, {"step": 2}, {"step": 3}], True)
+    assert tail.read() == ([], False)
+
+
+def test_wandb_offline_holds_each_step_once_after_a_restart(tmp_path):
+    pytest.importorskip("wandb", reason="wandb is not installed")
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    first = make_tracker("wandb", tmp_path, {"run": {"steps": 3}}, "abc123")
+    first.begin([line(1), line(2)])
+    first.close()
+    second = make_tracker("wandb", tmp_path, {"run": {"steps": 3}}, "abc123")
+    second.begin([line(1), line(2)])
+    second.step(line(3))
+    second.close()
+    folders = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(folders) == 1
+    steps = []
+    for data in wandb_records(next(folders[0].glob("*.wandb")).read_bytes()):
+        record = Record.FromString(data)
+        if record.WhichOneof("record_type") == "history":
+            steps.append(record.history.step.num)
+    assert steps == [1, 2, 3]
+
+
+def wandb_records(data):
+    """Records of the log format of LevelDB, behind wandb's header of 7 bytes."""
+    at, part = 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        part += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield part
+            part = b""
