@@ -235,7 +235,7 @@ class NotifySettings(Section):
     Discord and programs read it, or of a host named ntfy the plain text. `${NAME}` keeps it out of files."""
     command: tuple[str, ...] = ()
     """A program with arguments, which gets run, event and text as three more."""
-    on: tuple[Literal["done", "failed", "stuck", "alarm"], ...] = ("done", "failed", "stuck", "alarm")
+    events: tuple[Literal["done", "failed", "stuck", "alarm"], ...] = ("done", "failed", "stuck", "alarm")
     """What of; the same cause at most once an hour."""
 
 

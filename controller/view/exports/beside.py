@@ -37,7 +37,7 @@ def outgoing(run: Path, config: Config, trackers: list[str] | None = None) -> Ou
         return None
     written: dict[str, Any] = config.as_written().model_dump(mode="json")
     return Outgoing(
-        str(run), run_id(run), written, wanted, notify.url, list(notify.command), list(notify.on)
+        str(run), run_id(run), written, wanted, notify.url, list(notify.command), list(notify.events)
     )  # fmt: skip
 
 
