@@ -63,6 +63,7 @@ NEEDED = {
             "trace",
             "profile",
             "export",
+            "init",
         ],
         (),
     ),

@@ -27,6 +27,7 @@ from controller.cli.alarm_watch import AlarmWatch
 from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
 from controller.cli.console import Console, make_console
 from controller.cli.looking import export, history, samples, view
+from controller.cli.planning import init
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
@@ -155,6 +156,7 @@ for command in (
     app.command(rich_help_panel=LOOKING)(command)
 for command in (simulate.simulate, render.render):
     app.command(rich_help_panel=PLANNING)(command)
+app.command(rich_help_panel=SETTING_UP)(init.init)
 app.command("install", rich_help_panel=SETTING_UP)(install_command.install_packages)
 app.command(rich_help_panel=SETTING_UP)(doctor.doctor)
 for command in (remote.keygen, remote.revoke):

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from controller.cli import from_run, needs
+from controller.cli import needs
 from controller.cli.command_line import Overrides
+from controller.cli.planning import from_run
 from controller.config.load import load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words

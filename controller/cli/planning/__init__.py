@@ -1,0 +1,1 @@
+"""The commands of launch.py that come before a run."""

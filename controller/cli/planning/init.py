@@ -1,0 +1,196 @@
+"""`launch.py init`: a configuration with comments and a reward file that run, out of a few answers.
+
+Invariants: no file that exists is written over; what is written passes `launch.py check` on the machine at
+hand; every question has a flag, and where nobody can answer the flags and defaults count.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controller.cli.say import say
+from protocol.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+TASK = ROOT / "examples" / "ledger_task.py"
+PROMPTS = ("prompt", "question", "problem", "instruction", "input", "messages")
+ANSWERS = ("answer", "solution", "target", "label", "gold", "output")
+KINDS = ("function", "math", "exact", "choice")
+
+REWARD = '''"""The reward of {name}: a number for each response, the higher the better."""
+
+
+def score(completion: str, answer: str) -> float:
+    """1.0 if the response gives the answer behind its last {mark!r}, or at its end.
+
+    `completion` is what the model said; every column of the row may be a parameter too, as `answer` is here
+    (also `prompt`, `ending`, `row`; an async function and whole groups: docs/rewards.md).
+    """
+    said = completion.rpartition({mark!r})[2].strip().rstrip(".")
+    return float(said.endswith(str(answer).strip()))
+'''
+
+CONFIG = """\
+# yaml-language-server: $schema={schema}
+# Train:   python3 launch.py {file}
+# Look:    python3 launch.py check {file}      what would go wrong, before anything starts
+# All keys: docs/configuration.md; any is overridden on the command line, as run.steps=10
+
+run:
+  name: {name}              # its folder is runs/{name}; the same command goes on with it
+  steps: {steps}                # policy versions to make
+
+model:
+{model}
+
+data:
+{data}
+
+reward:
+{reward}
+
+rollout:
+{rollout}
+  group_size: {group_size}            # responses per prompt: what advantages compare
+  max_prompt_tokens: {max_prompt_tokens}
+  max_response_tokens: {max_response_tokens}
+  sampling:
+    temperature: 1.0
+
+trainer:
+  algorithm: grpo
+  batch_groups: {batch_groups}          # prompts per policy version
+  lr: {lr}
+  checkpoint_steps: 20      # between two checkpoints, to begin from or to serve
+
+staleness:
+  max_staleness: 2          # no trajectory older than two versions is ever trained; 0 is synchronous
+
+samples:
+  groups: 4                 # of each step, to read: launch.py samples runs/{name}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What somebody wants to train."""
+
+    name: str
+    model: str = ""  # "": the little model of the quickstart, which needs no GPU
+    data: str = ""  # "": its task
+    reward: str = "function"
+    gpus: int = 0
+    steps: int = 100
+
+
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="Where the files go; made if missing.")
+    ] = Path("my_run"),
+    model: Annotated[
+        str | None, typer.Option(help="A Hugging Face folder; without one the quickstart's little model.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Prompts as .jsonl; without them the quickstart's task.")
+    ] = None,
+    reward: Annotated[
+        str | None, typer.Option(help="function (a file that you edit), math, exact or choice.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of this machine to use; 0: none.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Policy versions to make.")] = 100,
+) -> None:
+    """Write a configuration with comments, and a reward file, that run."""
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    if model is None:
+        model = typer.prompt("Folder of the model (none: a little one, no GPU)", default="") if asks else ""
+    if data is None:
+        data = typer.prompt("File of prompts, .jsonl (none: the quickstart's)", default="") if asks else ""
+    if reward is None:
+        reward = (
+            typer.prompt(f"Reward ({', '.join(KINDS)})", default="function") if asks and data else "function"
+        )
+    if gpus is None:
+        gpus = (
+            typer.prompt("GPUs", default=1 if model else 0, type=int) if asks and model else int(bool(model))
+        )
+    answers = Answers(folder.resolve().name, model, data, reward, gpus, steps)
+    files = files_of(answers, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+    say("\n".join(["Written:", *(f"  {path}" for path in files)]))
+    config = next(iter(files))
+    say(f"Next:\n  python3 launch.py check {config}\n  python3 launch.py {config}")
+
+
+def files_of(answers: Answers, folder: Path) -> dict[Path, str]:
+    """What to write, the configuration first.
+
+    Raises: ConfigError if an answer is none, or a file is there.
+    """
+    if answers.reward not in KINDS:
+        raise ConfigError(f"--reward is {answers.reward!r}; expected one of {', '.join(KINDS)}.")
+    if answers.model and not (Path(answers.model) / "config.json").is_file():
+        raise ConfigError(f"--model {answers.model} has no config.json; expected a Hugging Face folder.")
+    if answers.data and not answers.model:
+        raise ConfigError("--data needs --model: the quickstart's little model knows its own task alone.")
+    columns = columns_of(Path(answers.data)) if answers.data else {}
+    files = {folder / "run.yaml": _config(answers, folder / "run.yaml", columns)}
+    if answers.reward == "function":
+        mark = "####" if answers.data else "#"
+        files[folder / "reward.py"] = REWARD.format(name=answers.name, mark=mark)
+    for path in files:
+        if path.exists():
+            raise ConfigError(f"{path} is there already; expected a folder without it. Give another one.")
+    return files
+
+
+def columns_of(data: Path) -> dict[str, str]:
+    """The columns of prompt and answer, by the names that such columns have.
+
+    Raises: ConfigError if the file is none, or has no such columns.
+    """
+    try:
+        with data.open() as file:
+            row = json.loads(file.readline())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--data {data} is no JSONL: {error}. Expected an object in each line.") from error
+    if not isinstance(row, Mapping):
+        raise ConfigError(f"The first line of {data} is no object; expected one with a prompt and an answer.")
+    prompt = next((name for name in PROMPTS if name in row), None)
+    answer = next((name for name in ANSWERS if name in row and name != prompt), None)
+    if prompt is None or answer is None:
+        raise ConfigError(
+            f"The first line of {data} has {', '.join(map(str, row)) or 'nothing'}; expected a prompt "
+            f"({', '.join(PROMPTS)}) and an answer ({', '.join(ANSWERS)}). Rename them."
+        )
+    return {"prompt": prompt, "answer": answer}
+
+
+def _config(answers: Answers, file: Path, columns: Mapping[str, str]) -> str:
+    is_small = not answers.model
+    if is_small:
+        model = f"  factory: {TASK}:make_model   # made in the run directory, once"
+        data = f"  path: {TASK}:prompts"
+    else:
+        model = f"  path: {Path(answers.model).resolve()}"
+        named = ", ".join(f"{ours}: {theirs}" for ours, theirs in columns.items() if ours != theirs)
+        data = f"  path: {Path(answers.data).resolve()}" if answers.data else f"  path: {TASK}:prompts"
+        data += f"\n  columns: {{{named}}}    # ours: yours" if named else ""
+    reward = "  function: reward.py:score    # beside this file"
+    if answers.reward != "function":
+        reward = f"  rewards:\n    - {{kind: {answers.reward}}}    # options: docs/reward_kinds.md"
+    instances = max(1, answers.gpus - 1) if answers.gpus else 2
+    engine = "vllm" if answers.gpus > 1 else "torch"
+    rollout = f"  engine: {engine}\n  instances: {instances}              # processes that generate"
+    return CONFIG.format(
+        schema=ROOT / "docs" / "configuration.schema.json", file=file, name=answers.name, steps=answers.steps,
+        model=model, data=data, reward=reward, rollout=rollout,
+        group_size=16 if is_small else 8, max_prompt_tokens=40 if is_small else 1024,
+        max_response_tokens=144 if is_small else 2048, batch_groups=32, lr="5e-4" if is_small else "1e-6",
+    )  # fmt: skip

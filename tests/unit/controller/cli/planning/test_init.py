@@ -1,0 +1,73 @@
+"""`launch.py init` writes what runs: it loads, passes the check, and scores."""
+
+import json
+
+import pytest
+
+from controller.check.problems import check
+from controller.cli.main import main
+from controller.cli.planning.init import columns_of
+from controller.config.load import load_config
+from protocol.errors import ConfigError
+
+
+def errors(config):
+    return [finding for finding in check(config) if finding.level == "error"]
+
+
+def test_without_a_word_it_is_the_little_task_and_passes_the_check(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--steps", "7"]) == 0
+    said = capsys.readouterr().out
+    assert "launch.py check mine/run.yaml" in said
+    config = load_config("mine/run.yaml")
+    assert (config.run.name, config.run.steps) == ("mine", 7)
+    assert errors(config) == []
+    scope = {}
+    exec((tmp_path / "mine" / "reward.py").read_text(), scope)
+    assert scope["score"]("12=3 4=7 #7", "7") == 1.0
+    assert scope["score"]("12=3 4=7 #8", "7") == 0.0
+
+
+def model_in(folder):
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.mark.parametrize("reward", ["function", "math", "exact", "choice"])
+def test_own_model_data_and_reward_are_written_into_a_configuration_that_loads(tmp_path, monkeypatch, reward):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "questions.jsonl"
+    data.write_text(json.dumps({"question": "1+1?", "solution": "2"}) + "\n")
+    words = ["--model", model_in(tmp_path / "model"), "--data", str(data), "--reward", reward, "--gpus", "4"]
+    assert main(["init", "big", *words]) == 0
+    config = load_config("big/run.yaml")
+    assert config.data.path == str(data)
+    assert config.data.columns == {"prompt": "question", "answer": "solution"}
+    assert config.rollout.instances == 3
+    assert (tmp_path / "big" / "reward.py").exists() == (reward == "function")
+
+
+def test_nothing_is_written_over_and_a_wrong_answer_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["--reward", "taste"], "expected one of function"),
+        (["--model", str(tmp_path)], "has no config.json"),
+        (["--data", "x.jsonl"], "needs --model"),
+    ):
+        assert main(["init", "none", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert main(["init", "mine"]) == 0
+    before = (tmp_path / "mine" / "run.yaml").read_text()
+    assert main(["init", "mine", "--steps", "9"]) == 2
+    assert (tmp_path / "mine" / "run.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"prompt": "a"}', '{"a": 1}'])
+def test_data_without_prompt_or_answer_is_said(tmp_path, text):
+    file = tmp_path / "data.jsonl"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="xpected"):
+        columns_of(file)
