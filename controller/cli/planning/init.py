@@ -106,19 +106,15 @@ def init(
 ) -> None:
     """Write a configuration with comments, and a reward file, that run."""
     asks = sys.stdin.isatty() and sys.stdout.isatty()
-    if model is None:
-        model = typer.prompt("Folder of the model (none: a little one, no GPU)", default="") if asks else ""
-    if data is None:
-        data = typer.prompt("File of prompts, .jsonl (none: the quickstart's)", default="") if asks else ""
-    if reward is None:
-        reward = (
-            typer.prompt(f"Reward ({', '.join(KINDS)})", default="function") if asks and data else "function"
-        )
-    if gpus is None:
-        gpus = (
-            typer.prompt("GPUs", default=1 if model else 0, type=int) if asks and model else int(bool(model))
-        )
-    answers = Answers(folder.resolve().name, model, data, reward, gpus, steps)
+    chosen = _asked(model, "Folder of the model (none: a little one, no GPU)", "", asks=asks)
+    rows = _asked(data, "File of prompts, .jsonl (none: the quickstart's)", "", asks=asks and bool(chosen))
+    kind = _asked(reward, f"Reward ({', '.join(KINDS)})", KINDS[0], asks=asks and bool(rows))
+    count = _asked(
+        None if gpus is None else str(gpus), "GPUs", "1" if chosen else "0", asks=asks and bool(chosen)
+    )
+    if not count.isdecimal():
+        raise ConfigError(f"GPUs are {count!r}; expected a whole number from 0.")
+    answers = Answers(folder.resolve().name, chosen, rows, kind, int(count), steps)
     files = files_of(answers, folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
@@ -126,6 +122,13 @@ def init(
     say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     config = next(iter(files))
     say(f"Next:\n  python3 launch.py check {config}\n  python3 launch.py {config}")
+
+
+def _asked(flag: str | None, question: str, default: str, *, asks: bool) -> str:
+    """The flag, or what somebody answers, or the default."""
+    if flag is not None:
+        return flag
+    return str(typer.prompt(question, default=default, show_default=bool(default))) if asks else default
 
 
 def files_of(answers: Answers, folder: Path) -> dict[Path, str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from protocol.errors import ConfigError
 
@@ -77,9 +77,10 @@ def _found(name: str) -> Callable[..., Tracker]:
             raise ConfigError(f"logging.trackers: there is no file {place}.") from None
     else:
         module = importlib.import_module(place)
-    if not callable(made := getattr(module, attribute, None)):
+    made: Any = getattr(module, attribute, None)
+    if not callable(made):
         raise ConfigError(f"logging.trackers: {place} has no function {attribute}.")
-    return made
+    return cast("Callable[..., Tracker]", made)
 
 
 class Sending:
