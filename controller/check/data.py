@@ -26,6 +26,11 @@ BEGINNINGS = {
     b"\x1f\x8b": ("compressed by gzip", ""),
     b"\x28\xb5\x2f\xfd": ("compressed by zstd", ""),
 }
+PACKAGES = {
+    "parquet": "pyarrow", "saved": "datasets", "hub": "datasets", "procedural": "reasoning_gym",
+    "taskset": "verifiers",
+}  # fmt: skip
+NAMES = {"pyarrow": "Parquet", "reasoning_gym": "a set of reasoning-gym", "verifiers": "a taskset"}
 Level = Literal["error", "note"]
 Remark = tuple[Level, str, str]  # key, text
 
@@ -67,8 +72,7 @@ def package_for(path: str) -> str | None:
         return None  # opening it says so
     if kind == "saved" and not any((Path(path) / name).is_file() for name in SAVED):
         return None
-    packages = {"parquet": "pyarrow", "saved": "datasets", "hub": "datasets", "procedural": "reasoning_gym"}
-    return packages.get(kind)
+    return PACKAGES.get(kind)
 
 
 def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: bool) -> Sample:
@@ -82,7 +86,7 @@ def _look_at(config: Config, section: str, data: DataSettings, *, is_thorough: b
     elif kind == "hub" and not is_thorough:
         sample.remarks.append(("note", f"{section}.path", _at_the_hub(data)))
     is_near = bool(files) or kind == "procedural"
-    if sample.remarks or kind == "function" or (not is_near and not is_thorough):
+    if sample.remarks or kind in ("function", "taskset") or (not is_near and not is_thorough):
         return sample
     try:
         table = open_table(data, FIRST_ROWS)
@@ -113,7 +117,7 @@ def _missing_package(path: str) -> str | None:
     package = package_for(path) or ("datasets" if is_empty else None)
     if package is None or PathFinder.find_spec(package) is not None:
         return None
-    kind = {"pyarrow": "Parquet", "reasoning_gym": "a set of reasoning-gym"}.get(package)
+    kind = NAMES.get(package)
     kind = kind or ("a folder" if Path(path).is_dir() else "on the Hub")
     reads = f"which the package `{package}` reads, and it is not installed"
     return f"{path} is {kind}, {reads}: pip install {package}."

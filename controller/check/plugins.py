@@ -57,8 +57,10 @@ def _command_remarks(config: Config) -> Remarks:
 def _value(config: Config, key: str) -> str | None:
     section, field = key.split(".")
     value: str | None = getattr(getattr(config, section), field)
-    if key in ("evaluation.reward_function", "agent.function"):
-        return value or None  # that of training; no agent
+    if key == "agent.function":
+        return config.agent.import_path or None
+    if key == "evaluation.reward_function":
+        return value or None  # that of training
     is_elsewhere = config.trainer.is_supervised or config.reward.rewards or (not value and config.agent.is_on)
     return None if key == "reward.function" and is_elsewhere else value
 

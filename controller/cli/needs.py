@@ -38,6 +38,10 @@ NEEDS = (
     Need("reasoning-gym", "data.path", lambda config: _read_by(config, "reasoning_gym")),
     Need("web", "agent.command", lambda config: config.agent.command[:1] if config.agent.workers else ()),
     Need("web", "agent.door", lambda config: [True] if config.agent.workers and config.agent.door else []),
+    Need("verifiers", "data.path", lambda config: _read_by(config, "verifiers")),
+    Need("verifiers", "agent.function", lambda config: _plays(config, "verifiers")),
+    Need("openenv", "agent.function", lambda config: _plays(config, "openenv", at_server=True)),
+    Need("openenv-core", "agent.function", lambda config: _plays(config, "openenv")),
     *(
         Need(kind.extra, f"reward {name}", lambda config, name=name: _scores(config, name))
         for name, kind in KINDS.items()
@@ -136,3 +140,11 @@ def _sources(config: Config) -> Iterator[str]:
 def _read_by(config: Config, package: str) -> list[str]:
     """Sources that this package reads."""
     return [path for path in _sources(config) if package_for(path) == package]
+
+
+def _plays(config: Config, kind: str, *, at_server: bool = False) -> list[str]:
+    """The agent of this machine's workers, if it is of this kind."""
+    agent = config.agent
+    is_of = agent.kind == kind or (at_server and agent.kind == "auto")
+    is_there = ("://" in agent.function) == at_server and agent.is_on and agent.workers > 0
+    return [agent.function] if is_of and is_there else []

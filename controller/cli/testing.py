@@ -1,14 +1,15 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
 
 `--fast` runs the unit tests and the properties at few examples; `--thorough` adds the long sweeps, which are
-marked `thorough` and left out else.
+marked `thorough` and left out else, and the connectors to verifiers and OpenEnv in an environment of theirs.
 
-Invariants: a test that fails fails the command; vLLM that cannot be had here does not, and one line says why
-it was left out; tests that are named run one after the other, whole tiers on all cores.
+Invariants: a test that fails fails the command; packages that cannot be had here do not, and one line says
+why they were left out; tests that are named run one after the other, whole tiers on all cores.
 """
 
 import os
 import subprocess
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ import typer
 import install
 from controller.cli.install import why_not_here
 from controller.cli.needs import require_extras
+from install.connectors_environment import CONNECTORS_ENVIRONMENT, CONNECTORS_EXTRAS
 from install.vllm_environment import UNWANTED, VLLM_ENVIRONMENT, VLLM_EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,10 @@ VLLM_TESTS = [
     "--engine",
     "vllm",
 ]
+CONNECTOR_TESTS = [
+    *map(str, sorted(ROOT.glob("tests/**/test_connected_*.py"))), "-m", "",
+    "-W", "ignore::pytest.PytestUnraisableExceptionWarning",  # libraries leave sockets open
+]  # fmt: skip
 FAST = ["--few-examples", "tests/unit", "tests/properties"]
 SLOWEST = "--durations=20"
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
@@ -63,6 +69,8 @@ def run_tests(
     code = int(pytest.main([*every, *on_all_cores(), SLOWEST, *(FAST if fast else ["tests"])]))
     if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
+    if not code and thorough:
+        code = test_connectors(why_no_connectors())
     raise typer.Exit(code)
 
 
@@ -85,17 +93,41 @@ def why_no_vllm() -> str:
     return why_not_here()
 
 
+def why_no_connectors() -> str:
+    """Why the tests of connectors do not get an environment here; "" if they do."""
+    if find_spec("verifiers") is not None and find_spec("openenv") is not None:
+        return "they are installed in this environment, so their tests have run with the others"
+    if os.environ.get("STALEFLOW_NO_INSTALL") == "1":
+        is_there = install.is_complete(CONNECTORS_ENVIRONMENT, CONNECTORS_EXTRAS)
+        return "" if is_there else "STALEFLOW_NO_INSTALL=1 forbids to install them"
+    return ""
+
+
 def test_vllm(obstacle: str) -> int:
     """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
-    if not obstacle and not install.is_complete(VLLM_ENVIRONMENT, VLLM_EXTRAS):
+    return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, VLLM_TESTS, "vLLM", obstacle, unwanted=UNWANTED)
+
+
+def test_connectors(obstacle: str) -> int:
+    """Exit code of the tests that need verifiers or openenv-core; 0 if they cannot be run here."""
+    return _test_in(
+        CONNECTORS_ENVIRONMENT, CONNECTORS_EXTRAS, CONNECTOR_TESTS, "The part of connectors", obstacle
+    )
+
+
+def _test_in(
+    place: Path, extras: list[str], tests: list[str], name: str, obstacle: str, unwanted: Sequence[str] = ()
+) -> int:
+    """Exit code of tests in an environment of their own, which is made if it is not there."""
+    if not obstacle and not install.is_complete(place, extras):
         try:
-            install.install(VLLM_ENVIRONMENT, VLLM_EXTRAS, unwanted=UNWANTED, limit_s=INSTALL_LIMIT_S)
+            install.install(place, extras, unwanted=unwanted, limit_s=INSTALL_LIMIT_S)
         except install.InstallFailed as error:
             obstacle = f"it could not be installed: {error}"
     if obstacle:
-        print(f"vLLM is left out: {obstacle}.", flush=True)
+        print(f"{name} is left out: {obstacle}.", flush=True)
         return 0
-    print(f"vLLM, in {VLLM_ENVIRONMENT}:", flush=True)
-    python = str(install.python_of(VLLM_ENVIRONMENT))
+    print(f"{name}, in {place}:", flush=True)
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "STALEFLOW_NO_INSTALL": "1"}
-    return subprocess.run([python, "-m", "pytest", *VLLM_TESTS], cwd=ROOT, env=environment).returncode
+    words = [str(install.python_of(place)), "-m", "pytest", *tests]
+    return subprocess.run(words, cwd=ROOT, env=environment).returncode

@@ -15,6 +15,8 @@ from protocol.agents.settings import AgentSettings
 from protocol.rewards.kinds import FunctionReward, ModelReward, NamedReward
 from protocol.settings import RewardSettings
 
+TASKSET = "verifiers:"
+
 
 def with_absolute_paths(config: Config, beside: Path) -> Config:
     """Paths of files that exist in the working directory, else beside the YAML file, made absolute.
@@ -73,6 +75,9 @@ def _stands_for_files(pattern: Path) -> bool:
 
 def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool = False) -> str:
     """The place that a value names; an import path keeps the name behind the colon."""
+    if is_data and value.startswith(TASKSET):
+        inside, question, options = value.removeprefix(TASKSET).partition("?")
+        return f"{TASKSET}{_absolute(inside, beside)}{question}{options}"
     file, separator, name = value.rpartition(":")
     if not (separator and file.endswith(".py") and name.isidentifier()):
         file, separator, name = value, "", ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from controller.config.data import RowSettings
-from controller.data import fingerprints
+from controller.data import fingerprints, taskset_rows
 from controller.data.parquet import Parquet
 from controller.data.procedural import PREFIX, open_procedural
 from controller.data.saved import open_from_hub, open_saved
@@ -20,11 +20,13 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAVED = ("state.json", "dataset_dict.json", "dataset_info.json")
 SUFFIXES = {".parquet": "parquet", ".csv": "separated", ".tsv": "separated", ".jsonl": "lines"}
 EXPECTED = (
-    "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, `reasoning_gym:NAME`, or an "
-    "import path `file.py:prompts`"
+    "a JSONL, Parquet or CSV file, a folder saved by datasets.save_to_disk, `reasoning_gym:NAME`, "
+    "`verifiers:TASKSET`, or an import path `file.py:prompts`"
 )
 
-Format = Literal["parquet", "separated", "lines", "saved", "hub", "procedural", "function", "nothing"]
+Format = Literal[
+    "parquet", "separated", "lines", "saved", "hub", "procedural", "taskset", "function", "nothing"
+]
 
 
 def format_of(path: str) -> tuple[Format, list[str]]:
@@ -40,6 +42,8 @@ def format_of(path: str) -> tuple[Format, list[str]]:
         return _of_file(found[0]), found
     if path.startswith(PREFIX):
         return "procedural", []
+    if path.startswith(taskset_rows.PREFIX):
+        return "taskset", []
     if ":" in path:
         return "function", []
     is_name = HUB_NAME.fullmatch(path) and not Path(path).suffix and not Path(path).parent.is_dir()
@@ -66,6 +70,8 @@ def open_table(settings: RowSettings, most: int | None = None) -> Table:
         return open_from_hub(path, settings.subset, settings.split)
     if kind == "procedural":
         return open_procedural(path)
+    if kind == "taskset":
+        return taskset_rows.open_taskset(path)
     if kind == "saved":
         return open_saved(path, settings.split)
     if settings.split:

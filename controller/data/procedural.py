@@ -3,12 +3,12 @@
 Invariant: an item depends on the name, the options and its number alone: a run that goes on reads the same.
 """
 
-import json
 from typing import Any
 from urllib.parse import parse_qsl
 
 from controller.data import fingerprints
 from controller.data.tables import Found, Rows
+from controller.data.typed_options import typed
 from protocol.errors import ConfigError
 
 PREFIX = "reasoning_gym:"
@@ -52,7 +52,7 @@ def open_procedural(path: str) -> Procedural:
             f"data.path is {path!r}, and reasoning-gym has no set {name!r}. Expected one of "
             f"{', '.join(sorted(DATASETS))}."
         )
-    options = {"size": 1000, "seed": 0} | {key: _value(text) for key, text in parse_qsl(query, True)}
+    options = {"size": 1000, "seed": 0} | {key: typed(text) for key, text in parse_qsl(query, True)}
     try:
         return Procedural(create_dataset(name, **options), name)
     except (TypeError, ValueError, AssertionError) as error:  # what their configurations raise
@@ -61,11 +61,3 @@ def open_procedural(path: str) -> Procedural:
             "`?size=1000&seed=0` and fields of the set's own configuration, as numbers, true, false, JSON or "
             "text."
         ) from error
-
-
-def _value(text: str) -> Any:
-    """What an option says: JSON if it is, else text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

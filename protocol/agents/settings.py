@@ -18,14 +18,16 @@ class AgentSettings(Section):
     """
 
     function: str = ""
-    """Import path `module:function` or `file.py:function` of the agent. Empty: no agent."""
+    """Import path `module:function` or `file.py:function` of the agent, the id of a taskset of verifiers, or
+    the address of a server of OpenEnv, such as `http://localhost:8000`. Empty: no agent."""
     command: tuple[str, ...] = Field(default=(), strict=False)
     """Program and arguments of an agent, in the place of `function`: run once per episode, with the row as
     JSON on standard input and `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL` and `EPISODE_SEED` set. A
     last line of output `{"reward": x}` is its reward; without one, `reward.function` scores what was said."""
-    kind: Literal["auto", "function", "tools", "gym"] = "auto"
-    """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools, or a
-    Gymnasium environment of texts (docs/agents.md). `auto`: by what it has."""
+    kind: Literal["auto", "function", "tools", "gym", "verifiers", "openenv"] = "auto"
+    """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools
+    (docs/agents.md), a Gymnasium environment of texts, a taskset of verifiers, or an environment of OpenEnv
+    (docs/environments.md). `auto`: by what it has."""
     door: bool = False
     """Let any client of OpenAI's chat completions ask the policy: each episode has a `policy.base_url` on its
     own machine, and a `policy.api_key` that names it. Needs the extra `web`."""
@@ -33,7 +35,8 @@ class AgentSettings(Section):
     """What becomes of a request at the door for a temperature, or the like, that is not the run's own:
     `refuse` it, or `ignore` what it asks for, with one warning. Training has to know the distribution."""
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Given by name to the function at each call, or to the class when an object of it is made."""
+    """Given by name to the function at each call, or to the class when an object of it is made. Of a taskset,
+    fields of its configuration; of a server of OpenEnv, how texts become actions (docs/environments.md)."""
     renderer: Literal["template", "plain"] = "template"
     """How messages become tokens: by the tokenizer's chat template, or `plain`, the texts one behind the
     other, for a model without one."""
@@ -99,6 +102,12 @@ class AgentSettings(Section):
     def has_door(self) -> bool:
         """Whether clients may ask the policy over HTTP."""
         return self.door or bool(self.command)
+
+    @property
+    def import_path(self) -> str:
+        """`function` if it is one; else an id or an address that only its kind understands: "" then."""
+        is_other = "://" in self.function or (self.kind == "verifiers" and ":" not in self.function)
+        return "" if is_other else self.function
 
     @property
     def is_on(self) -> bool:

@@ -57,6 +57,7 @@ integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers
  workers/agent/process workers/models/tokenizer
 integration/test_agent_door.py: workers/agent/kinds/command workers/children/program
 integration/test_code_verdicts.py: workers/sandbox/job
+integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
 integration/test_forks.py: controller/host/forks workers/host/fork_server
 integration/test_fuzzed_server.py: protocol/wire/sockets
@@ -166,6 +167,7 @@ unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/wei
 unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/choice workers/agent/kinds/function
  workers/agent/kinds/gym workers/agent/kinds/results workers/agent/kinds/tool_schema
  workers/agent/kinds/tools workers/agent/policy
+unit/workers/agent/kinds/test_openenv.py: workers/agent/kinds/openenv_texts
 unit/workers/agent/test_renderer.py: workers/agent/probes
 """  # a test of tests/, and the modules without a test of their name whose functions it runs
 

@@ -14,6 +14,8 @@ from typing import Self
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError, RunError
 from workers.agent.child import AgentChild, EpisodeListener
+from workers.agent.kinds.openenv import is_address
+from workers.agent.kinds.openenv_wire import check_sessions
 from workers.agent.pipe import SETUP
 from workers.children.packets import packet
 from workers.children.process import Code, environment_of, half_mb
@@ -74,7 +76,13 @@ class AgentPool:
                 await child.gone.wait()
 
     async def start(self) -> None:
-        """Start the children. Raises: ConfigError if the agent cannot be imported or adapted; RunError."""
+        """Start the children.
+
+        Raises: ConfigError if the agent cannot be imported or adapted, or its server has too few sessions;
+        RunError.
+        """
+        if is_address(self._settings.function):
+            await check_sessions(self._settings.function, self._settings.concurrency)
         async with asyncio.TaskGroup() as tasks:
             for number in range(self._settings.processes):
                 tasks.create_task(self._start(self._children), name=f"agent process {number}")

@@ -21,9 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from protocol.errors import ConfigError
-from protocol.importing import load_object
 from protocol.stacks import dump_on_signal
-from workers.agent.kinds.choice import make_episode
+from workers.agent.kinds.choice import load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, reward_of
@@ -238,7 +237,7 @@ def _agent_of(code: Mapping[str, Any]) -> PlayEpisode:
     """What the configuration names. Raises: ConfigError."""
     if code["command"]:
         return from_command(code["command"])
-    target, has_door = load_object(code["function"]), bool(code["door"])
+    target, has_door = load_agent(code["function"], code["kind"]), bool(code["door"])
     return make_episode(target, kind=code["kind"], options=code["options"], has_door=has_door)
 
 

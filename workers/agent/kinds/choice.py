@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from protocol.errors import ConfigError
+from protocol.importing import load_object
 from workers.agent.kinds.function import PlayEpisode, from_function, is_function
 from workers.agent.kinds.gym import from_gym, is_gym
+from workers.agent.kinds.openenv import from_openenv, is_address, is_openenv
 from workers.agent.kinds.tools import from_tools, is_tools
+from workers.agent.kinds.verifiers import from_taskset, is_taskset
 
 
 class AgentKind(NamedTuple):
@@ -19,9 +22,19 @@ class AgentKind(NamedTuple):
 
 KINDS = {
     "function": AgentKind(is_function, from_function, "`async def episode(policy, row)`, or a class with it"),
+    "verifiers": AgentKind(is_taskset, from_taskset, "a taskset of verifiers, by its id or its class"),
+    "openenv": AgentKind(is_openenv, from_openenv, "the address of a server of OpenEnv, or a class of it"),
     "gym": AgentKind(is_gym, from_gym, "a class with `reset(seed, options)` and `step(text)`"),
     "tools": AgentKind(is_tools, from_tools, "a class with `reset`, `get_reward` and methods as tools"),
 }
+
+
+def load_agent(name: str, kind: str) -> Any:
+    """What `agent.function` names: the user's object, or an id or an address as it is.
+
+    Raises: ConfigError.
+    """
+    return name if is_address(name) or (kind == "verifiers" and ":" not in name) else load_object(name)
 
 
 def make_episode(

@@ -13,6 +13,9 @@ from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
+Step = tuple[Any, float, bool, bool, Any]
+"""Observation, reward, terminated, truncated, info."""
+
 
 def is_gym(target: Any) -> bool:
     """Whether it is of this kind by its shape."""
@@ -30,7 +33,7 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
         environment = await asyncio.to_thread(target, **options)
         try:
-            return await _play(environment, policy, row)
+            return await play_steps(environment, policy, row)
         finally:
             if callable(close := getattr(environment, "close", None)):
                 await asyncio.to_thread(close)
@@ -38,7 +41,8 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     return episode
 
 
-async def _play(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+    """One episode of an environment with `reset` and `step`: the sum of its rewards."""
     observed = await _result(environment.reset, seed=policy.seed, options=dict(row))
     if isinstance(observed, tuple):
         observed = observed[0]

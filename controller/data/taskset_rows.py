@@ -1,0 +1,65 @@
+"""Tasks of a taskset of verifiers as rows: `verifiers:TASKSET?take=1000&FIELD=VALUE`.
+
+Invariant: a row holds all data of its task in the column `task`, and its prompt in words, where it has one.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+from urllib.parse import parse_qsl
+
+from controller.data import fingerprints
+from controller.data.tables import Found, Rows
+from controller.data.typed_options import typed
+from protocol.agents.tasksets import find_taskset
+from protocol.errors import ConfigError
+
+PREFIX = "verifiers:"
+LOOKED_AT = 64  # rows that a fingerprint is made of
+
+
+class TasksetRows(Rows):
+    """The tasks of one taskset, all of them held."""
+
+    def __init__(self, name: str, tasks: Sequence[dict[str, Any]]) -> None:
+        self._name, self._tasks = name, tasks
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def row(self, index: int) -> Found:
+        """The row, and its place in words."""
+        task = self._tasks[index]
+        prompt = {"prompt": task["prompt"]} if task.get("prompt") else {}
+        return f"verifiers:{self._name}, task {index}", {**prompt, "task": task}
+
+    def fingerprint(self) -> fingerprints.Fingerprint:
+        """Of evenly spaced rows."""
+        count = len(self)
+        places = sorted(
+            {count * number // LOOKED_AT for number in range(LOOKED_AT)} | {count - 1} if count else ()
+        )
+        return fingerprints.of_rows([self.row(place)[1] for place in places], count)
+
+
+def open_taskset(path: str) -> TasksetRows:
+    """The tasks that a path names. Raises: ConfigError."""
+    name, _, query = path.removeprefix(PREFIX).partition("?")
+    options = {key: typed(text) for key, text in parse_qsl(query, True)}
+    take = options.pop("take", None)
+    if not (take is None or (isinstance(take, int) and take > 0)):
+        raise ConfigError(
+            f"data.path {path!r}: `take` is {take!r}; expected how many tasks to take, at least 1."
+        )
+    taskset = find_taskset(name, options).taskset
+    if take is None and not taskset.bounded:
+        raise ConfigError(f"data.path {path!r} has tasks without end; say how many to take: `?take=1000`.")
+    try:
+        tasks = [
+            task.data.model_dump(mode="json", exclude_defaults=True) for task in islice(iter(taskset), take)
+        ]
+    except Exception as error:  # whatever the user's `load` raises
+        raise ConfigError(
+            f"data.path {path!r}: its `load` raised {type(error).__name__}: {error}. Expected tasks."
+        ) from error
+    return TasksetRows(name, tasks)

@@ -1,0 +1,6 @@
+"""httpx comes with verifiers: what is used of it here."""
+
+from typing import Any
+
+AsyncClient: Any
+codes: Any

@@ -1,0 +1,1 @@
+"""verifiers is an extra: what is used of it has no types here."""

@@ -1,0 +1,4 @@
+from typing import Any
+
+connect_mcp: Any
+call_mcp: Any

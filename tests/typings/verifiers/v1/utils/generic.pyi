@@ -1,0 +1,3 @@
+from typing import Any
+
+def concrete_type(cls: Any, bound: Any, *, origin: Any = None) -> Any: ...

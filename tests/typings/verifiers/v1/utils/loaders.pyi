@@ -1,0 +1,3 @@
+from typing import Any
+
+def taskset_class(taskset_id: str) -> Any: ...

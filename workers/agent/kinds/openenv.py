@@ -1,0 +1,178 @@
+"""Agents that are an environment of OpenEnv: a session with a server per episode, or an object of a class.
+
+Invariants: a session is the episode's alone, and is closed with it; an action that the environment refuses as
+malformed is the policy's mistake, and it is told; anything else that fails is the environment's.
+"""
+
+import asyncio
+import inspect
+import json
+import typing
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import ConfigError
+from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.gym import Step, play_steps
+from workers.agent.kinds.openenv_texts import ActionMaker, Mistake, TextMaker
+from workers.agent.kinds.openenv_wire import OpenEnvSession, Refusal, base_url
+from workers.agent.policy import AgentPolicy, EnvironmentFailed
+
+SCHEMA_LIMIT_S = 30.0
+OPTIONS = ("action", "observation", "reset")
+
+
+def is_openenv(target: Any) -> bool:
+    """Whether it is of this kind by its shape: an address, or a class as openenv-core has them."""
+    return is_address(target) or hasattr(target, "SUPPORTS_CONCURRENT_SESSIONS")
+
+
+def is_address(target: Any) -> bool:
+    """Whether it names a server."""
+    return isinstance(target, str) and "://" in target
+
+
+def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
+    """Episodes against a server, or with objects of a class. Raises: ConfigError.
+
+    Options: `action`, how a text becomes an action, and `observation`, how an observation becomes text: a
+    field, `json`, or the import path of a function; by default the only field of text that there is. `reset`:
+    columns of the row, separated by commas, that `reset` gets beside the seed. Others are for the class.
+    """
+    own = {name: str(options[name]) for name in OPTIONS if name in options}
+    rest = {name: value for name, value in options.items() if name not in OPTIONS}
+    columns = [name.strip() for name in own.get("reset", "").split(",") if name.strip()]
+    if is_address(target):
+        if rest:
+            raise ConfigError(
+                f"`agent.options` has {', '.join(rest)}; a server takes {', '.join(OPTIONS)} only."
+            )
+        schemas = _schemas(target)
+    else:
+        schemas = _schemas_of_class(target)
+    to_action = ActionMaker(own.get("action", ""), schemas.get("action", {}))
+    to_text = TextMaker(own.get("observation", ""), schemas.get("observation", {}))
+
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+        if is_address(target):
+            session: Any = OpenEnvSession(target)
+        else:
+            session = _Within(await asyncio.to_thread(target, **rest), _action_class(target))
+        environment = _AsGym(session, to_action, to_text, columns)
+        try:
+            return await play_steps(environment, policy, row)
+        finally:
+            await session.close()
+
+    return episode
+
+
+class _AsGym:
+    """An environment as `play_steps` asks it."""
+
+    def __init__(self, session: Any, to_action: ActionMaker, to_text: TextMaker, columns: list[str]) -> None:
+        self._session, self._to_action, self._to_text = session, to_action, to_text
+        self._columns = columns
+
+    async def reset(self, seed: int, options: Mapping[str, Any]) -> Any:
+        """Raises: EnvironmentFailed; RuntimeError if the row lacks a column."""
+        lacking = [name for name in self._columns if name not in options]
+        if lacking:
+            raise RuntimeError(
+                f"`agent.options.reset` names the column {lacking[0]!r}; the row has "
+                f"{', '.join(options) or 'none'}."
+            )
+        arguments = {"seed": seed, **{name: options[name] for name in self._columns}}
+        try:
+            found = await self._session.reset(arguments)
+        except Refusal as refusal:
+            raise EnvironmentFailed(f"The environment refuses reset({arguments}): {refusal}") from None
+        return self._to_text(found["observation"])
+
+    async def step(self, text: str) -> Step:
+        """Raises: EnvironmentFailed."""
+        try:
+            found = await self._session.step(await self._to_action(text))
+        except (Mistake, Refusal) as mistake:
+            return f"Error: {mistake}", 0.0, False, False, {}
+        return self._to_text(found["observation"]), found["reward"] or 0.0, bool(found["done"]), False, {}
+
+
+class _Within:
+    """An object of the user's class as a session."""
+
+    def __init__(self, environment: Any, action_class: Any) -> None:
+        self._environment, self._action_class = environment, action_class
+
+    async def reset(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        takes = inspect.signature(self._environment.reset).parameters
+        if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
+            arguments = {name: value for name, value in arguments.items() if name in takes}
+        return _told(await _called(self._environment.reset, **arguments))
+
+    async def step(self, action: Any) -> dict[str, Any]:
+        """Raises: Refusal if the action does not fit its class."""
+        if isinstance(action, Mapping) and self._action_class is not None:
+            try:
+                action = self._action_class.model_validate(action)
+            except ValueError as error:
+                raise Refusal(str(error)) from None
+        return _told(await _called(self._environment.step, action))
+
+    async def close(self) -> None:
+        if callable(close := getattr(self._environment, "close", None)):
+            await _called(close)
+
+
+def _told(observed: Any) -> dict[str, Any]:
+    """As a server says it."""
+    fields = observed.model_dump(exclude={"reward", "done", "metadata"})
+    return {"observation": fields, "reward": observed.reward, "done": observed.done}
+
+
+async def _called(function: Any, *positional: Any, **named: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*positional, **named)
+    return await asyncio.to_thread(function, *positional, **named)
+
+
+def _schemas(address: str) -> dict[str, Any]:
+    """JSON schemas of actions and observations, as the server has them. Raises: ConfigError."""
+    place = f"{base_url(address)}/schema"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as websockets are: directly
+    try:
+        with opener.open(place, timeout=SCHEMA_LIMIT_S) as answer:
+            schemas = json.load(answer)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The environment server {address} does not answer {place}: {error}. Expected a server of "
+            "OpenEnv; start it first, and mind its port."
+        ) from error
+    if not isinstance(schemas, dict):
+        raise ConfigError(f"{place} says {schemas!r:.80}; expected the schemas of a server of OpenEnv.")
+    return schemas
+
+
+def _schemas_of_class(target: Any) -> dict[str, Any]:
+    """Raises: ConfigError if objects of the class cannot be used side by side."""
+    if not callable(target):
+        raise ConfigError(f"The agent is {target!r:.80}; expected an address, or a class of OpenEnv.")
+    if not getattr(target, "SUPPORTS_CONCURRENT_SESSIONS", True):
+        raise ConfigError(
+            f"{target.__name__}.SUPPORTS_CONCURRENT_SESSIONS is False, so its objects may not be used side "
+            "by side, and the episodes of a prompt are. Set it to True if they share nothing."
+        )
+    action = _action_class(target)
+    return {"action": action.model_json_schema()} if action is not None else {}
+
+
+def _action_class(target: Any) -> Any:
+    """What `step` takes, if it says so by its types."""
+    try:
+        hints = typing.get_type_hints(target.step)
+    except (NameError, TypeError, AttributeError):
+        return None
+    found = next((kind for name, kind in hints.items() if name != "return"), None)
+    return found if hasattr(found, "model_validate") else None
