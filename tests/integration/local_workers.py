@@ -12,8 +12,9 @@ def local_workers(name: str, *, of: int | None = None) -> list[psutil.Process]:
 
 
 def below(pid: int | None = None) -> list[psutil.Process]:
-    """All that a process has started, and what that has."""
-    return psutil.Process(os.getpid() if pid is None else pid).children(recursive=True)
+    """All that a process has started, and what that has; but for the server that forks, which stays."""
+    found = psutil.Process(os.getpid() if pid is None else pid).children(recursive=True)
+    return [process for process in found if "workers.host.fork_server" not in command_line(process)]
 
 
 def command_line(process: psutil.Process) -> str:

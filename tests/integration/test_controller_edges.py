@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from local_workers import below
 
 from controller import Controller
 from controller.config.models import Config
@@ -97,7 +97,7 @@ async def test_a_prompt_source_that_breaks_ends_the_run_with_its_own_words(tmp_p
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert not summary["is_success"]
     assert "the disk with the prompts is gone" in summary["reason"]
-    assert not psutil.Process().children(recursive=True)
+    assert not below()
 
 
 async def test_a_bug_in_the_core_ends_the_run_and_is_told_as_one(

@@ -114,7 +114,11 @@ def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_pa
         assert not any("Traceback" in line for line in lines)
         run = tmp_path / "runs" / "run"
         assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
-        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".run.lock", "run"]
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+            ".run.lock",
+            ".run.view",
+            "run",
+        ]
 
 
 def test_while_workers_start_as_later_and_the_same_command_goes_on(tmp_path):
@@ -146,7 +150,11 @@ def test_while_workers_start_as_later_and_the_same_command_goes_on(tmp_path):
         assert not [pid for pid in workers if _lives(pid)]
         run = tmp_path / "runs" / "run"
         assert json.loads((run / "summary.json").read_text())["ending"] == "stopped"
-        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [".run.lock", "run"]
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+            ".run.lock",
+            ".run.view",
+            "run",
+        ]
 
 
 @pytest.mark.parametrize("was_there", [False, True])

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from local_workers import below
 
 from workers.reward.pool import RewardPool, ScoringFailed
 
@@ -229,7 +230,7 @@ async def test_no_function_wedges_its_worker_and_each_failure_is_told_as_what_it
         for name in ("sleep", "daemon"):
             assert not psutil.pid_exists(int((tmp_path / f"{name}.pid").read_text()))
     assert (tmp_path / "innocent.txt").read_bytes() == b""
-    assert psutil.Process().children(recursive=True) == []
+    assert below() == []
 
 
 async def test_groups_of_an_async_function_are_in_flight_together_and_end_in_any_order(pool: Open) -> None:
@@ -315,4 +316,4 @@ async def test_a_pool_that_closes_in_the_middle_of_calls_leaves_nothing(pool: Op
     for name in ("sleep", "daemon"):
         pid = (tmp_path / f"{name}.pid").read_text()
         assert not pid or not psutil.pid_exists(int(pid))
-    assert psutil.Process().children(recursive=True) == []
+    assert below() == []

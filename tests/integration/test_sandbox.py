@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from local_workers import below, command_line
 
 from protocol.errors import ConfigError
 from workers.link.descendants import PR_SET_CHILD_SUBREAPER
@@ -58,13 +59,9 @@ def orphans():
     assert psutil.wait_procs(adopted, timeout=30)[1] == []
 
 
-def left_over() -> list[list[str]]:
+def left_over() -> list[str]:
     """Command lines of what runs below this process and is none of the sandbox's own."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            found.append(process.cmdline())
-    return [line for line in found if line and "workers.sandbox.warden" not in line]
+    return [line for line in map(command_line, below()) if line and "workers.sandbox.warden" not in line]
 
 
 def with_words(words: str) -> list[int]:

@@ -28,7 +28,7 @@ async def test_a_secret_reaches_the_workers_and_no_file_of_the_run(tmp_path, mon
     file.write_text(CONFIG)
     for name, value in {"SECRET": SECRET, "TOLD": str(told), "RUNS": str(runs)}.items():
         monkeypatch.setenv(name, value)
-    for steps in (1, 2):  # the second takes the run up again
+    for steps in (1, 6):  # the second takes the run up again, and needs more than what is there
         told.unlink(missing_ok=True)
         async with Controller(load_config(str(file), [f"run.steps={steps}"])) as controller:
             async for step in controller.train():

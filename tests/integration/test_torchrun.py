@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from local_workers import below, command_line
 from test_supervised_runs import STEPS, config
 from test_whole_runs import left_behind
 
@@ -22,13 +23,13 @@ QUIET = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWA
 
 def rank(number: int) -> psutil.Process:
     """The process of a rank of this test's torchrun."""
-    return next(
+    lines = {process: command_line(process) for process in below()}
+    ranks = [
         process
-        for process in psutil.Process().children(recursive=True)
-        if "workers.host" in process.cmdline()
-        and "torch.distributed.run" not in process.cmdline()
-        and process.environ().get("RANK") == str(number)
-    )
+        for process, line in lines.items()
+        if "-m workers.host " in line and "torch.distributed.run" not in line
+    ]
+    return next(process for process in ranks if process.environ().get("RANK") == str(number))
 
 
 # a rank 0 that is gone is what test_killed_runs.py and test_returning_trainers.py are about

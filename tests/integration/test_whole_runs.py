@@ -47,11 +47,8 @@ async def run_to_the_end(config: Config) -> tuple[list[dict], dict]:
 
 
 def left_behind() -> list[str]:
-    """Command lines of workers that belong to this test process and are still there.
-
-    The server that forks them stays for the runs to come."""
-    lines = [command_line(process) for process in below()]
-    return [line for line in lines if "workers." in line and "workers.host.fork_server" not in line]
+    """Command lines of workers that belong to this test process and are still there."""
+    return [line for line in map(command_line, below()) if "workers." in line]
 
 
 # synchronous runs are held against a textbook loop by test_sequential_equality.py
