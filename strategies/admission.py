@@ -14,6 +14,7 @@ from strategies.views import AdmissionView
 Batches = Any  # in_flight_batches: a number, or a word that the rule knows
 Admission = Callable[[AdmissionView, Batches], int]
 
+WHATEVER_FITS = 1 << 30  # groups: routing leaves queued what has no room
 VERL_THRESHOLD = 0.1  # share of stale samples that veRL's fully asynchronous trainer admits by default
 VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout, by default
 
@@ -72,6 +73,12 @@ def roll_flash(view: AdmissionView, batches: float) -> int:
     return (view.max_staleness + 1) * view.batch_groups - view.generating - view.occupied
 
 
+def prime_rl(view: AdmissionView, batches: float) -> int:
+    """prime-rl: as many as the instances have room for; what grows too old is dropped."""
+    del view, batches
+    return WHATEVER_FITS
+
+
 def verl_async(view: AdmissionView, batches: float) -> int:
     """veRL, fully asynchronous: a quota per parameter update, less what was in the system when it came."""
     del batches
@@ -84,6 +91,7 @@ ADMISSIONS: dict[str, Admission] = {
     "one_batch": one_batch,
     "areal": areal,
     "roll_flash": roll_flash,
+    "prime_rl": prime_rl,
     "verl_async": verl_async,
 }
 

@@ -3,7 +3,8 @@
 Invariants: a preset is nothing but values of other keys of `staleness`; a key that is written out counts
 instead. A preset whose ledger is not strict does not promise the bound: its violations are counted and shown.
 Source: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer) and ROLL Flash: what they admit and what
-they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it.
+they consume, as DryRun-RL, the simulator of StaleFlow's authors, has it; prime-rl and NeMo-RL: their code of
+August 2026 (a dispatcher that fills the engines and drops; trajectories for a target version, in order).
 """
 
 STRICT = {"ledger": "deadlines"}
@@ -58,6 +59,23 @@ PRESETS: dict[str, dict[str, object]] = {
     "roll_flash": {
         "ledger": "floor",
         "admission": "roll_flash",
+        "routing": "least_requests",
+        "synchronization": "greedy",
+        "migration": "none",
+        **PLAIN,
+    },
+    # veRL's later trainer (V1): `greedy` where it waits for groups at the limit, `roll_flash` where it drops
+    "nemo_rl": {
+        "ledger": "in_order",
+        "in_flight_batches": "all",
+        "routing": "round_robin",
+        "synchronization": "greedy",
+        "migration": "none",
+        **PLAIN,
+    },
+    "prime_rl": {
+        "ledger": "floor",
+        "admission": "prime_rl",
         "routing": "least_requests",
         "synchronization": "greedy",
         "migration": "none",

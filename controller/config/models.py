@@ -62,9 +62,9 @@ class StalenessSettings(Section):
     max_staleness: int = Field(default=2, ge=0, le=64)
     """Hard bound, in policy versions: no trajectory is trained whose oldest token is older than this. 0 is
     synchronous; 1 to 3 gives nearly all of the speed (the paper's eta)."""
-    strategy: Literal["staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "greedy"] = (
-        "staleflow"
-    )
+    strategy: Literal[
+        "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "nemo_rl", "prime_rl", "greedy"
+    ] = "staleflow"
     """Preset of the keys below; a key that is written out counts instead. The others are the rules of other
     systems on this engine. `areal`, `verl_async` do not promise the bound; their violations are counted."""
     in_flight_batches: float | Literal["auto", "all"] = "auto"
@@ -78,10 +78,12 @@ class StalenessSettings(Section):
     instances. docs/freshness.md has what age brings."""
     admission: str = "window"
     """Rule for how many groups may start: `window` (in_flight_batches), `one_batch`, `areal`, `roll_flash`,
-    `verl_async`, or an import path of a function like those of strategies/admission.py."""
-    ledger: Literal["deadlines", "arrival", "completion", "floor"] = "deadlines"
-    """Order and promise of batches: `deadlines` keeps the bound by reservation; `arrival` and `completion`
-    take what started, or ended, first, however old; `floor` drops what grew too old."""
+    `prime_rl` (whatever has room), `verl_async`, or an import path of a function like those of
+    strategies/admission.py."""
+    ledger: Literal["deadlines", "in_order", "arrival", "completion", "floor"] = "deadlines"
+    """Order and promise of batches: `deadlines` keeps the bound by reservation; so does `in_order`, which
+    names the batch of a group when it starts and waits for just these; `arrival` and `completion` take what
+    started, or ended, first, however old; `floor` drops what grew too old."""
     routing: str = "marginal_gain"
     """`marginal_gain`, `least_requests`, `group_affine`, `round_robin`, or an import path of a function like
     those of strategies/routing.py."""

@@ -47,7 +47,7 @@ from controller.core.state import (
     told,
 )
 from controller.core.state.agents import episodes, told_agents
-from controller.core.state.batches import windows
+from controller.core.state.batches import in_order_ledger, windows
 from controller.core.state.groups import Batch
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
@@ -62,7 +62,7 @@ MODULES = (
     accounts, agent_settings, asks, candidates, core, counting_ledger, data_settings, dispatch,
     dispatch_queue, episode_decisions, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
-    groups, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
+    groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
     prompt_lengths, relay_tree, report_pace, reports, run_state, sampling, scoring, stragglers, supervised,
     told, told_agents,

@@ -182,7 +182,7 @@ def of_admission(admit: Admission, view: AdmissionView, batches: Batches) -> Rea
     places = view.batch_groups + view.spare_groups
     match admit:
         case admission.adaptive:
-            counted = held if view.is_tail_bound else in_system
+            counted = held if view.is_tail_bound or view.is_fresh else in_system
             rule = f"The cap that pacing has found is {view.cap:.1f} groups; {counted} count as in the system"
         case admission.by_cap:
             rule = f"{batches:g} batches of {places} may be in the system; {held} count as there"
@@ -198,6 +198,8 @@ def of_admission(admit: Admission, view: AdmissionView, batches: Batches) -> Rea
         case admission.roll_flash:
             window = view.max_staleness + 1
             rule = f"{window} batches of {view.batch_groups} running or complete; {in_system} are"
+        case admission.prime_rl:
+            rule = "Whatever the instances have room for"
         case admission.verl_async:
             rule = (
                 f"A quota per update, less the {view.in_system_at_pull} there when it came and the "

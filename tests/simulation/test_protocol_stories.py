@@ -7,7 +7,7 @@ from test_simulated_runs import config
 
 from controller.simulation import Faults, Simulation
 
-STRICT = ["staleflow", "sync", "one_step", "roll_flash", "greedy"]
+STRICT = ["staleflow", "sync", "one_step", "roll_flash", "nemo_rl", "prime_rl", "greedy"]
 LOOSE = ["areal", "verl_async"]
 
 

@@ -12,6 +12,7 @@ from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Episode
+from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
 from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
@@ -232,6 +233,9 @@ def make_ledger(config: Config) -> Ledger | CountingLedger:
         return Ledger(max_staleness=0, batch_groups=config.trainer.batch_groups)
     if config.staleness.ledger == "deadlines":
         return Ledger(**_bounds(config))
+    if config.staleness.ledger == "in_order":
+        bound, size = config.staleness.max_staleness, config.trainer.batch_groups
+        return InOrderLedger(max_staleness=bound, batch_groups=size)
     return CountingLedger(config.staleness.ledger, **_bounds(config))
 
 

@@ -5,7 +5,8 @@ export const isOfMoment = false;
 export let isMoving = false;
 const NUMBERS = [["staleness.max_staleness", "bound", (config) => config.staleness.max_staleness, 0, 8],
   ["rollout.instances", "instances", (config) => config.rollout.instances, 1, 64]];
-const STRATEGIES = ["", "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "greedy"];
+const STRATEGIES = ["", "staleflow", "sync", "one_step", "areal", "roll_flash", "verl_async", "nemo_rl",
+  "prime_rl", "greedy"];
 const ROUTINGS = ["", "marginal_gain", "least_requests", "group_affine", "round_robin"];
 const POST = { method: "POST", atMoment: false, headers: { "content-type": "application/json", "x-staleflow-act": "1" } };
 let chosen = { run: -1, values: {} };
