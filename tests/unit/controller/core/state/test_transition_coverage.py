@@ -12,6 +12,7 @@ from tests.support.core_run import Run
 from tests.support.fault_sweep import one
 from tests.unit.controller.core.decisions.evaluation.test_evaluation_placement import Evaluated
 from tests.unit.controller.core.decisions.evaluation.test_lost_evaluation import Interrupted
+from tests.unit.controller.core.decisions.supply import test_episode_failures as failures
 from tests.unit.controller.core.decisions.supply import test_episodes as agents
 from tests.unit.controller.core.decisions.supply.test_supervised import LENGTHS
 from tests.unit.controller.core.decisions.supply.test_supervised import Run as SupervisedRun
@@ -95,7 +96,7 @@ def a_prompt_fails_while_it_is_prepared():
 
 def prepared_groups_make_room():
     for asked in (1, 2):
-        agents.test_what_has_started_takes_the_place_of_what_is_prepared(asked)
+        failures.test_what_has_started_takes_the_place_of_what_is_prepared(asked)
 
 
 def a_version_that_two_could_not_pull_is_followed_by_another():
@@ -119,7 +120,7 @@ def a_version_that_two_could_not_pull_is_followed_by_another():
 
 AGENTS = (
     agents.test_a_group_of_which_nothing_counts_is_filtered,
-    agents.test_a_failure_before_the_start_sends_the_group_back_to_its_preparation,
+    failures.test_a_failure_before_the_start_sends_the_group_back_to_its_preparation,
     agents.test_spare_episodes_are_ended_when_enough_have_ended,
 )
 STORIES = (
