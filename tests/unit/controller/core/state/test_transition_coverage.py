@@ -91,7 +91,7 @@ def an_absent_worker_says_ready_itself():
 
 def a_prompt_fails_while_it_is_prepared():
     for is_asked in (False, True):
-        agents.test_a_prompt_that_fails_too_often_is_set_aside(is_asked)
+        failures.test_a_prompt_that_fails_too_often_is_set_aside(is_asked)
 
 
 def prepared_groups_make_room():
