@@ -144,6 +144,11 @@ class ShownRun:
             shown = picture(background.timeline, begin_s or 0.0, until_s, wanted=wanted)
         return shown | {"until_s": recording.until_s} | self._progress(recording)
 
+    def join(self) -> None:
+        """Wait until the pass over the history is at its end."""
+        if self._background is not None:
+            self._background.join()
+
     # -- what it wrote --------------------------------------------------------------------------------
 
     def samples(self) -> Json:

@@ -15,6 +15,8 @@ import pytest
 
 from controller.config.models import StalenessSettings
 from controller.durability.sample_records import _checksum
+from controller.view.one_file import one_file
+from controller.view.shown_run import ShownRun
 from tests.support.shown_run import CONFIG, recorded
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -221,3 +223,25 @@ def test_two_runs_are_compared_by_metrics_and_settings(page):
     before = page.locator(".plot").count()
     page.click("button[aria-label^='leave']")
     playwright.expect(page.locator(".plot")).to_have_count(before - 1)
+
+
+def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):
+    run = with_hostile_sample(recorded(tmp_path / "run"))
+    file = tmp_path / "run.html"
+    file.write_text(one_file(ShownRun(run)))
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    wrong, asked = [], []
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    page.wait_for_selector("#page section")
+    assert "4 of 4" in page.inner_text("#page")
+    for name in ("Ledger", "Timeline", "Metrics", "Samples"):
+        open_tab(page, name)
+        assert not page.is_visible("#trouble"), name
+    assert page.inner_text(".response .text").startswith(HOSTILE)
+    assert page.title() != "owned"
+    assert not wrong
+    assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
+    page.close()

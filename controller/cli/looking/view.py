@@ -6,12 +6,16 @@ Invariant: no run notices: journals are only read, and orders go the way of `lau
 import asyncio
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from controller.cli.needs import require_extras
 from controller.cli.say import say
+from protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from controller.view.shown_run import ShownRun
 
 
 def view(
@@ -20,6 +24,10 @@ def view(
     ],
     port: Annotated[int | None, typer.Option(help="Default: the first free one from 8470 on.")] = None,
     host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE.html", help="Write the run as one file instead."),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Look, and give no orders.")] = False,
 ) -> None:
     """Show runs in a browser: now, at any event before, and what the model said."""
@@ -34,6 +42,9 @@ def view(
     shown = [ShownRun(run) for run in runs]
     for one in shown:
         one.facts()  # what cannot be read is said before anything listens
+    if export is not None:
+        _write(shown, export)
+        return
     bound = listen(host, port)
     access = Access(host=host, port=bound.getsockname()[1])
     site = Site(shown, access, order=None if read_only else give)
@@ -51,3 +62,17 @@ def view(
     finally:
         if is_left:
             Path(shown[0].path / "view.token").unlink(missing_ok=True)
+
+
+def _write(shown: "list[ShownRun]", file: Path) -> None:
+    """Raises: ConfigError if there are several runs, or the file cannot be written."""
+    from controller.view.one_file import one_file
+
+    if len(shown) != 1:
+        raise ConfigError(f"--export writes one run, and {len(shown)} are given; call it once for each.")
+    try:
+        file.write_text(one_file(shown[0]))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}. Give another file.") from error
+    size_mb = file.stat().st_size / 1e6
+    say(f"{shown[0].name} is in {file}, {size_mb:.1f} MB; any browser opens it, without a network.")

@@ -86,7 +86,8 @@ async function show({ isRepeated = false } = {}) {
 }
 
 function showFrame() {
-  byId("tabs").replaceChildren(...Object.keys(PAGES).map((page) => make("a", {
+  const pages = window.inFile ?? Object.keys(PAGES); // a file has some of them alone
+  byId("tabs").replaceChildren(...pages.map((page) => make("a", {
     href: `#${page}?${new URLSearchParams({ run: here.run, ...(here.at === null ? {} : { at: here.at }) })}`,
     "aria-current": page === here.page ? "page" : null,
   }, TITLES[page])));
@@ -166,7 +167,7 @@ async function follow() {
   setTimeout(follow, FOLLOW_MS);
 }
 
-if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
+if (!window.inFile && new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
 listen();
 await readRuns().catch((error) => { byId("trouble").textContent = error.message; byId("trouble").hidden = false; });
 readAddress();

@@ -4,7 +4,8 @@ import { make, card, table, short, duration } from "./dom.js";
 export const isMoving = true, isOfMoment = true;
 const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
 const COLOURS = { generating: "--accent", pulling: "--v3", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
-  starting: "--v1", gone: "--bad", paused: "--dim", "waits: rollout": "--warn", "waits: scoring": "--v5", "waits: start-up": "--line" };
+  starting: "--v1", gone: "--bad", paused: "--dim", "idle: bound": "--bad", "idle: cap": "--warn", "idle: data": "--v4", "idle: weights": "--v3", "idle: routing": "--v5", "idle: nothing to do": "--dim",
+  "waits: rollout": "--accent", "waits: scoring": "--v5", "waits: weights": "--v3", "waits: data": "--v4", "waits: start-up": "--dim" };
 const shareOf = (seconds, all) => `${((100 * seconds) / Math.max(all, 1e-9)).toFixed(1)} %`;
 
 let isBehind = false;
@@ -20,18 +21,18 @@ export async function render({ ask, go, here }) {
   const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
   const readout = make("output", { class: "dim" }, "Point at a span.");
   return [
-    card(null, make("div", { class: "row" }, find,
+    card(null, make("div", { class: "row" }, ...(window.inFile ? [] : [find,
       make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
       make("button", { onclick: () => shift(-0.5), "aria-label": "earlier" }, "⟵"), make("button", { onclick: () => shift(0.5), "aria-label": "later" }, "⟶"),
-      make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run"),
+      make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run")]),
       make("span", {}, `${duration(found.begin_s)} to ${duration(found.end_s)}, ${found.count} workers`), progress(found)),
       canvas(found, { move, zoom, readout, open: (second) => openMoment(ask, go, second) }), readout,
-      make("div", { class: "legend" }, used(found).map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.35 : 1 } }), kind)),
+      make("div", { class: "legend" }, used(found).map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
         make("span", {}, "generating is coloured by policy version"))),
-    ...Object.entries(found.shares).map(([role, shares]) => {
+    make("div", { class: "grid" }, Object.entries(found.shares).map(([role, shares]) => {
       const all = Object.values(shares).reduce((sum, one) => sum + one, 0);
       return card(`Time of ${role}, in what is shown`, table(["state", "seconds", "share"], Object.entries(shares).sort((a, b) => b[1] - a[1]).map(([kind, seconds]) => [kind, Number(seconds.toFixed(3)), shareOf(seconds, all)])));
-    }),
+    })),
   ];
 }
 
@@ -105,7 +106,7 @@ function draw(pen, width, found, colours) {
 }
 
 function bar(pen, left, wide, y, kind, detail, fullness, colours) {
-  pen.globalAlpha = (isIdle(kind) ? 0.35 : kind === "gone" ? 0.5 : 1) * fullness;
+  pen.globalAlpha = (isIdle(kind) ? 0.55 : kind === "gone" ? 0.5 : 1) * fullness;
   pen.fillStyle = kind === "generating" && detail >= 0 ? colours[`--v${detail % 6}`] : colours[colourName(kind)];
   const thin = isIdle(kind) || kind === "gone";
   pen.fillRect(left, y + (thin ? ROW / 2 - 2 : 2), wide, thin ? 4 : ROW - 4);
@@ -127,7 +128,7 @@ function band(pen, role, rows, y, room, found, colours) {
     let bottom = y + BAND;
     row.forEach((count, kind) => {
       const high = (count / most) * BAND;
-      pen.globalAlpha = isIdle(found.kinds[kind]) ? 0.35 : 1;
+      pen.globalAlpha = isIdle(found.kinds[kind]) ? 0.55 : 1;
       pen.fillStyle = colours[colourName(found.kinds[kind])];
       pen.fillRect(LEFT + place * wide, bottom - high, wide + 0.5, high);
       bottom -= high;

@@ -33,7 +33,7 @@ export async function render(tools) {
 
 function asking({ ask, go, here }, config, job) {
   const note = (key) => (event) => { if (event.target.value === "") delete chosen.values[key]; else chosen.values[key] = event.target.value; };
-  const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { type: "number", min: least, max: most, placeholder: String(now(config)), value: chosen.values[key] ?? "", "data-key": key, oninput: note(key) }));
+  const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { class: "short", type: "number", min: least, max: most, placeholder: String(now(config)), value: chosen.values[key] ?? "", "data-key": key, oninput: note(key) }));
   const choice = (key, words, values, now) => make("label", {}, `${words} `, make("select", { "data-key": key, onchange: note(key) },
     values.map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
@@ -44,7 +44,7 @@ function asking({ ask, go, here }, config, job) {
   };
   return make("form", { onsubmit: begin },
     make("div", { class: "row" }, NUMBERS.map(number),
-      make("label", {}, "batches in flight ", make("input", { size: 6, placeholder: String(config.staleness.in_flight_batches), value: chosen.values["staleness.in_flight_batches"] ?? "", "data-key": "staleness.in_flight_batches", oninput: note("staleness.in_flight_batches") })),
+      make("label", {}, "batches in flight ", make("input", { class: "short", placeholder: String(config.staleness.in_flight_batches), value: chosen.values["staleness.in_flight_batches"] ?? "", "data-key": "staleness.in_flight_batches", oninput: note("staleness.in_flight_batches") })),
       choice("staleness.strategy", "strategy", STRATEGIES, config.staleness.strategy), choice("staleness.routing", "routing", ROUTINGS, config.staleness.routing),
       choice("staleness.keep_kv", "keep KV over a pull", ["", "true", "false"], config.staleness.keep_kv)),
     make("div", { class: "row" }, make("button", { disabled: job.state === "going" }, "Predict"),

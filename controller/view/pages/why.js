@@ -11,7 +11,7 @@ export async function render({ ask, here }) {
     : make("p", { class: "dim" }, "It gave no command.");
   return [
     card(`Event ${short(found.number)}`, make("p", { class: "mono" }, event.text), make("h3", {}, "commands that it gave"), commands),
-    ...(found.decisions.length ? found.decisions.map(decision) : [card(null, make("p", { class: "dim" }, "No strategy was asked: what followed was bound to follow. ⏭ goes to the next event that gives commands."))]),
+    ...(found.decisions.length ? found.decisions.map(decision) : [card(null, make("p", { class: "dim" }, "No strategy was asked: what followed was bound to follow. ▶| goes to the next event that gives commands."))]),
   ];
 }
 

@@ -1,0 +1,55 @@
+"""A run as one HTML file: whole, without a request, and inert."""
+
+import json
+import re
+
+import pytest
+
+from controller.cli.main import main
+from controller.view.one_file import SHOWN, one_file
+from controller.view.shown_run import ShownRun
+from tests.support.shown_run import recorded
+
+HOSTILE = "</script><script>alert(1)</script><!--"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("one_file") / "run")
+
+
+def answers_in(text):
+    return json.loads(
+        re.search(r'<script type="application/json" id="answers">(.*?)</script>', text, re.S)[1]
+    )
+
+
+def test_it_has_what_its_pages_ask_for(path):
+    found = answers_in(one_file(ShownRun(path)))
+    assert found["pages"] == list(SHOWN)
+    assert found["found"]["/api/runs/0/now"]["steps"] == 4
+    timeline = found["found"]["/api/runs/0/timeline"]
+    assert timeline["passed"] == timeline["of"] > 0
+
+
+def test_it_names_no_other_place(path):
+    text = one_file(ShownRun(path))
+    assert "https://" not in text.replace("https://github.com/leeoniya/uPlot", "")
+    assert not re.search(r'(src|href)="(?!#)', text)
+    assert 'from "./' not in text
+
+
+def test_what_a_model_says_ends_no_script(path, monkeypatch):
+    monkeypatch.setattr(ShownRun, "samples", lambda run: {"kept": [(1, 1)], "has_text": True})
+    monkeypatch.setattr(ShownRun, "sample", lambda run, step, group: {"prompt": HOSTILE})
+    text = one_file(ShownRun(path))
+    assert HOSTILE not in text
+    assert answers_in(text)["found"]["/api/runs/0/samples/1/1"] == {"prompt": HOSTILE}
+
+
+def test_the_command_writes_it_or_says_why_not(path, tmp_path, capsys):
+    assert main(["view", str(path), "--export", str(tmp_path / "run.html")]) == 0
+    assert "MB; any browser opens it" in capsys.readouterr().out
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    assert main(["view", str(path), str(path), "--export", str(tmp_path / "x.html")]) == 2
+    assert main(["view", str(path), "--export", str(tmp_path / "none" / "x.html")]) == 2
