@@ -144,6 +144,13 @@ class ShownRun:
             shown = picture(background.timeline, begin_s or 0.0, until_s, wanted=wanted)
         return shown | {"until_s": recording.until_s} | self._progress(recording)
 
+    @contextmanager
+    def replica(self) -> Iterator[Replica]:
+        """The core that goes back and forth, for whoever looks at it alone."""
+        with self._answering():
+            past = self._replica_of_past(self._look())
+            yield past
+
     def join(self) -> None:
         """Wait until the pass over the history is at its end."""
         if self._background is not None:

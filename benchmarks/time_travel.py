@@ -1,0 +1,117 @@
+"""What a jump through a run's history takes: `python -m benchmarks.time_travel [--events 100000]`.
+
+Simulates a run of the quickstart's size whose journal has about so many events (or takes `--run RUN`), makes
+the pass over the history that the view makes in the background, and then prints: seconds of the pass, random
+jumps, steps forward and back, the life of random groups, and whether the core at random events gives what the
+journal's fingerprints say that it gave.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+
+from controller.config.models import Config
+from controller.durability.fingerprint import fingerprint
+from controller.view.shown_run import ShownRun
+from tests.support.recorded_run import record
+
+EVENTS_PER_STEP = 195  # of the quickstart: 27,440 in 140 steps
+
+
+def made(folder: Path, events: int) -> Path:
+    """A simulated run of the quickstart's size with about so many events."""
+    config = Config.model_validate(
+        {
+            "run": {"steps": max(4, events // EVENTS_PER_STEP)},
+            "rollout": {
+                "instances": 2,
+                "group_size": 16,
+                "max_prompt_tokens": 40,
+                "max_response_tokens": 144,
+            },
+            "trainer": {"batch_groups": 32},
+            "staleness": {"max_staleness": 2, "in_flight_batches": 2.0},
+            "simulation": {"pull_s": 0.05, "attach_s": 0.1, "train_token_s": 1e-4},
+        }
+    )
+    record(folder / "run", config, snapshot_every=20_000)
+    return folder / "run"
+
+
+def spread(name: str, times: list[float]) -> None:
+    """One line: median, p95 and the worst."""
+    cuts = quantiles(times, n=20) if len(times) > 1 else times * 20
+    print(
+        f"{name:<34}{len(times):>6} times  median {cuts[9] * 1e3:8.1f} ms  p95 {cuts[18] * 1e3:8.1f} ms  "
+        f"worst {max(times) * 1e3:8.1f} ms",
+        flush=True,
+    )
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def main() -> int:
+    """1 if the core at an event is not the one that was there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=30_000)
+    parser.add_argument("--run", default="")
+    parser.add_argument("--times", type=int, default=200)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(words.run) if words.run else made(Path(folder), words.events)
+        return measure(ShownRun(path), words.times)
+
+
+def measure(run: ShownRun, times: int) -> int:
+    """Print all figures; 1 if a fingerprint differs."""
+    facts, dice = run.facts(), random.Random(1)
+    last, size_mb = facts["last"], (run.path / "run.db").stat().st_size / 1e6
+    print(f"{last:,} events, {facts['until_s']:,.0f} s of the run, run.db {size_mb:.0f} MB")
+    spread("the page Now, first", [timed(lambda: run.now({}))])
+
+    def passed() -> None:
+        run.timeline(None, None, "")
+        run.join()
+
+    seconds = timed(passed)
+    print(f"the pass over the history: {seconds:.1f} s, {facts['until_s'] / seconds:.1f} times real time")
+    spread("the timeline of the whole run", [timed(lambda: run.timeline(None, None, "")) for _ in range(10)])
+    numbers = [dice.randint(facts["first"], last) for _ in range(times)]
+    spread("random jumps (the page Now)", [timed(lambda n=n: run.now({"event": str(n)})) for n in numbers])
+    back, forward = [], []
+    for number in numbers[:: max(1, times // 25)]:
+        run.now({"event": str(number)})
+        back += [timed(lambda n=number - i: run.moment({"event": str(n)})) for i in range(1, 5)]
+        forward += [timed(lambda n=number - 4 + i: run.moment({"event": str(n)})) for i in range(1, 5)]
+    spread("one event back", back)
+    spread("one event forward", forward)
+    groups = run.now({"event": str(last * 9 // 10)})["tokens"] and dice.sample(range(last // 200), 20)
+    spread("the life of a group", [timed(lambda g=g: run.group(g, {})) for g in groups])
+    return fingerprints(run, numbers)
+
+
+def fingerprints(run: ShownRun, numbers: list[int]) -> int:
+    """Compare the commands of the core at each event with what the journal says of them."""
+    known = {}
+    for number in numbers:
+        with run.replica() as replica:
+            turn = replica.with_turn(number).turn
+            if turn is not None and turn.recorded.fingerprint is not None:
+                known[number] = turn.recorded.fingerprint == fingerprint(turn.commands)
+    wrong = [number for number, is_equal in known.items() if not is_equal]
+    print(f"{len(known) - len(wrong)} of {len(known)} random events give the recorded commands bit for bit")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
