@@ -103,8 +103,9 @@ def test_bad_bodies_are_refused_in_words_and_nothing_is_sampled_for_them(tokeniz
 def test_lone_surrogates_become_characters_that_can_be_encoded(tokenizer):
     async def test():
         async with opened(tokenizer, "yes") as counter:
-            body = json.dumps(asking(messages=[{"role": "user", "content": "\ud83d!", "name": "\udc00"}]))
-            assert (await send(counter, body.encode()))[0] == 200
+            tool = {"type": "function", "function": {"name": "f", "description": "\udc00"}}
+            asked = asking(messages=[{"role": "user", "content": "\ud83d!"}], tools=[tool])
+            assert (await send(counter, json.dumps(asked).encode()))[0] == 200
             assert tokenizer.decode(counter.asked[0][1]).count("!") == 1
 
     asyncio.run(test())

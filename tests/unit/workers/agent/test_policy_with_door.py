@@ -1,0 +1,38 @@
+"""What the policy of an episode says of its door."""
+
+import pytest
+
+from workers.agent.policy import AgentPolicy, DoorAddress, Notes
+
+
+class Line:
+    """Has a turn of the door to tell of, once it is listened to."""
+
+    def __init__(self, notes):
+        self._notes, self._untold = notes, [(1, "")]
+
+    def read_all(self):
+        while self._untold:
+            self._notes.count(*self._untold.pop())
+
+
+def test_a_reward_is_for_the_turn_that_a_client_of_the_door_has_just_had():
+    notes = Notes()
+    policy = AgentPolicy(Line(notes), seed=1, notes=notes, door=DoorAddress("http://here/v1", "sk-1"))
+    policy.reward(0.5)
+    assert notes.rewards == {0: 0.5}
+
+
+def test_variables_name_the_door_and_keep_proxies_from_it(monkeypatch):
+    monkeypatch.setenv("no_proxy", "example.org")
+    policy = AgentPolicy(Line(Notes()), seed=1, door=DoorAddress("http://here/v1", "sk-1"))
+    assert policy.environment == {
+        "OPENAI_BASE_URL": "http://here/v1", "OPENAI_API_KEY": "sk-1", "OPENAI_MODEL": "policy",
+        "no_proxy": "example.org,127.0.0.1", "NO_PROXY": "example.org,127.0.0.1",
+    }  # fmt: skip
+    assert (policy.base_url, policy.api_key, policy.model) == ("http://here/v1", "sk-1", "policy")
+
+
+def test_without_a_door_the_key_that_opens_one_is_named():
+    with pytest.raises(ValueError, match=r"set `agent\.door: true`"):
+        _ = AgentPolicy(Line(Notes()), seed=1).base_url
