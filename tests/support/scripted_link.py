@@ -64,9 +64,9 @@ class ScriptedLink:
         self.answer(ask, "yes", tokenizer)
 
 
-async def serving(settings, test):
+async def serving(settings, test, link=None):
     """Run the test against a worker of these settings."""
-    link, worker = ScriptedLink(), AgentHost(settings, settings.run_dir)
+    link, worker = link or ScriptedLink(), AgentHost(settings, settings.run_dir)
     running = asyncio.create_task(worker.run(link))
     hearing = asyncio.create_task(link.hear(Ready))
     await asyncio.wait({running, hearing}, return_when=asyncio.FIRST_COMPLETED)

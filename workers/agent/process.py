@@ -108,7 +108,8 @@ class EpisodeServer:
     async def run(self) -> None:
         """Serve until the worker closes the pipe."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._loop.add_reader(self._pipe.requests, self._read)
+        # not `_read`: an episode may have read the pipe empty since the loop saw that it is not
+        self._loop.add_reader(self._pipe.requests, self._read_all)
         await self._loop.create_future()
 
     def _read(self) -> None:

@@ -1,0 +1,48 @@
+"""How a process of episodes reads what its worker says."""
+
+import asyncio
+import os
+
+from workers.agent import pipe
+from workers.agent.process import EpisodeServer
+from workers.children.packets import packet
+
+
+class OwnEnd:
+    """The pipe of a process, whose other end is the test's."""
+
+    def __init__(self):
+        self.requests, self.worker = os.pipe()
+        os.set_blocking(self.requests, False)  # a read that would wait for ever is an error instead
+        self.said = asyncio.Queue()
+
+    def write(self, *parts):
+        self.said.put_nowait(parts[:2])
+
+
+def test_an_episode_that_reads_the_pipe_empty_first_does_not_stop_the_loop():
+    async def play(policy, row):
+        policy.notes.count(1, "")
+        return 1.0
+
+    async def test():
+        end, wrong = OwnEnd(), []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: wrong.append(context))
+        server = EpisodeServer(end, play, door_url="http://here/v1")
+        serving = loop.create_task(server.run())
+        await asyncio.sleep(0)
+        os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "sk-1"))
+        await asyncio.sleep(0)  # the loop hears of it only with its next look
+        server._read_all()
+        assert await asyncio.wait_for(end.said.get(), 10) == (pipe.ENDED, 1)
+        os.write(end.worker, packet(pipe.BEGIN, 2, 7, b"{}", "sk-1"))
+        loop.call_soon(server._read_all)  # before the reader, in the same round
+        assert await asyncio.wait_for(end.said.get(), 10) == (pipe.ENDED, 2)
+        assert wrong == []
+        serving.cancel()
+        loop.remove_reader(end.requests)
+        os.close(end.requests)
+        os.close(end.worker)
+
+    asyncio.run(test())
