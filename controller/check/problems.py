@@ -20,6 +20,7 @@ from controller.check.model import model_findings
 from controller.check.plugins import plugin_remarks
 from controller.check.prompts import prompt_remarks
 from controller.check.reward import reward_remarks
+from controller.check.sandbox import sandbox_remarks
 from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
 from controller.config.models import Config
@@ -63,6 +64,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
         remarks += sample.remarks
     remarks += prompt_remarks(config, sources, _model_directory(config), is_thorough=is_thorough)
     remarks += reward_remarks(config, sources, calls=calls_reward, is_thorough=is_thorough)
+    remarks += sandbox_remarks(config) if is_thorough else ()
     found += [Finding(level, field, text) for level, field, text in remarks]
     return sorted(found, key=lambda finding: finding.level)
 

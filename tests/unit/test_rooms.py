@@ -161,6 +161,7 @@ unit/workers/trainer/losses/test_losses_advantages.py: workers/trainer/losses/cr
 unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker
+unit/controller/check/test_check_sandbox.py: workers/sandbox/probe
 unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
 unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors

@@ -1,0 +1,21 @@
+"""Whether a sandbox can be had on this machine, for one who asks with `protocol.asking`."""
+
+import asyncio
+from collections.abc import Mapping
+
+from protocol.errors import ConfigError
+from workers.sandbox.choice import Choice, open_box
+
+
+def answer(question: Mapping[str, Choice]) -> str:
+    """Why the `choice` cannot be had; "" if it ran a program."""
+    return asyncio.run(_try(question["choice"]))
+
+
+async def _try(choice: Choice) -> str:
+    try:
+        box = await open_box(choice)
+    except ConfigError as error:
+        return str(error)
+    await box.close()
+    return ""
