@@ -81,7 +81,12 @@ def last_line(text: str) -> str | None:
 
 def bare(text: str) -> str:
     """Without spaces and marks of emphasis around it, and without fences of code."""
-    found = text.strip().strip("*_`").strip()
+    found = text.strip()
+    stop = found[-1:] if found[-1:] in (".", ",", ";", "!") else ""
+    inner = found.removesuffix(stop).strip()
+    if stop and inner.endswith(("*", "_", "`")):  # `**36**.`
+        found = inner.strip("*_`").strip() + stop
+    found = found.strip("*_`").strip()
     return found[1:].strip() if found.startswith(("**", "__")) else found
 
 
