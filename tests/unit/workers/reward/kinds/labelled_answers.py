@@ -54,7 +54,29 @@ BOXES = [
     (r"\boxed{\binom{5}{2}}", r"\binom{5}{2}"),
     (r"\boxed{\left(\frac{1}{2}, \frac{3}{2}\right)}", r"\left(\frac{1}{2}, \frac{3}{2}\right)"),
 ]
+MORE_BOXES = [
+    (r"It follows that \boxed{n = 2k}.", "n = 2k"),
+    (r"\boxed{\infty}", r"\infty"),
+    (r"\boxed{\text{no solution}}", r"\text{no solution}"),
+    (r"\boxed{0.\overline{3}}", r"0.\overline{3}"),
+    (r"\boxed{45\%} of the marbles", r"45\%"),
+    (r"With one backslash too many, as JSON has them: \\boxed{31}", "31"),
+    (r"\boxed{2024}\]", "2024"),
+    (r"\boxed{\frac{\pi^2}{6}} \approx 1.645", r"\frac{\pi^2}{6}"),
+    (r"Try \boxed{5}. No: \boxed{}", ""),
+    (r"$\boxed{\sin\left(\frac{\pi}{4}\right)}$ which is about 0.707", r"\sin\left(\frac{\pi}{4}\right)"),
+    (r"The minimum is \boxed{-\infty}, it has none.", r"-\infty"),
+    (r"\boxed{1}\n\boxed{2}", "2"),
+    (r"\boxed{p \lor q}", r"p \lor q"),
+    (r"\boxed{10_{2}}", "10_{2}"),
+]
 WORDS = [
+    ("So, Tom has 5 + 3 = 8 coins.\n\n#### 8", "8"),
+    ("#### \\$36", "\\$36"),
+    ("**The answer is 5**", "5"),
+    ("Answer :  11", "11"),
+    ("The answers are: 2, 3", "2, 3"),
+    ("1. Add.\n2. Divide.\nFinal Answer: **$\\frac{7}{8}$**", "$\\frac{7}{8}$"),
     ("Natalia sold 48/2 = 24 clips in May.\nAltogether 48 + 24 = 72.\n#### 72", "72"),
     ("He pays $5 + $10 = $15.\n#### 15\n", "15"),
     ("#### -3", "-3"),
@@ -92,6 +114,11 @@ WORDS = [
     ("The answer is 2 \\times 10^3", "2 \\times 10^3"),
 ]
 LAST_LINES = [
+    ("We divide:\n84 / 7 = 12", "84 / 7 = 12"),
+    ("Sum: 10", "Sum: 10"),
+    ("> 5", "> 5"),
+    ("**Result**\n__13__", "13"),
+    ("Two lines\n\n- 4", "- 4"),
     ("3", "3"),
     ("-7", "-7"),
     ("  12", "12"),
