@@ -6,6 +6,7 @@ that they are given: when it is full every second one goes, so that they stand a
 is only read. One thread uses a replica.
 """
 
+import zlib
 from bisect import bisect_right
 from typing import NamedTuple
 
@@ -154,7 +155,7 @@ class Replica:
     def offer(self, number: int, image: bytes) -> int:
         """Take a keyframe that somebody else made of this run; events until the next that is of use."""
         if number not in self._images:
-            self._images[number] = image
+            self._images[number] = _packed(image)
             self._make_room()
         return self._spacing
 
@@ -196,7 +197,7 @@ class Replica:
         if (image := self._image()) is None:
             return
         self._behind = self._at.number
-        self._images[self._at.number] = image
+        self._images[self._at.number] = _packed(image)
         self._make_room()
 
     def _make_room(self) -> None:
@@ -215,9 +216,11 @@ class Replica:
     def _go_to_keyframe(self, number: int) -> None:
         """Take up the core there, or at an earlier one if the run's own snapshot cannot be used."""
         self._behind = number
-        image = self._images.get(number) or self._near.get(number)
-        if image is not None:
-            core = thaw(image, self._strategies)
+        packed, near = self._images.get(number), self._near.get(number)
+        if packed is not None:
+            core = thaw(zlib.decompress(packed), self._strategies)
+        elif near is not None:
+            core = thaw(near, self._strategies)
         elif number == self.first:
             core = self.recording.make_core()
         else:
@@ -228,3 +231,8 @@ class Replica:
                 return
             core = found.core
         self._at = Instant(number, core.state.now, core, None)
+
+
+def _packed(image: bytes) -> bytes:
+    """Half of its size, for a tenth of the time that making it took."""
+    return zlib.compress(image, 1)
