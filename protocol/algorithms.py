@@ -6,7 +6,7 @@ preset leaves out has the field's own default, which is that of `grpo`. docs/alg
 
 GROUP_BASELINES = ("group_mean", "leave_one_out")
 """Baselines that compare the responses to one prompt with each other."""
-LOSSES = ("ppo", "gspo", "cispo", "reinforce", "likelihood")
+LOSSES = ("ppo", "gspo", "cispo", "m2po", "reinforce", "likelihood")
 """Losses of workers/trainer/losses/policy.py, by name."""
 
 PLAIN_GRADIENT = {"advantage_scale": "none", "loss": "reinforce"}
@@ -30,6 +30,7 @@ ALGORITHMS: dict[str, dict[str, object]] = {
         "loss_aggregation": "sequence_mean",
     },
     "cispo": {"loss": "cispo", "clip_low": 1.0, "clip_high": 4.0},  # 2506.13585; bound 5 of 2510.13786
+    "m2po": {"loss": "m2po", "proximal": "rollout", "importance": "none"},  # arXiv 2510.01161
     "ppo": {"baseline": "value", "advantage_scale": "batch_std", "gae_lambda": 0.95},  # arXiv 1707.06347
     "sft": {  # given responses: advantage 1, no policy that sampled them (docs/sft.md)
         "baseline": "none",

@@ -196,7 +196,7 @@ class TrainerSettings(Section):
     """`fsdp`, or an import path `module:Class` of a class with what `TrainerEngine` in
     workers/trainer/worker.py names."""
     algorithm: Literal[
-        "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "ppo", "sft"
+        "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "m2po", "ppo", "sft"
     ] = "grpo"
     """Preset of the keys of the algorithm below; a key that is written out counts instead. See
     docs/algorithms.md for the table. `sft` trains on the responses of the data instead, without rollout and
@@ -245,12 +245,15 @@ class TrainerSettings(Section):
     """Largest norm of the gradient of one optimizer step."""
     loss: str = "ppo"
     """`ppo` clips the ratio of each token, `gspo` that of each response, `cispo` clips it as a constant
-    weight, `reinforce` does not clip, `likelihood` (sft) knows no ratio; or an import path
-    `file.py:function` of a loss of your own."""
+    weight, `m2po` leaves out the tokens that have moved farthest, `reinforce` does not clip, `likelihood`
+    (sft) knows no ratio; or an import path `file.py:function` of a loss of your own."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """The policy ratio is clipped at 1 - clip_low."""
     clip_high: float = Field(default=0.2, ge=0)
     """The policy ratio is clipped at 1 + clip_high; above clip_low it is DAPO's asymmetric clip."""
+    second_moment: float = Field(default=0.04, gt=0)
+    """`m2po`: largest mean square of the log ratios to the policy that sampled, over the tokens of a
+    micro-batch that are trained."""
     dual_clip: float = Field(default=0.0, ge=0)
     """A token with negative advantage costs at most this many times the advantage, above 1; 0: no bound."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean"] = "token_mean"

@@ -98,6 +98,22 @@ def cispo(tokens: Tokens) -> TokenLoss:
     return TokenLoss(-weight_N * tokens.advantages * logprobs_N, weight_N != ratio_N)
 
 
+def m2po(tokens: Tokens) -> TokenLoss:
+    """-u A, without the tokens that make the second moment of the log ratio too large; nothing is clipped.
+
+    Of the tokens of the micro-batch, those farthest from the policy that sampled them are left out, until the
+    mean square of the others' log ratios to it is at most `trainer.second_moment`. They still count in the
+    divisor of the loss. Source: M2PO (arXiv 2510.01161), which takes the mean over the batch.
+    """
+    away_N = log_ratio(tokens.logprobs, tokens.rollout_logprobs).detach().square()
+    ordered_N, places_N = away_N.sort()
+    counts_N = torch.arange(1, len(away_N) + 1, dtype=away_N.dtype, device=away_N.device)
+    is_far_N = torch.zeros_like(away_N, dtype=torch.bool)
+    is_far_N[places_N] = ordered_N.cumsum(0) / counts_N > tokens.settings.second_moment
+    loss_N = -_ratio(tokens).exp() * tokens.advantages
+    return TokenLoss(torch.where(is_far_N, torch.zeros_like(loss_N), loss_N), is_far_N)
+
+
 def reinforce(tokens: Tokens) -> TokenLoss:
     """-u A without any bound: the policy gradient, exact also where the mini-batches before have moved u."""
     ratio_N = _ratio(tokens).exp()
@@ -113,6 +129,7 @@ LOSSES: dict[str, Loss] = {
     "ppo": ppo,
     "gspo": gspo,
     "cispo": cispo,
+    "m2po": m2po,
     "reinforce": reinforce,
     "likelihood": likelihood,
 }

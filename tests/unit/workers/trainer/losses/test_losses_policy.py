@@ -97,6 +97,29 @@ def test_likelihood_is_the_negative_logprob_whatever_the_ratio():
     assert clipped == 0
 
 
+def test_m2po_leaves_out_what_moved_farthest_until_the_second_moment_is_small():
+    # squares of logs 0.0091, 0.48, 0, 5.3: the mean of the three smallest is 0.163, of the two 0.0045
+    some = tokens([1.1, 2.0, 1.0, 0.1], [1, 1, -1, -1], algorithm="m2po")
+    loss, gradient, left_out = outcome(some, "m2po")
+    assert left_out == 2
+    assert loss == pytest.approx((-1.1 + 1.0) / 4, abs=EXACT)
+    assert gradient == pytest.approx([-1.1 / 4, 0.0, 1.0 / 4, 0.0], abs=EXACT)
+
+
+def test_m2po_clips_nothing_while_the_second_moment_is_small():
+    # one token has moved by a half, which any clip of 0.2 would hold back; the mean square is 0.0164
+    some = tokens([1.5, *[1.0] * 9], [1] * 10, algorithm="m2po")
+    _, gradient, left_out = outcome(some, "m2po")
+    assert left_out == 0
+    assert gradient[0] == pytest.approx(-1.5 / 10, abs=EXACT)
+
+
+def test_m2po_counts_the_distance_to_the_policy_that_sampled():
+    some = tokens([1.0, 1.0], [1, 1], algorithm="m2po")
+    stale = replaced(some, rollout_logprobs=some.proximal_logprobs - doubles(0.0, 1.0))
+    assert outcome(stale, "m2po")[2] == 1
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_with_equal_policies_every_loss_has_the_gradient_of_the_policy_gradient(name):
     advantages = [0.5, -1.0, 2.0]
