@@ -252,8 +252,7 @@ class TrainerSettings(Section):
     clip_high: float = Field(default=0.2, ge=0)
     """The policy ratio is clipped at 1 + clip_high; above clip_low it is DAPO's asymmetric clip."""
     second_moment: float = Field(default=0.04, gt=0)
-    """`m2po`: largest mean square of the log ratios to the policy that sampled, over the tokens of a
-    micro-batch that are trained."""
+    """`m2po`: largest mean square of log ratios to the policy that sampled, over what is kept."""
     dual_clip: float = Field(default=0.0, ge=0)
     """A token with negative advantage costs at most this many times the advantage, above 1; 0: no bound."""
     loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "group_mean"] = "token_mean"
@@ -266,8 +265,7 @@ class TrainerSettings(Section):
     """Weight exp(proximal_logprobs - rollout_logprobs): held within its bounds, 0 outside of them (IcePop),
     or not applied. It is 1 where `proximal` is `rollout`."""
     importance_level: Literal["token", "sequence"] = "token"
-    """A weight per token, or per response the product over its tokens: exact, but of a larger
-    variance."""
+    """A weight per token, or per response the product over its tokens: exact, but of larger variance."""
     importance_low: float = Field(default=0.0, ge=0, le=1)
     """Lower bound of the weight (IcePop: 0.5)."""
     importance_cap: float = Field(default=2.0, ge=1)
@@ -285,8 +283,7 @@ class TrainerSettings(Section):
     rejection_bounds: tuple[float, float] = Field(default=(0.5, 2.0), strict=False)
     """Range of the metric that is kept."""
     kl_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of KL(policy, initial model); above 0 it costs a frozen copy of the model and its forward
-    pass."""
+    """Weight of KL(policy, initial model); above 0 it costs a frozen copy of it and its forward pass."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL counts: in each token's loss, or in the reward of each token and those before it."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"

@@ -311,8 +311,8 @@ class Config(Section):
             "trainer.minibatches": "makes the gradients of all minibatches but the first with weights that "
             "the one before has changed, which it does once its last group is there; give 1"
             * (trainer.minibatches > 1),
-            "trainer.loss": "leaves tokens out by a mean over their micro-batch, which would be made of other "
-            "tokens; give another loss" * (trainer.loss == "m2po"),
+            "trainer.loss": "leaves tokens out by a mean over their micro-batch, which would be one of "
+            "others; give another loss" * (trainer.loss == "m2po"),
             "staleness.spare_groups": "starts more groups than a batch takes, and gives up those that come "
             "last, so that no batch waits for a straggler and none of its groups is certain before; give 0"
             * bool(staleness.spare_groups),
