@@ -327,11 +327,6 @@ def _agent_problems(config: Config) -> Iterator[Problem]:
             f"is `{staleness.stragglers}`, which cuts responses or begins groups anew; episodes of an agent "
             "end by their own limits (agent.turn_timeout_s, agent.episode_timeout_s). Leave it `wait`.",
         )
-    if config.evaluation.every_steps:
-        yield (
-            ("evaluation.every_steps", agent.key),
-            f"is {config.evaluation.every_steps}, and this release evaluates no agents; leave it 0.",
-        )
     yield from _episode_problems(config)
 
 

@@ -83,7 +83,9 @@ def _go_on_evaluating(core: "Core") -> bool:
         return False
     newest = core.state.versions.newest
     is_published = newest is not None and newest.policy_version >= core.state.steps
-    needed: tuple[Role, ...] = ("rollout", "reward") if is_published else ("rollout", "reward", "trainer")
+    needed: list[Role] = ["rollout", "reward"]
+    needed += ["agent"] if core.state.config.agent.is_on else []
+    needed += [] if is_published else ["trainer"]
     missing = [role for role in needed if not core.membership.expects(role)]
     if missing:
         text = f"The last evaluation was left out: no {missing[0]} worker is left."
@@ -95,6 +97,8 @@ def _go_on_evaluating(core: "Core") -> bool:
     core.evaluation_placement.run()
     core.scoring.take_completed()
     core.scoring.assign()
+    core.episodes.held_out.call_off_training()
+    core.episodes.run()
     return True
 
 

@@ -6,6 +6,7 @@ Invariant: all rules and faults of a run are drawn from its seed, so that a seed
 import random
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -94,9 +95,11 @@ def settings_of(seed: int) -> Config:
     return agentic(made.model_copy(update={"trainer": trainer, "controller": patient}), environment, **agent)
 
 
-def one(seed: int, *, faults: Faults | None = FAULTS) -> Verdict:
-    """One run under all faults."""
-    settings = settings_of(seed)
+def one(
+    seed: int, *, faults: Faults | None = FAULTS, change: Callable[[Config], Config] = lambda config: config
+) -> Verdict:
+    """One run under all faults. `change`: what its settings become."""
+    settings = change(settings_of(seed))
     staleness = settings.staleness
     may_drop = staleness.filter != "none" or staleness.spare_groups > 0 or staleness.ledger == "floor"
     simulation = AgentSimulation(

@@ -15,6 +15,7 @@ from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_group
 from controller.core.state.views.instances import takes_work
 
 MAX_REASON_CHARS = 500  # of a failure that a line tells
@@ -73,14 +74,16 @@ class EvaluationRounds:
 
     @property
     def unencoded(self) -> int:
-        """Held-out prompts that are still text."""
-        return self.round.unplaced if self.round else 0
+        """Held-out prompts that reward workers have yet to make tokens of."""
+        return self.round.unplaced if self.round and not self.state.config.agent.is_on else 0
 
     @property
     def is_placing(self) -> bool:
         """Whether responses of the round have yet to be placed on an instance."""
         if self.round is None:
             return False
+        if self.state.config.agent.is_on and self.round.open:  # there may be another turn
+            return True
         return self.round.sources is None or bool(self.round.unplaced or self.state.held_out_queue)
 
     @property
@@ -164,10 +167,12 @@ class EvaluationRounds:
             return []
         self._next_group += len(groups)
         found.sources, found.digest, found.unplaced = event.sources, event.digest, len(groups)
-        for group in groups:
-            self.state.groups[group] = Group(group)
+        for number, group in enumerate(groups):
+            self.state.groups[group] = Group(group, source_row=number)
+        if self.state.config.agent.is_on:
+            self.state.held_out_rows.extend(groups)
         self._finish_if_complete()
-        return groups
+        return [] if self.state.config.agent.is_on else groups
 
     def on_encoded(self, group: Group) -> None:
         """The prompt can be answered from now on: its responses wait for an instance."""
@@ -176,6 +181,19 @@ class EvaluationRounds:
         group.start(self.round.policy_version, size=self.round.samples)
         for member in group.members:
             self.state.requeue(member)
+
+    def on_begun(self, group: Group) -> None:
+        """The episodes of a prompt are to begin at agent workers."""
+        assert self.round is not None
+        group.begin(self.round.samples)
+        self.round.unplaced -= 1
+
+    def on_asked(self, group: Group) -> None:
+        """The first of its episodes has asked: it has no place to wait for, so it starts."""
+        assert self.round is not None
+        move_group(group, "asked")
+        group.prompt_tokens = max(member.given_tokens for member in group.members)
+        group.start(self.round.policy_version, size=self.round.samples)
 
     def number(self, group: int) -> int:
         """The number of a group's prompt, which is the same in all evaluations of the same data."""
@@ -246,11 +264,14 @@ class EvaluationRounds:
         assert len(there) == (self.round.open if self.round else 0), f"{len(there)} groups of {self.round}"
         for group in there:
             assert group.id not in self.state.ledger, f"held-out group {group.id} is in the ledger"
-            assert group.state in ("encoding", "generating", "scoring"), f"{group.id} is {group.state}"
+            is_known = group.state in ("encoding", "beginning", "generating", "scoring")
+            assert is_known, f"{group.id} is {group.state}"
             for member in group.members:
                 is_queued = self.state.held_out_queue.holds(member)
                 assert is_queued == (member.state == "queued"), f"{member.id} is {member.state}"
                 assert not (self.round and self.round.is_exact) or all(
-                    segment.policy_version == self.round.policy_version for segment in member.segments
+                    segment.is_given or segment.policy_version == self.round.policy_version
+                    for segment in member.segments
                 ), f"{member.id} is not of version {self.round.policy_version} alone"
-        assert self.unencoded == sum(group.state == "encoding" for group in there)
+        unplaced = self.round.unplaced if self.round else 0
+        assert unplaced == sum(group.state == "encoding" for group in there)

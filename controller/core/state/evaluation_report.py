@@ -30,7 +30,8 @@ class Answered:
         members = list(group.kept)
         versions: Counter[int] = Counter()
         for segment in (segment for member in members for segment in member.segments):
-            versions[segment.policy_version] += segment.count
+            if not segment.is_given:
+                versions[segment.policy_version] += segment.count
         lengths = tuple(member.response_tokens for member in members)
         cut = sum(member.ending == "length" for member in members)
         return cls(group.rewards, lengths, cut, dict(versions), group.reward_parts)

@@ -70,6 +70,7 @@ class RunState:
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order in which they will."""
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
+        self.held_out_rows: deque[int] = deque()  # the same of held-out groups
         self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
         self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
         self.queue = DispatchQueue()
@@ -179,9 +180,15 @@ class RunState:
             again = f"/{group.episodes[trajectory.id.member].trial}.{trajectory.turns}"
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
 
-    def environment_seed(self, group: int) -> int:
-        """The seed that a group's environments are told: the same for all its episodes, in each trial."""
-        return random.Random(f"{self.config.run.seed}/environment/{group}").getrandbits(52)
+    def environment_seed(self, group: Group) -> int:
+        """The seed that a group's environments are told: the same for all its episodes, in each trial.
+
+        Of a held-out prompt it is the same in every evaluation.
+        """
+        name = (
+            f"environment/evaluation/{group.source_row}" if group.is_evaluation else f"environment/{group.id}"
+        )
+        return random.Random(f"{self.config.run.seed}/{name}").getrandbits(52)
 
     def requeue(self, trajectory: Trajectory) -> None:
         """A trajectory of a group that has started waits for an instance."""

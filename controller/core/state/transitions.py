@@ -52,7 +52,7 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
             "encoded": "waiting", "begun": "beginning", "started": "generating", "refused": GONE,
             "evaluated": GONE,
         },
-        "beginning": {"asked": "waiting", "put_back": "encoding", "aborted": GONE},
+        "beginning": {"asked": "waiting", "put_back": "encoding", "aborted": GONE, "evaluated": GONE},
         "waiting": {
             "started": "generating", "failed": "beginning", "put_back": "encoding", "aborted": GONE,
         },
@@ -78,10 +78,12 @@ GROUP: Machine[GroupState, GroupEvent] = Machine(
         "encoded": "A reward worker made tokens of a training prompt.",
         "refused": "A reward worker cannot use a training prompt.",
         "begun": "There was room for its episodes at agent workers.",
-        "asked": "The last of its episodes asked the policy for the first time.",
+        "asked": "The last of its episodes asked the policy for the first time; of a held-out group the "
+        "first of them.",
         "failed": "An episode of it failed before the group started, and begins anew.",
         "put_back": "Its episodes were ended, to make room for those of a group that has started.",
-        "started": "It got its place in the ledger; a held-out group starts when its prompt is encoded.",
+        "started": "It got its place in the ledger; a held-out group starts when its prompt is encoded, or "
+        "its first episode asks.",
         "completed": "As many responses are finished as count.",
         "withdrawn": "It held its batch back, and starts again (`staleness.stragglers: retry`).",
         "given": "Its response came out of the data (supervised training).",

@@ -85,10 +85,14 @@ class EvaluationPlacement:
         trajectory.expected_tokens = state.expected_tokens(group, trajectory)
         state.registry.place(instance, trajectory)
         state.accounts.reprefilled += trajectory.resident_tokens if trajectory.response_tokens else 0
-        budget = state.config.rollout.max_response_tokens - trajectory.response_tokens
+        budget = state.most_tokens(group, trajectory) - trajectory.turn_tokens
         number = self.evaluation.number(group.id)  # the same noise for a prompt in every evaluation
         name = f"{state.config.run.seed}/evaluation/{number}/{trajectory.id.member}"
+        if group.episodes:
+            name += f"/{group.episodes[trajectory.id.member].trial}.{trajectory.turns}"
         seed = random.Random(name).getrandbits(52)
-        segments = tuple(trajectory.segments)
-        message = Route(*trajectory.id, trajectory.attempt, seed, budget, segments, is_evaluation=True)
+        message = Route(
+            *trajectory.id, trajectory.attempt, seed, budget, tuple(trajectory.segments), is_evaluation=True,
+            begins=trajectory.begins,
+        )  # fmt: skip
         state.send(instance.peer, message)

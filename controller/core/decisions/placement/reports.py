@@ -242,8 +242,10 @@ class InstanceReports:
         """Its version cannot be had any more, so what is left of it can never be answered exactly."""
         assert self.evaluation.round is not None
         text = f"version {self.evaluation.round.policy_version} {reason}"
+        is_agent = self.state.config.agent.is_on
+        unfinished = ("encoding", "beginning", "generating") if is_agent else ("generating",)
         for group in [group for group in self.state.groups.values() if group.is_evaluation]:
-            if group.state == "generating":
+            if group.state in unfinished:
                 self.evaluation.on_failed(group, text)
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ has an end on the core's own clock; failures without any success between end the
 
 from collections.abc import Iterator
 
+from controller.core.decisions.evaluation.evaluation_episodes import EvaluationEpisodes
 from controller.core.effects import recall, turns
 from controller.core.effects.purposes import Purposes
 from controller.core.state.agents.episodes import AskedTurn, Ending, Episode
-from controller.core.state.groups import Group, Trajectory
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group, Trajectory
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import GONE, move_group, move_member
@@ -25,8 +26,8 @@ WARN_TIMEOUTS = 0.01  # share of episodes whose environment was silent for too l
 class Episodes:
     """Keeps agent workers busy, and takes what they say."""
 
-    def __init__(self, state: RunState, purposes: Purposes) -> None:
-        self.state, self.purposes = state, purposes
+    def __init__(self, state: RunState, purposes: Purposes, held_out: EvaluationEpisodes) -> None:
+        self.state, self.purposes, self.held_out = state, purposes, held_out
         self._beginning: dict[int, None] = {}  # groups of which not all episodes have asked
         self._failures_in_a_row = self._diverged_in_a_row = 0
         self._first_failure = ""
@@ -80,17 +81,40 @@ class Episodes:
         """What has started first, then what is being prepared, then another group; the oldest of each."""
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
             del self.state.unbegun[key]  # its group has left
+        for id in [id for id in self._beginning if id not in self.state.groups]:
+            del self._beginning[id]
 
-        def order(key: tuple[int, int]) -> tuple[bool, int, int]:
-            return self.state.groups[key[0]].policy_version is None, *key
+        def order(key: tuple[int, int]) -> tuple[bool, bool, int, int]:
+            is_training = key[0] < FIRST_EVALUATION_GROUP
+            return self.state.groups[key[0]].policy_version is None, is_training, *key
 
-        if self.state.unbegun:
-            return self._find(*min(self.state.unbegun, key=order))
-        most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
-        if not self.state.rows or len(self._beginning) + len(self.state.fresh) >= most:
+        is_ending = self.state.ending is not None
+        keys = (key for key in self.state.unbegun if not is_ending or key[0] >= FIRST_EVALUATION_GROUP)
+        first = min(keys, key=order, default=None)
+        if first is not None and order(first) < (True, True):  # a prepared group of training may wait
+            return self._find(*first)
+        wants_more = first is not None or self._is_preparing_more
+        held_out = self.held_out.next()
+        if held_out is not None and (self.held_out.is_below_share or not wants_more):
+            self.held_out.begin(held_out)
+            return self._first_of(held_out)
+        if first is not None:
+            return self._find(*first)
+        if is_ending or not self._is_preparing_more:
             return None
         group = self.state.groups[self.state.rows.popleft()]
         group.begin(self._episodes_per_group)
+        return self._first_of(group)
+
+    @property
+    def _is_preparing_more(self) -> bool:
+        """Whether another group of training is to be prepared."""
+        most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
+        prepared = len(self.state.fresh) + sum(id < FIRST_EVALUATION_GROUP for id in self._beginning)
+        return bool(self.state.rows) and prepared < most
+
+    def _first_of(self, group: Group) -> Episode:
+        """Of a group whose episodes are to be begun."""
         self._beginning[group.id] = None
         self.state.unbegun |= dict.fromkeys((group.id, episode.number) for episode in group.episodes)
         return group.episodes[0]
@@ -104,9 +128,11 @@ class Episodes:
 
     def _make_room(self, episode: Episode) -> bool:
         """Put the youngest group that is only prepared back, for an episode of one that has started."""
-        if self.state.groups[episode.group].policy_version is None:
+        wanting = self.state.groups[episode.group]
+        if wanting.policy_version is None and not (wanting.is_evaluation and self.held_out.is_below_share):
             return False
         prepared = [self.state.groups[id] for id in (*self._beginning, *self.state.fresh)]
+        prepared = [group for group in prepared if not group.is_evaluation]
         held = [group for group in prepared if any(one.peer is not None for one in group.episodes)]
         if not held:
             return False
@@ -122,13 +148,14 @@ class Episodes:
 
     def _begin(self, episode: Episode, worker: AgentWorker | None) -> None:
         assert worker is not None
+        group = self.state.groups[episode.group]
         if episode.asked and not self.is_replaying:
-            self._begin_anew(self.state.groups[episode.group], episode)
+            self._begin_anew(group, episode)
         del self.state.unbegun[episode.group, episode.number]
         self.begun += 1
         episode.peer = worker.peer
         worker.episodes[episode.group, episode.number] = episode.trial
-        seed = self.state.environment_seed(episode.group)
+        seed = self.state.environment_seed(group)
         episode.known = len(episode.asked)
         begin = Begin(*episode.key, seed, episode.first_attempt, episode.known)
         self.state.send(worker.peer, begin)
@@ -156,6 +183,9 @@ class Episodes:
         move_member(member, "asked")
         episode.asked.append(AskedTurn(ask, member.begins))
         self.state.accounts.given += ask.given
+        if group.is_evaluation and group.state == "beginning":
+            del self._beginning[group.id]
+            self.held_out.start(group)
         if group.state == "generating":
             self.state.requeue(member)
         elif all(one.asked for one in group.episodes):
@@ -173,6 +203,8 @@ class Episodes:
         turns.leave_worker(self.state, episode)
         self._failures_in_a_row = 0
         limit = self.state.config.agent.on_limit if end.ending != "stop" else "score"
+        if limit == "mask" and group.is_evaluation:  # which counts all that it has asked for
+            limit = "zero"
         episode.reward = 0.0 if limit == "zero" else end.reward[0] if end.reward else None
         episode.is_masked = limit == "mask"
         episode.parts = end.parts if limit == "score" else ()
@@ -288,9 +320,10 @@ class Episodes:
         """Begin one episode anew, or set its prompt aside; what never works ends the run."""
         state, agent = self.state, self.state.config.agent
         state.warn_once("episode", told)
-        self._first_failure = told if self._failures_in_a_row == 0 else self._first_failure
-        self._failures_in_a_row += 1
         episode.failures += 1
+        if not group.is_evaluation:  # held-out failures are counted and named, and end no run
+            self._first_failure = told if self._failures_in_a_row == 0 else self._first_failure
+            self._failures_in_a_row += 1
         if self._failures_in_a_row >= agent.max_consecutive_failures:
             count = f"{self._failures_in_a_row} episodes failed in a row, and none ended between"
             text = f"{count} (agent.max_consecutive_failures). The first: {self._first_failure}"

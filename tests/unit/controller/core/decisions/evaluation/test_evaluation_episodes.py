@@ -1,0 +1,132 @@
+"""Held-out prompts that an agent plays: which episodes begin, at which version, and what becomes of them."""
+
+from controller.core.events import HeldOutRead
+from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from tests.support.agent_run import AgentRun
+
+HELD = FIRST_EVALUATION_GROUP
+EVALUATION = {"every_steps": 1, "samples": 2, "share": 0.5, "data": {"a": {"path": "-"}}}
+
+
+def evaluating(*, held_out=2, capacity=8, evaluation=None, **sections):
+    """Version 0 is to be evaluated, by groups of two episodes as those of training."""
+    run = AgentRun(evaluation=EVALUATION | (evaluation or {}), capacity=capacity, **sections)
+    run.do(HeldOutRead(HELD, ("a",) * held_out, "digest"))
+    return run
+
+
+def begun(run):
+    return {key for key in run.at if key[0] >= HELD}
+
+
+def at_workers(run):
+    """Groups that have episodes there now."""
+    return {group for worker in run.core.state.registry.agents() for group, _ in worker.episodes}
+
+
+def play(run, group, episode, reward):
+    """A whole episode of one turn."""
+    run.ask(group, episode)
+    run.sample(group, episode)
+    run.end(group, episode, reward)
+
+
+def test_an_episode_of_a_held_out_prompt_is_routed_at_once_with_evaluation_sampling():
+    run = evaluating()
+    assert begun(run) == {(HELD, 0), (HELD, 1), (HELD + 1, 0), (HELD + 1, 1)}
+    run.ask(HELD, 0)
+    assert run.routes[HELD, 0].is_evaluation
+    assert run.core.state.groups[HELD].state == "generating"  # its sibling has not asked, and need not have
+    assert HELD not in run.core.state.ledger
+
+
+def test_a_second_turn_goes_on_behind_the_first_with_noise_of_its_own():
+    run = evaluating()
+    run.ask(HELD, 0)
+    first = run.routes[HELD, 0]
+    run.sample(HELD, 0, 4)
+    run.ask(HELD, 0, most=3)
+    second = run.routes[HELD, 0]
+    assert (first.begins, second.begins, second.max_new_tokens) == (1, 3, 3)
+    assert first.seed != second.seed
+
+
+def test_an_evaluation_ends_with_the_rewards_of_its_episodes():
+    run = evaluating(held_out=1)
+    play(run, HELD, 0, 1.0)
+    play(run, HELD, 1, 0.0)
+    [report] = run.core.evaluation.reports
+    assert (report["reward/mean"], report["pass@1"], report["responses"]) == (0.5, 0.5, 2)
+    assert report["tokens/by_version"] == {"0": 8}  # what the environment gave is no token of any version
+
+
+def test_evaluation_takes_no_place_beyond_its_share_while_training_wants_it():
+    run = evaluating(capacity=4, held_out=3)
+    assert begun(run) == {(HELD, 0), (HELD, 1)}  # two of four places
+    play(run, HELD, 0, 1.0)
+    play(run, HELD, 1, 1.0)
+    assert (HELD + 1, 0) in begun(run)
+
+
+def test_prepared_groups_that_wait_for_a_place_do_not_keep_evaluation_from_its_share():
+    run = evaluating(capacity=4, held_out=3, prompts=6)
+    for group in (HELD, HELD + 1, HELD + 2):
+        assert at_workers(run) == {0, group}
+        for episode in (0, 1):
+            play(run, group, episode, 1.0)
+    assert len(run.core.evaluation.reports) == 1
+
+
+def test_groups_that_are_only_prepared_give_their_places_to_the_share_of_evaluation():
+    run = AgentRun(evaluation=EVALUATION, capacity=4)
+    assert set(run.at) == {(0, 0), (0, 1), (1, 0), (1, 1)}  # training has all places
+    run.do(HeldOutRead(HELD, ("a",), "digest"))
+    assert begun(run) == {(HELD, 0), (HELD, 1)}
+    assert {key[0] for key in run.ended} == {1}  # the youngest was put back
+    assert at_workers(run) == {0, HELD}
+
+
+def test_an_episode_at_its_limit_counts_as_a_zero_even_if_training_would_mask_it():
+    run = evaluating(held_out=1, agent={"on_limit": "mask"})
+    play(run, HELD, 0, 1.0)
+    run.ask(HELD, 1)
+    run.sample(HELD, 1)
+    run.end(HELD, 1, 1.0, ending="turns")
+    [report] = run.core.evaluation.reports
+    assert (report["reward/mean"], report["responses"]) == (0.5, 2)
+
+
+def test_held_out_episodes_that_fail_leave_their_prompt_out_and_end_no_run():
+    run = evaluating(held_out=1, agent={"retries": 1, "max_consecutive_failures": 1})
+    for _ in range(2):
+        run.fail(HELD, 0, "agent", "ZeroDivisionError")
+    [report] = run.core.evaluation.reports
+    assert (report["failed"], report["prompts"]) == (1, 0)
+    assert "ZeroDivisionError" in report["failures"][0]
+    assert run.core.state.ending is None
+    assert (HELD, 1, run.begins[HELD, 1].trial) in run.ended  # its sibling is called off
+
+
+def test_environments_of_a_prompt_have_the_same_seed_in_every_evaluation_and_another_than_other_prompts():
+    run = evaluating(held_out=2)
+    seeds = {key: run.begins[key].seed for key in sorted(begun(run))}
+    assert seeds[HELD, 0] == seeds[HELD, 1] != seeds[HELD + 1, 0]
+    for group in (HELD, HELD + 1):
+        for episode in (0, 1):
+            play(run, group, episode, 1.0)
+    run.publish(1)
+    first = HELD + 2
+    run.do(HeldOutRead(first, ("a", "a"), "digest"))
+    assert [run.begins[first + number, 0].seed for number in (0, 1)] == [
+        seeds[HELD + number, 0] for number in (0, 1)
+    ]
+
+
+def test_a_run_that_has_made_its_steps_calls_training_off_for_its_last_evaluation():
+    run = evaluating(capacity=4, held_out=2)
+    assert at_workers(run) == {0, HELD}
+    run.core.state.end("all steps are made", is_success=True)
+    run.core.state.steps = 2
+    run.do(HeldOutRead(99, (), ""))
+    assert at_workers(run) == {HELD, HELD + 1}
+    assert not run.core.state.finished
