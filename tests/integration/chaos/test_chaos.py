@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,8 +23,8 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 
 STEPS, GROUPS = 20, 16
-STRUCK_STEPS = 13
-"""The plan is to be through after so many steps."""
+STRUCK_SHARE = 0.65
+"""The plan is to be through after so much of the steps."""
 AHEAD = 5
 """Batches whose rows are given out beyond the step that has been dealt with: the run cannot outpace its
 strikes. A read that stops for want of rows holds back at most 4 of them (ENCODE_AT_ONCE)."""
@@ -60,14 +60,14 @@ def settings(run_dir: Path, *, ranks: int, keep_kv: bool):
     )
 
 
-def rows() -> Iterator[dict[str, str]]:
+def rows(count: int = STEPS * GROUPS) -> Iterator[dict[str, str]]:
     """As many prompts as are trained, so that a lost one ends the run too early; stdin says how many may be
     read."""
     sys.path.insert(0, str(TASK.parent))
     import even_digits
 
     allowed = 0
-    for number, row in enumerate(islice(even_digits.prompts(seed=0), STEPS * GROUPS)):
+    for number, row in enumerate(islice(even_digits.prompts(seed=0), count)):
         while number >= allowed:
             allowed = int(sys.stdin.readline())
         yield row
@@ -76,14 +76,22 @@ def rows() -> Iterator[dict[str, str]]:
 class Chaos:
     """Strikes the processes of one run, by a plan drawn from the seed; the controller early in it."""
 
-    def __init__(self, seed: int, run_dir: Path, *, ranks: int, keep_kv: bool) -> None:
+    def __init__(
+        self, seed: int, run_dir: Path, *how: str, program: str = PROGRAM, steps: int = STEPS,
+        groups: int = GROUPS, strikes: Mapping[str, int] = STRIKES,
+    ) -> None:  # fmt: skip
+        """`how`: more words of the program's command line."""
         self.dice, self.run_dir = random.Random(seed), run_dir
-        self.how = (str(ranks), str(keep_kv))
-        self.plan = [what for what, count in STRIKES.items() for _ in range(count) if what != "controller"]
+        self.how, self.program, self.steps, self.groups = how, program, steps, groups
+        self.plan = [what for what, count in strikes.items() for _ in range(count) if what != "controller"]
         self.dice.shuffle(self.plan)
-        for place in self.dice.sample(range(len(self.plan) // 3), STRIKES["controller"]):
+        early = range(max(len(self.plan) // 3, strikes["controller"]))
+        for place in self.dice.sample(early, strikes["controller"]):
             self.plan.insert(place, "controller")
+        self.strikes = sum(strikes.values())
         self.done: Counter[str] = Counter()
+        self.killed: dict[str, list[int]] = {}
+        """Process ids, by what they were."""
         self.step = 0
         """The newest step that was made."""
 
@@ -98,7 +106,7 @@ class Chaos:
             [str(ROOT), *(str(ROOT / "tests" / "integration" / f) for f in (".", "chaos"))]
         )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PROGRAM, str(self.run_dir), *self.how,
+            sys.executable, "-c", self.program, str(self.run_dir), *self.how,
             cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
@@ -126,12 +134,13 @@ class Chaos:
     @property
     def _allowed(self) -> bytes:
         """How many rows may be read, as `rows` expects it."""
-        return b"%d\n" % min((self.step + AHEAD) * GROUPS, STEPS * GROUPS - bool(self.plan))
+        count = self.steps * self.groups
+        return b"%d\n" % min((self.step + AHEAD) * self.groups, count - bool(self.plan))
 
     @property
     def _is_due(self) -> bool:
         """Whether less of the plan was done than should be after so many steps."""
-        left = max(0.0, 1 - self.step / STRUCK_STEPS) * sum(STRIKES.values())
+        left = max(0.0, 1 - self.step / (STRUCK_SHARE * self.steps)) * self.strikes
         return len(self.plan) > round(left)
 
     async def _a_moment(self, process: asyncio.subprocess.Process) -> None:
@@ -148,12 +157,14 @@ class Chaos:
                     workers.setdefault(words[words.index("--role") + 1], []).append(child)
         workers["stop"] = [*workers.get("rollout", []), *workers.get("reward", [])]
         workers["controller"] = [controller] if has_stepped else []
+        workers["child"] = [child for agent in workers.get("agent", []) for child in _episodes_of(agent)]
         for i, what in enumerate(self.plan):
             if not workers.get(what):
                 continue
             victim = self.dice.choice(workers[what])
             del self.plan[i]
             self.done[what] += 1
+            self.killed.setdefault(what, []).append(victim.pid)
             with suppress(psutil.NoSuchProcess):
                 if what != "stop":
                     victim.kill()
@@ -163,6 +174,13 @@ class Chaos:
                 asyncio.get_running_loop().call_later(pause_s, _go_on, victim)
             return what
         return ""
+
+
+def _episodes_of(agent: psutil.Process) -> list[psutil.Process]:
+    """The processes of an agent worker that run the user's code."""
+    with suppress(psutil.NoSuchProcess):
+        return [child for child in agent.children() if "workers.agent.process" in command_line(child)]
+    return []
 
 
 def _go_on(process: psutil.Process) -> None:
@@ -181,7 +199,7 @@ def _go_on(process: psutil.Process) -> None:
     ],
 )
 async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_path, seed, ranks, keep_kv):
-    chaos = Chaos(seed, tmp_path, ranks=ranks, keep_kv=keep_kv)
+    chaos = Chaos(seed, tmp_path, str(ranks), str(keep_kv))
     await chaos.run()
     assert dict(chaos.done) == STRIKES
     run = tmp_path / "run"

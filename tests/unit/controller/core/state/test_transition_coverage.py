@@ -17,6 +17,7 @@ from tests.unit.controller.core.decisions.supply import test_episodes as agents
 from tests.unit.controller.core.decisions.supply.test_supervised import LENGTHS
 from tests.unit.controller.core.decisions.supply.test_supervised import Run as SupervisedRun
 from tests.unit.controller.core.decisions.workers.test_reattachment import Interrupted as RestartedAmidWork
+from tests.unit.controller.core.effects import test_evaluation_rounds as held_out_agents
 
 FAULTY = (0, 2, 11, 13)
 """Seeds of runs under every fault; of their kinds of transitions each run here has one that no other has."""
@@ -122,6 +123,7 @@ AGENTS = (
     agents.test_a_group_of_which_nothing_counts_is_filtered,
     failures.test_a_failure_before_the_start_sends_the_group_back_to_its_preparation,
     agents.test_spare_episodes_are_ended_when_enough_have_ended,
+    held_out_agents.test_held_out_episodes_that_fail_leave_their_prompt_out_and_end_no_run,
 )
 STORIES = (
     *AGENTS, a_prompt_fails_while_it_is_prepared, prepared_groups_make_room,

@@ -1,0 +1,97 @@
+"""A real run of agents whose processes are killed at random moments: nothing is sampled or trained twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_chaos import Chaos
+from test_killed_runs import trained
+from test_whole_runs import config
+
+from controller.durability.recording import Recording
+from controller.durability.replay import replay
+
+STEPS, GROUPS = 8, 8
+AGENT = Path(__file__).parents[2] / "tasks" / "even_turns.py"
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from test_agent_chaos import GROUPS, settings
+from test_chaos import rows
+from controller import Controller
+
+async def main():
+    steps = int(sys.argv[2])
+    async with Controller(settings(Path(sys.argv[1]), steps), prompts=rows(steps * GROUPS)) as controller:
+        print("open", flush=True)
+        async for step in controller.train():
+            print("step", step.policy_version, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def settings(run_dir: Path, steps: int):
+    return config(
+        run_dir,
+        run={"steps": steps},
+        agent={
+            "function": f"{AGENT}:episode", "workers": 2, "concurrency": 32, "retries": 1000,
+            "max_consecutive_failures": 1000,
+        },
+        reward={"function": None},
+        trainer={"batch_groups": GROUPS, "checkpoint_steps": 3},
+        rollout={
+            "instances": 2, "progress_s": 0.05, "engine": "auditing_engine:make", "max_prompt_tokens": 8,
+            "max_response_tokens": 24,
+        },
+        controller={"respawns": 1000, "lease_s": 5.0, "beat_s": 0.5},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps", "strikes"),
+    [
+        (0, STEPS, {"agent": 1, "child": 1, "controller": 1}),
+        pytest.param(
+            1, 20, {"agent": 8, "child": 4, "rollout": 4, "controller": 2, "trainer": 2},
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)  # fmt: skip
+async def test_killed_agents_and_controllers_cost_no_token(tmp_path, monkeypatch, seed, steps, strikes):
+    log = tmp_path / "sampled"
+    monkeypatch.setenv("SAMPLED", str(log))
+    chaos = Chaos(seed, tmp_path, str(steps), program=PROGRAM, steps=steps, groups=GROUPS, strikes=strikes)
+    await chaos.run()
+    assert dict(chaos.done) == strikes
+    run = tmp_path / "run"
+    batches = trained(run)
+    assert list(batches) == list(range(steps))
+    assert sorted(group for groups in batches.values() for group in groups) == list(range(steps * GROUPS))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["is_success"], summary["reason"]
+    assert summary["staleness/violations"] == 0
+    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
+    assert summary["tokens/generated"] == spent
+    assert summary["counts"].get("episodes/diverged", 0) == summary["tokens/lost"] == 0
+    assert summary["counts"]["episodes/replayed_turns"] > 0
+    with Recording(run) as recording:
+        verdict = replay(recording)
+    assert verdict.is_equal
+    assert verdict.epochs == 1 + strikes["controller"]
+    assert not _sampled_twice(log, but=chaos.killed.get("rollout", []))
+
+
+def _sampled_twice(log: Path, *, but: list[int]) -> list[tuple[str, ...]]:
+    """Tokens that two processes, or one twice, have sampled; not those that died with a rollout worker."""
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert len(lines) > 500
+    once: set[tuple[str, ...]] = set()
+    twice = []
+    for pid, *token in lines:
+        if int(pid) in but:
+            continue
+        twice += [tuple(token)] if tuple(token) in once else []
+        once.add(tuple(token))
+    return twice
