@@ -1,8 +1,8 @@
 """Sums of up to eight numbers, and a calculator that adds two: a class of tools, and a model to learn it.
 
-A prompt is a sum, `17+5+62`. The policy may answer at once, which it mostly gets wrong, or call the tool
-`add` with two numbers, read what it says, and go on with that. A longer sum takes more calls, each of them
-with the last result and the next number.
+A prompt is a sum, `17+5+62`, of which the last two digits are wanted. The policy may answer at once, which it
+mostly gets wrong, or call the tool `add` with two numbers, read what it says, and go on with that. A longer
+sum takes more calls, each of them with the last result and the next number. A number is one token.
 
 Invariants: `prompts` and `Calculator` need the standard library only; torch and transformers are imported by
 the model factory alone. Equal seeds give equal prompts, and an equal model on one machine.
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 OPEN, COMMA, CLOSE = '<tool_call>{"name": "add", "arguments": {"a": ', ', "b": ', "}}</tool_call>"
 RESULT, ASK, END, OTHER, PAD = ">", "=", "<end>", "<other>", "<pad>"
-TOKENS = [*"0123456789+", ASK, RESULT, OPEN, COMMA, CLOSE, END, OTHER, PAD]
-CONTEXT = 160  # eight numbers of two digits, seven calls, and an answer take 126
+NUMBERS = 100  # the token of a number is the number
+TOKENS = [*map(str, range(NUMBERS)), "+", ASK, RESULT, OPEN, COMMA, CLOSE, END, OTHER, PAD]
+CONTEXT = 96  # eight numbers, seven calls, and an answer take 81
 
 FEWEST, MOST = 2, 8
 TAIL = 2.0  # Pareto exponent of how many numbers a sum has: half of them have two, a ninth six or more
-LARGEST = 99
 
-AT_ONCE = 0.6  # share of the demonstrations that answer without a call
-WARM_START_STEPS = 300
+AT_ONCE = 0.65  # share of the demonstrations that answer without a call
+WARM_START_STEPS = 200
 SUMS_PER_STEP = 48
 PEAK_LR = 5e-3
 
@@ -41,7 +41,7 @@ TEMPLATE = (
 
 
 class Calculator:
-    """One episode: a tool that adds, and whether the last answer is the sum."""
+    """One episode: a tool that adds, and whether the last answer is right."""
 
     def __init__(self, is_on: bool = True) -> None:
         """`is_on`: off, it adds nothing, which shows what the policy learns without it."""
@@ -52,7 +52,7 @@ class Calculator:
         self._answer = answer
 
     def add(self, a: int, b: int) -> int:
-        """Adds two numbers.
+        """Adds two numbers, and keeps the last two digits.
 
         Args:
             a: the first number
@@ -60,10 +60,10 @@ class Calculator:
         """
         if not self._is_on:
             raise RuntimeError("The calculator is off.")
-        return a + b
+        return (a + b) % NUMBERS
 
     def get_reward(self, completion: str) -> float:
-        """1 if the last answer is the sum."""
+        """1 if the last answer is that of the sum."""
         return float(completion == self._answer)
 
 
@@ -72,7 +72,7 @@ def prompts(*, seed: int) -> Iterator[dict[str, str]]:
     source = random.Random(f"calculator prompts {seed}")
     while True:
         numbers = draw(source)
-        yield {"prompt": "+".join(map(str, numbers)), "answer": str(sum(numbers))}
+        yield {"prompt": "+".join(map(str, numbers)), "answer": str(sum(numbers) % NUMBERS)}
 
 
 def draw(source: random.Random) -> list[int]:
@@ -80,28 +80,23 @@ def draw(source: random.Random) -> list[int]:
     count = MOST + 1
     while count > MOST:
         count = int(FEWEST * source.paretovariate(TAIL))
-    return [source.randint(1, LARGEST) for _ in range(count)]
+    return [source.randrange(NUMBERS) for _ in range(count)]
 
 
 def demonstration(source: random.Random) -> tuple[list[int], list[bool]]:
     """Tokens of a right answer, and which of them are the policy's."""
     numbers = draw(source)
-    tokens = [*digits("+".join(map(str, numbers))), TOKENS.index(ASK)]
-    is_sampled = [False] * len(tokens)
-    total = numbers[0]
-    for number in numbers[1:] if source.random() >= AT_ONCE else ():
-        call = [OPEN, *str(total), COMMA, *str(number), CLOSE, END]
-        total += number
-        given = [RESULT, *str(total), ASK]
-        tokens += map(TOKENS.index, [*call, *given])
+    total, *rest = numbers
+    said = [word for number in numbers for word in ("+", str(number))][1:] + [ASK]
+    is_sampled = [False] * len(said)
+    for number in rest if source.random() >= AT_ONCE else ():
+        call = [OPEN, str(total), COMMA, str(number), CLOSE, END]
+        total = (total + number) % NUMBERS
+        given = [RESULT, str(total), ASK]
+        said += [*call, *given]
         is_sampled += [True] * len(call) + [False] * len(given)
-    answer = [*str(sum(numbers)), END]
-    return [*tokens, *map(TOKENS.index, answer)], [*is_sampled, *[True] * len(answer)]
-
-
-def digits(text: str) -> list[int]:
-    """The tokens of digits and pluses."""
-    return [TOKENS.index(character) for character in text]
+    answer = [str(sum(numbers) % NUMBERS), END]
+    return [TOKENS.index(word) for word in [*said, *answer]], [*is_sampled, *[True] * len(answer)]
 
 
 def make_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
@@ -114,7 +109,7 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True, initializer_range=0.125,
+        tie_word_embeddings=True, initializer_range=0.05,
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
@@ -127,7 +122,7 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
 
 
 def make_tokenizer() -> "PreTrainedTokenizerFast":
-    """A token per digit and for each piece of a call; other text, such as an error's, is one of `<other>`."""
+    """A token per number and for each piece of a call; other text, such as an error's, is one `<other>`."""
     import re
 
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers

@@ -12,7 +12,6 @@ from typing import assert_never
 from controller.config.models import Config
 from controller.core.commands import Command, Warn
 from controller.core.controls import obey
-from controller.core.decisions.evaluation.evaluation_episodes import EvaluationEpisodes
 from controller.core.decisions.evaluation.evaluation_placement import EvaluationPlacement
 from controller.core.decisions.evaluation.evaluation_schedule import EvaluationSchedule
 from controller.core.decisions.placement.dispatch import Dispatch
@@ -91,8 +90,7 @@ class Core:
         self.supervised_groups = SupervisedGroups(self.state)
         self.sampling = Sampling(self.state)
         self.scoring = Scoring(self.state, self.evaluation, self.purposes)
-        held_out = EvaluationEpisodes(self.state, self.evaluation)
-        self.episodes = Episodes(self.state, self.purposes, held_out)
+        self.episodes = Episodes(self.state, self.purposes, self.evaluation)
         self.training = Training(self.state)
         self.limits = Limits(self.state)
         self.plausibility = Plausibility(self.state)

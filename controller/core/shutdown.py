@@ -7,8 +7,9 @@ evaluations are complete, or can never be; nothing is awaited without end.
 from typing import TYPE_CHECKING
 
 from controller.core.commands import Finish
-from controller.core.effects import recall
+from controller.core.effects import recall, turns
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from controller.core.state.run_state import RunState
 from protocol.messages import Abort, Close, Role
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def _go_on_evaluating(core: "Core") -> bool:
     newest = core.state.versions.newest
     is_published = newest is not None and newest.policy_version >= core.state.steps
     needed: list[Role] = ["rollout", "reward"]
-    needed += ["agent"] if core.state.config.agent.is_on else []
-    needed += [] if is_published else ["trainer"]
+    if core.state.config.agent.is_on:
+        needed.append("agent")
+    if not is_published:
+        needed.append("trainer")
     missing = [role for role in needed if not core.membership.expects(role)]
     if missing:
         text = f"The last evaluation was left out: no {missing[0]} worker is left."
@@ -97,9 +100,17 @@ def _go_on_evaluating(core: "Core") -> bool:
     core.evaluation_placement.run()
     core.scoring.take_completed()
     core.scoring.assign()
-    core.episodes.held_out.call_off_training()
+    _call_off_episodes(core.state)
     core.episodes.run()
     return True
+
+
+def _call_off_episodes(state: RunState) -> None:
+    """Episodes of training give their places up, until the run goes on."""
+    groups = [group for group in state.groups.values() if not group.is_evaluation]
+    at_workers = [one for group in groups for one in group.episodes if one.peer is not None]
+    turns.call_off(state, at_workers, "the run has made its train steps")
+    state.unbegun |= dict.fromkeys((one.group, one.number) for one in at_workers)
 
 
 def _call_back(core: "Core", *, but_evaluations: bool) -> None:

@@ -90,7 +90,7 @@ def test_prompts_are_sums_with_a_heavy_tail_and_equal_for_equal_seeds():
     assert first == again != other
     counts = [row["prompt"].count("+") + 1 for row in first]
     assert (min(counts), max(counts)) == (calculator_task.FEWEST, calculator_task.MOST)
-    assert all(str(sum(map(int, row["prompt"].split("+")))) == row["answer"] for row in first)
+    assert all(str(sum(map(int, row["prompt"].split("+"))) % 100) == row["answer"] for row in first)
 
 
 def test_demonstrations_are_what_the_renderer_makes_of_right_episodes():
@@ -98,7 +98,7 @@ def test_demonstrations_are_what_the_renderer_makes_of_right_episodes():
     renderer, source = TemplateRenderer(tokenizer), random.Random(5)
     for _ in range(50):
         tokens, is_sampled = calculator_task.demonstration(source)
-        assert len(tokens) == len(is_sampled) <= 144  # the context of calculator.yaml
+        assert len(tokens) == len(is_sampled) <= 96  # the context of calculator.yaml
         prompt = renderer.render([{"role": "user", "content": tokenizer.decode(tokens).split("=")[0]}], None)
         assert tokens[: len(prompt)] == prompt
         assert not any(is_sampled[: len(prompt)])

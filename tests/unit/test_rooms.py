@@ -105,8 +105,6 @@ unit/controller/cli/test_said_by_commands.py: controller/cli/looking/history con
 unit/controller/cluster/test_render.py: controller/cli/render
 unit/controller/config/test_config_strategies.py: strategies/kinds
 unit/controller/config/test_load.py: controller/config/models controller/config/rules
-unit/controller/core/decisions/evaluation/test_evaluation_placement.py:
- controller/core/effects/evaluation_rounds
 unit/controller/core/decisions/placement/test_dispatch.py:
  controller/core/state/views/admission controller/core/state/views/instances
 unit/controller/core/decisions/workers/test_plausibility.py: controller/core/hearing

@@ -5,6 +5,7 @@ the ledger and leaves the system when it is scored or has failed, so that an eva
 end; one evaluation goes on at a time, and at most one waits; a version is evaluated at most once.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from controller.core.commands import DropPayload, ReadHeldOut, ReportEvaluation
@@ -53,6 +54,8 @@ class EvaluationRounds:
         self.pending: int | None = None  # version that waits for the round to end
         self.asked = -1  # newest version that was due
         self.is_stopped = False  # the operator wants the run to end without it
+        self.rows: deque[int] = deque()
+        """Groups of an agent whose episodes have not begun, in the order of prompts."""
         self._next_group = FIRST_EVALUATION_GROUP
 
     @property
@@ -170,7 +173,7 @@ class EvaluationRounds:
         for number, group in enumerate(groups):
             self.state.groups[group] = Group(group, source_row=number)
         if self.state.config.agent.is_on:
-            self.state.held_out_rows.extend(groups)
+            self.rows.extend(groups)
         self._finish_if_complete()
         return [] if self.state.config.agent.is_on else groups
 
@@ -182,9 +185,27 @@ class EvaluationRounds:
         for member in group.members:
             self.state.requeue(member)
 
+    def next_row(self) -> Group | None:
+        """The next prompt of an agent, none of whose episodes has begun."""
+        while self.rows and self.rows[0] not in self.state.groups:
+            self.rows.popleft()  # it was given up
+        return self.state.groups[self.rows[0]] if self.rows else None
+
+    @property
+    def is_below_share(self) -> bool:
+        """Whether it has fewer episodes at agent workers than it may have while training wants more."""
+        if self.state.ending is not None:
+            return True
+        workers = list(self.state.registry.agents())
+        running = sum(group >= FIRST_EVALUATION_GROUP for worker in workers for group, _ in worker.episodes)
+        share = self.state.config.evaluation.share
+        return running < max(1, int(share * sum(worker.capacity for worker in workers)))
+
     def on_begun(self, group: Group) -> None:
-        """The episodes of a prompt are to begin at agent workers."""
+        """The episodes of the next row are to begin at agent workers."""
         assert self.round is not None
+        assert self.rows[0] == group.id, f"{group.id} begins before {self.rows[0]}"
+        self.rows.popleft()
         group.begin(self.round.samples)
         self.round.unplaced -= 1
 

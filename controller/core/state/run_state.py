@@ -70,7 +70,6 @@ class RunState:
         self.fresh: deque[int] = deque()
         """Encoded groups that have not started, in the order in which they will."""
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
-        self.held_out_rows: deque[int] = deque()  # the same of held-out groups
         self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
         self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
         self.queue = DispatchQueue()

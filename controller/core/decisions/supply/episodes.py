@@ -8,8 +8,8 @@ has an end on the core's own clock; failures without any success between end the
 
 from collections.abc import Iterator
 
-from controller.core.decisions.evaluation.evaluation_episodes import EvaluationEpisodes
 from controller.core.effects import recall, turns
+from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.state.agents.episodes import AskedTurn, Ending, Episode
 from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group, Trajectory
@@ -26,8 +26,8 @@ WARN_TIMEOUTS = 0.01  # share of episodes whose environment was silent for too l
 class Episodes:
     """Keeps agent workers busy, and takes what they say."""
 
-    def __init__(self, state: RunState, purposes: Purposes, held_out: EvaluationEpisodes) -> None:
-        self.state, self.purposes, self.held_out = state, purposes, held_out
+    def __init__(self, state: RunState, purposes: Purposes, evaluation: EvaluationRounds) -> None:
+        self.state, self.purposes, self.evaluation = state, purposes, evaluation
         self._beginning: dict[int, None] = {}  # groups of which not all episodes have asked
         self._failures_in_a_row = self._diverged_in_a_row = 0
         self._first_failure = ""
@@ -94,9 +94,9 @@ class Episodes:
         if first is not None and order(first) < (True, True):  # a prepared group of training may wait
             return self._find(*first)
         wants_more = first is not None or self._is_preparing_more
-        held_out = self.held_out.next()
-        if held_out is not None and (self.held_out.is_below_share or not wants_more):
-            self.held_out.begin(held_out)
+        held_out = self.evaluation.next_row()
+        if held_out is not None and (self.evaluation.is_below_share or not wants_more):
+            self.evaluation.on_begun(held_out)
             return self._first_of(held_out)
         if first is not None:
             return self._find(*first)
@@ -129,7 +129,7 @@ class Episodes:
     def _make_room(self, episode: Episode) -> bool:
         """Put the youngest group that is only prepared back, for an episode of one that has started."""
         wanting = self.state.groups[episode.group]
-        if wanting.policy_version is None and not (wanting.is_evaluation and self.held_out.is_below_share):
+        if wanting.policy_version is None and not (wanting.is_evaluation and self.evaluation.is_below_share):
             return False
         prepared = [self.state.groups[id] for id in (*self._beginning, *self.state.fresh)]
         prepared = [group for group in prepared if not group.is_evaluation]
@@ -185,7 +185,7 @@ class Episodes:
         self.state.accounts.given += ask.given
         if group.is_evaluation and group.state == "beginning":
             del self._beginning[group.id]
-            self.held_out.start(group)
+            self.evaluation.on_asked(group)
         if group.state == "generating":
             self.state.requeue(member)
         elif all(one.asked for one in group.episodes):
