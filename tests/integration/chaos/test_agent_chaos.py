@@ -39,7 +39,7 @@ def settings(run_dir: Path, steps: int):
             "function": f"{AGENT}:episode", "workers": 2, "concurrency": 32, "retries": 1000,
             "max_consecutive_failures": 1000,
         },
-        reward={"function": None},
+        reward={"function": ""},
         trainer={"batch_groups": GROUPS, "checkpoint_steps": 3},
         rollout={
             "instances": 2, "progress_s": 0.05, "engine": "auditing_engine:make", "max_prompt_tokens": 8,
