@@ -87,7 +87,7 @@ def demonstration(source: random.Random) -> tuple[list[int], list[bool]]:
     """Tokens of a right answer, and which of them are the policy's."""
     numbers = draw(source)
     total, *rest = numbers
-    said = [word for number in numbers for word in ("+", str(number))][1:] + [ASK]
+    said = [*[word for number in numbers for word in ("+", str(number))][1:], ASK]
     is_sampled = [False] * len(said)
     for number in rest if source.random() >= AT_ONCE else ():
         call = [OPEN, str(total), COMMA, str(number), CLOSE, END]
