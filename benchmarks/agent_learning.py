@@ -47,8 +47,8 @@ def run(example: str, label: str, seed: int, settings: list[str]) -> dict[str, o
         "steps": len(lines),
         "reward_first": round(fmean(rewards[:WINDOW]), 3),
         "reward_last": round(fmean(rewards[-WINDOW:]), 3),
-        "sampled_first": round(fmean(line["response_length/mean"] for line in lines[:WINDOW]), 1),
-        "sampled_last": round(fmean(line["response_length/mean"] for line in lines[-WINDOW:]), 1),
+        "turns_first": round(fmean(line["turns/mean"] for line in lines[:WINDOW]), 2),
+        "turns_last": round(fmean(line["turns/mean"] for line in lines[-WINDOW:]), 2),
         "wall_s": round(wall_s),
         "violations": summary["staleness/violations"],
     }

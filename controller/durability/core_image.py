@@ -46,7 +46,7 @@ from controller.core.state import (
     run_state,
     told,
 )
-from controller.core.state.agents import episodes, told_agents
+from controller.core.state.agents import episode_figures, episodes, told_agents
 from controller.core.state.batches import in_order_ledger, windows
 from controller.core.state.groups import Batch
 from controller.core.state.views import candidates, instances
@@ -60,7 +60,7 @@ from strategies.kinds import Strategies
 
 MODULES = (
     accounts, agent_settings, asks, candidates, core, counting_ledger, data_settings, dispatch,
-    dispatch_queue, episode_decisions, episodes,
+    dispatch_queue, episode_decisions, episode_figures, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,

@@ -11,6 +11,7 @@ from itertools import chain
 from math import fsum, sqrt
 from statistics import fmean
 
+from controller.core.state.agents.episode_figures import episode_metrics
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
 from controller.core.state.groups import Contribution, Group
@@ -70,6 +71,7 @@ def batch_metrics(
         "reward/std": sqrt(squares / count),
         **_reward_parts(contributions),
         **_by_source(contributions, sources),
+        **episode_metrics(list(chain.from_iterable(c.episodes for c in contributions))),
         "response_length/mean": sum(lengths) / count,
         "response_length/p50": quantile(lengths, 0.5),
         "response_length/p99": quantile(lengths, 0.99),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
+from controller.core.state.agents.episode_figures import EpisodeFigures
 from controller.core.state.agents.episodes import Episode
 from controller.core.state.transitions import (
     GONE,
@@ -160,6 +161,7 @@ class Contribution(NamedTuple):
     reward_squares: float  # squared differences from the group's own mean
     reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
     source: int = 0  # number of the source of its prompt
+    episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
 
 
 class Batch(NamedTuple):
@@ -339,6 +341,10 @@ class Group:
                 reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
                 reward_parts={name: sum(values) for name, values in self.reward_parts},
                 source=self.source,
+                episodes=tuple(
+                    EpisodeFigures(m.turns, m.given_tokens, self.episodes[m.id.member].noted)
+                    for m in (kept if self.episodes else ())
+                ),
             )
         return self.contribution
 

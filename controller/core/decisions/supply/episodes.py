@@ -209,6 +209,7 @@ class Episodes:
         episode.is_masked = limit == "mask"
         episode.parts = end.parts if limit == "score" else ()
         episode.turn_rewards = end.turn_rewards if limit == "score" else ()
+        episode.noted = end.metrics
         self._end(group, episode, end.ending)
 
     def on_failed(self, worker: AgentWorker, failure: EpisodeFailed) -> None:

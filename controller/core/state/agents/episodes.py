@@ -58,6 +58,7 @@ class Episode:
     reward: float | None = None  # None: the reward function is to score it
     parts: tuple[tuple[str, float], ...] = ()
     turn_rewards: tuple[tuple[int, float], ...] = ()
+    noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
 
     @property
     def is_unbegun(self) -> bool:
