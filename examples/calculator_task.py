@@ -25,7 +25,7 @@ FEWEST, MOST = 2, 8
 TAIL = 2.0  # Pareto exponent of how many numbers a sum has: half of them have two, a ninth six or more
 
 AT_ONCE = 0.65  # share of the demonstrations that answer without a call
-WARM_START_STEPS = 200
+WARM_START_STEPS = 300
 SUMS_PER_STEP = 48
 PEAK_LR = 5e-3
 
