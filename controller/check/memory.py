@@ -2,8 +2,6 @@
 
 Invariant: upper bounds of what is kept; activations, which hang on the model and on
 `trainer.activation_checkpointing`, and what libraries take for themselves are left out.
-
-Shapes: N response tokens of a micro-batch, V vocabulary.
 """
 
 import os
@@ -19,6 +17,7 @@ from controller.check.lora import Shapes, adapter_parameters
 from controller.config.models import Config
 from protocol.engines import ENGINES
 from protocol.model_shape import text_shape
+from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS
 
 BYTES = {"float32": 4, "bfloat16": 2}
 MASTER, MOMENTS, GRADIENT = 4, 8, 4  # bytes for each weight that is trained, all float32
@@ -60,7 +59,7 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
     rank["AdamW's moments"] = learners * MOMENTS // ranks
     # FSDP reduces gradients once per optimizer step; until then each rank sums up whole ones
     rank["gradient, whole on each rank" if ranks > 1 else "gradient"] = learners * GRADIENT
-    rank["logits of a micro-batch with their gradient"] = 2 * _logits_bytes(config, shape)
+    rank["logits of a micro-batch with what is made of them"] = _logits_bytes(config, shape)
     return Memory(instance, rank, learners * (MASTER + MOMENTS) + trained * width)
 
 
@@ -153,10 +152,11 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 
 
 def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:
-    """[N, V] of the largest micro-batch: the budget, or one response that is longer than it."""
+    """Of the largest micro-batch: the budget, or one response that is longer; at most one chunk of it."""
     rollout = config.rollout
     tokens = max(config.trainer.max_tokens_per_microbatch, rollout.max_response_tokens)
-    return tokens * text_shape(shape).get("vocab_size", 0) * _forward_width(config)
+    elements = min(tokens * text_shape(shape).get("vocab_size", 0), CHUNK_ELEMENTS)
+    return elements * CHUNK_COPIES * BYTES["float32"]
 
 
 def _forward_width(config: Config) -> int:

@@ -10,8 +10,10 @@ thread, forward / forward and backward: transformers' dense block mask 778 / 221
 sequence 50 / 143 ms; the same batched over buckets of similar length 50 / 160 ms. So the loop is kept.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,11 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
+from workers.models.tail import Tail, called_as, tail_of
 from workers.trainer.batch import TrainBatch
-from workers.trainer.losses import KeptTokens, chosen_logprobs
+from workers.trainer.losses import KeptTokens, Softmax, chosen_logprobs, head_logprobs, parts_of
 
+log = logging.getLogger("workers")
 PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
 
 
@@ -164,36 +168,87 @@ AttentionInterface.register(PACKED_SDPA, packed_sdpa)
 
 def forward_row(model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
     """Logits [N, V] of the positions that predict response tokens, in the dtype of the forward pass."""
-    arguments: dict[str, Any] = {"sequence_lengths": row.lengths}
-    if model.config._attn_implementation != PACKED_SDPA:
-        bounds = torch.tensor([0, *row.lengths], device=row.tokens_1T.device)
-        ends = bounds.cumsum(0, dtype=torch.int32)
-        longest = max(row.lengths)
-        arguments = {
-            "cu_seq_lens_q": ends,
-            "cu_seq_lens_k": ends,
-            "max_length_q": longest,
-            "max_length_k": longest,
-        }
-    output = model(
-        input_ids=row.tokens_1T,
-        position_ids=row.positions_1T,
-        use_cache=False,
-        logits_to_keep=row.predicting_N,
-        **arguments,
-    )
-    return output.logits[0]
+    return model(**_arguments(model, row), logits_to_keep=row.predicting_N).logits[0]
+
+
+def _arguments(model: PreTrainedModel, row: PackedRow) -> dict[str, Any]:
+    """What the model is called with, but for the positions that get logits."""
+    arguments: dict[str, Any] = {
+        "input_ids": row.tokens_1T,
+        "position_ids": row.positions_1T,
+        "use_cache": False,
+    }
+    if model.config._attn_implementation == PACKED_SDPA:
+        return arguments | {"sequence_lengths": row.lengths}
+    bounds = torch.tensor([0, *row.lengths], device=row.tokens_1T.device)
+    ends, longest = bounds.cumsum(0, dtype=torch.int32), max(row.lengths)
+    return arguments | {
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
 
 
 def response_logprobs(
-    model: PreTrainedModel, row: PackedRow, *, temperature: float, is_entropy_trained: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats."""
+    model: PreTrainedModel, row: PackedRow, *, temperature: float, is_entropy_trained: bool = False,
+    tail: Tail | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats.
+
+    With the model's `tail`, logits of more than one chunk are never made at once; those of one are kept for
+    the backward pass.
+    """
+    if tail is not None and len(parts_of(len(row.targets_N), tail.head.out_features)) > 1:
+        softmax = Softmax(temperature, is_entropy_trained, row.kept)
+        with called_as(model, partial(_chunked, tail, row, _arguments(model, row), softmax)):
+            return model()
     logits_NV = forward_row(model, row)
     return chosen_logprobs(
         logits_NV, row.targets_N, temperature=temperature, is_entropy_trained=is_entropy_trained,
         kept=row.kept,
     )  # fmt: skip
+
+
+def _chunked(
+    tail: Tail, row: PackedRow, arguments: dict[str, Any], softmax: Softmax
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What stands in for the model's forward pass, so that its weights are whole and FSDP knows of it."""
+    found = tail.states(arguments, row.predicting_N)
+    assert found is not None, "proven_tail has looked"
+    return head_logprobs(
+        found[0],
+        tail.head,
+        row.targets_N,
+        logits_of=lambda states_nH, linear: tail.logits(states_nH, found[1], arguments, linear),
+        softmax=softmax,
+    )
+
+
+def proven_tail(model: PreTrainedModel, device: torch.device) -> Tail | None:
+    """The model's end, if by itself it gives the logits of the whole model; else None, and the log says so.
+
+    Collective.
+    """
+    ids = torch.arange(1, 6, device=device) % model.config.get_text_config().vocab_size
+    row, tail = _whole_row([ids]), tail_of(model)
+    if tail is not None:
+        with torch.no_grad():
+            whole = forward_row(model, row)
+            with called_as(model, partial(_by_the_tail, tail, row, _arguments(model, row))):
+                found = model()
+        bound = _tolerance(whole.dtype) * max(1.0, whole.abs().max().item())
+        if found is not None and (found - whole).abs().max().item() <= bound:
+            return tail
+    log.warning("The logits of a micro-batch of %s are made at once, not in chunks.", type(model).__name__)
+    return None
+
+
+def _by_the_tail(tail: Tail, row: PackedRow, arguments: dict[str, Any]) -> torch.Tensor | None:
+    """Logits of a row, two tokens at a time; None if the tail does not know how."""
+    if (found := tail.states(arguments, row.predicting_N)) is None:
+        return None
+    return torch.cat([tail.logits(states, found[1], arguments) for states in found[0].split(2)])
 
 
 def check_no_leak(

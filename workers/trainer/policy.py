@@ -16,7 +16,9 @@ from protocol.settings import WorkerSettings
 from workers.models.lora import adapter_config, model_digest
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
-from workers.trainer.packed_forward import check_no_leak, choose_attention
+from workers.models.tail import Tail
+from workers.trainer.packed_forward import check_no_leak, choose_attention, proven_tail
+from workers.trainer.sharding import reshard
 
 log = logging.getLogger("workers")
 
@@ -61,9 +63,15 @@ def load_policy(
 
 def check_policy(
     model: PreTrainedModel, settings: WorkerSettings, *, device: torch.device, forward_dtype: torch.dtype
-) -> None:
-    """Raises: ConfigError if packed rows of this run would be computed wrong. Collective."""
+) -> Tail | None:
+    """The model's end, if logits can be made in chunks.
+
+    Raises: ConfigError if packed rows of this run would be computed wrong. Collective.
+    """
     rollout = settings.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     row = max(longest, settings.trainer.max_tokens_per_microbatch)
     check_no_leak(model, device, longest=longest, row=row, dtype=forward_dtype)
+    tail = proven_tail(model, device)
+    reshard(model)
+    return tail

@@ -25,6 +25,7 @@ from protocol.settings import WorkerSettings
 from workers.models.lora import DIGEST
 from workers.models.lora_layers import without_adapter
 from workers.models.model import pick_device
+from workers.models.tail import tail_of
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state, write_checkpoint
@@ -88,24 +89,25 @@ class Trainer:
         )
         self.model, self._adapter, self._digest = policy
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
-        check_policy(self.model, settings, device=self.ranks.device, forward_dtype=self._forward_dtype)
-        reshard(self.model)
+        self._tails = {
+            self.model: check_policy(
+                self.model, settings, device=self.ranks.device, forward_dtype=self._forward_dtype
+            )
+        }
         self._optimizer = make_optimizer(self.model, settings.trainer)
         self._loss = load_loss(settings.trainer.loss, settings.trainer, self.ranks.device)
-        self._reference = self._make_reference() if settings.trainer.kl_coefficient > 0 else None
+        self._reference = None
+        if settings.trainer.kl_coefficient > 0:  # below an adapter is the initial model
+            self._reference = self.model if self._adapter else self._make_reference()
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
         self._ahead = StreamedGroups()  # of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
 
     def _make_reference(self) -> PreTrainedModel:
-        """The initial model, frozen and sharded, so that it costs each rank its share only.
-
-        With an adapter it is the model below it.
-        """
-        if self._adapter:
-            return self.model
+        """The initial model, frozen and sharded, so that it costs each rank its share only."""
         model = self._load_again().requires_grad_(False)
         shard(model, self.ranks, self._settings.trainer, dtype=self._forward_dtype)
+        self._tails[model] = tail_of(model) if self._tails[self.model] else None
         return model
 
     def _make_critic(self) -> Critic:
@@ -331,6 +333,7 @@ class Trainer:
             row,
             temperature=self._settings.rollout.sampling.temperature,
             is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
+            tail=self._tails[model],
         )
 
     def _backward(self, rows: Sequence[PackedRow], flat: TokenBatch, *, is_end: bool = True) -> torch.Tensor:

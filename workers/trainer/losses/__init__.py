@@ -6,10 +6,11 @@ with numbers worked by hand; none knows of ranks, packing or optimizers.
 
 from workers.trainer.losses.advantages import generalized_advantages, standardized, token_rewards
 from workers.trainer.losses.aggregation import divisor, response_weights
+from workers.trainer.losses.chunked_head import head_logprobs
 from workers.trainer.losses.critic import explained_variance, value_loss
 from workers.trainer.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
 from workers.trainer.losses.kept import KeptTokens
-from workers.trainer.losses.logprobs import chosen_logprobs
+from workers.trainer.losses.logprobs import Softmax, chosen_logprobs, parts_of
 from workers.trainer.losses.metrics import engine_metrics, mismatch_metrics
 from workers.trainer.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
 from workers.trainer.losses.ratios import kl_estimate, log_ratio, nonfinite, over
@@ -19,6 +20,7 @@ __all__ = [
     "LOSSES",
     "KeptTokens",
     "Loss",
+    "Softmax",
     "TokenLoss",
     "Tokens",
     "chosen_logprobs",
@@ -27,6 +29,7 @@ __all__ = [
     "engine_metrics",
     "explained_variance",
     "generalized_advantages",
+    "head_logprobs",
     "importance_weights",
     "kl_estimate",
     "log_ratio",
@@ -34,6 +37,7 @@ __all__ = [
     "mismatch_metrics",
     "nonfinite",
     "over",
+    "parts_of",
     "policy_loss",
     "rejection",
     "response_weights",

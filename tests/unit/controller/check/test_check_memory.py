@@ -48,12 +48,18 @@ def test_a_checkpoint_gathers_weights_and_moments_and_the_published_copy():
     assert memory_of(settings, SHAPE, SEVEN_B).checkpoint == (84 + 14) * GB
 
 
-def test_logits_exist_whole_with_their_gradient():
-    settings = config(
-        {"forward_dtype": "bfloat16"}, model={"dtype": "bfloat16"}, rollout={"max_response_tokens": 32_768}
+def test_logits_take_a_few_copies_of_one_chunk_at_most():
+    name, settings = (
+        "logits of a micro-batch with what is made of them",
+        config(
+            {"forward_dtype": "bfloat16"},
+            model={"dtype": "bfloat16"},
+            rollout={"max_response_tokens": 32_768},
+        ),
     )
-    logits = memory_of(settings, SHAPE, SEVEN_B).rank["logits of a micro-batch with their gradient"]
-    assert logits == 2 * 2 * 32_768 * 152_000  # a response longer than the budget of a micro-batch
+    assert memory_of(settings, SHAPE, SEVEN_B).rank[name] == 5 * 4 * (1 << 24)
+    small = config({"max_tokens_per_microbatch": 100}, rollout={"max_response_tokens": 90})
+    assert memory_of(small, {**SHAPE, "vocab_size": 1000}, SEVEN_B).rank[name] == 5 * 4 * 100 * 1000
 
 
 def test_an_adapter_has_moments_and_gradient_of_its_own_size_only():

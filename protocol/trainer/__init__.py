@@ -1,0 +1,1 @@
+"""What trainer and controller both know of a trainer."""

@@ -1,0 +1,95 @@
+"""Logprobs out of hidden states: the numbers of whole logits, in memory that knows of no vocabulary."""
+
+from copy import deepcopy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.allocation import allocation
+from tests.unit.workers.trainer.losses.test_kept_tokens import SETS, VOCABULARY, kept_tokens
+from workers.trainer.losses import Softmax, chosen_logprobs, head_logprobs, logprobs
+
+WIDTH = 16
+
+
+def capped(states, linear):
+    """Something before the head and something behind it, as some families have."""
+    return torch.tanh(linear(states * 0.5) / 3.0) * 3.0
+
+
+def whole(states, head, targets, *, logits_of, softmax):
+    return chosen_logprobs(logits_of(states, head), targets, **softmax._asdict())
+
+
+def results(way, head, targets, *, logits_of, softmax, weights, dtype=torch.float32):
+    head.zero_grad()
+    states = torch.randn(len(targets), WIDTH, generator=torch.Generator().manual_seed(3), dtype=dtype)
+    states.requires_grad_()
+    found, entropy = way(states, head, targets, logits_of=logits_of, softmax=softmax)
+    ((found * weights).sum() + (entropy * weights.roll(1)).sum() * softmax.is_entropy_trained).backward()
+    return found.detach(), entropy.detach(), states.grad, *(p.grad for p in head.parameters())
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 3])
+@pytest.mark.parametrize("is_entropy_trained", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("logits_of", [lambda states, linear: linear(states), capped])
+def test_values_and_gradients_are_those_of_whole_logits(
+    monkeypatch, rows_at_a_time, is_entropy_trained, is_kept, logits_of
+):
+    torch.manual_seed(0)
+    head, weights = nn.Linear(WIDTH, VOCABULARY), torch.arange(1.0, len(SETS) + 1)
+    targets = torch.tensor([ids[len(ids) // 2] for ids in SETS])
+    options = {
+        "logits_of": logits_of,
+        "softmax": Softmax(0.7, is_entropy_trained, kept_tokens(SETS) if is_kept else None),
+        "weights": weights,
+    }
+    expected = results(whole, head, targets, **options)
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", rows_at_a_time * VOCABULARY)
+    found = results(head_logprobs, head, targets, **options)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-6, rtol=1e-5)
+
+
+def test_gradients_of_a_head_in_bfloat16_are_summed_up_in_float32(monkeypatch):
+    torch.manual_seed(0)
+    head, rows = nn.Linear(WIDTH, 8, bias=False, dtype=torch.bfloat16), 60
+    targets = torch.randint(0, 8, (rows,))
+    options = {"logits_of": lambda s, linear: linear(s), "softmax": Softmax(1.0), "weights": torch.ones(rows)}
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 8)
+    found = results(head_logprobs, head, targets, dtype=torch.bfloat16, **options)[-1]
+    assert found.dtype == torch.bfloat16
+    expected = results(whole, deepcopy(head).float(), targets, **options)[-1]
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+def test_a_frozen_head_passes_gradients_on_and_gets_none(monkeypatch):
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 2 * VOCABULARY)
+    head = nn.Linear(WIDTH, VOCABULARY, bias=False).requires_grad_(False)
+    states = torch.randn(5, WIDTH, requires_grad=True)
+    found, _ = head_logprobs(
+        states, head, torch.arange(5), logits_of=lambda s, linear: linear(s), softmax=Softmax(1.0)
+    )
+    found.sum().backward()
+    assert head.weight.grad is None
+    assert states.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("is_entropy_trained", [True, False])
+def test_memory_does_not_grow_with_the_vocabulary(monkeypatch, is_entropy_trained):
+    """Beyond the gradient of the head itself, and for whole logits by as much as the vocabulary grows."""
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 1 << 15)
+    peaks, softmax = {head_logprobs: [], whole: []}, Softmax(1.0, is_entropy_trained)
+    for vocabulary in (1 << 10, 1 << 13):
+        head, targets = nn.Linear(WIDTH, vocabulary, bias=False), torch.arange(256)
+        options = {"logits_of": lambda s, linear: linear(s), "weights": torch.ones(256), "softmax": softmax}
+        for way, found in peaks.items():
+            found.append(
+                allocation(partial(results, way, head, targets, **options)).peak - head.weight.nbytes
+            )
+    assert peaks[head_logprobs][1] == pytest.approx(peaks[head_logprobs][0], rel=0.1)
+    assert peaks[head_logprobs][0] < 8 * 4 * (1 << 15)
+    assert peaks[whole][1] > 6 * peaks[whole][0]

@@ -1,0 +1,83 @@
+"""The end of a causal language model by itself: what makes logits of the backbone's hidden states.
+
+Invariant: logits are made by the model's own forward pass, in which states that are there already stand in
+for the backbone. So caps, scales and biases of a family are its own, whatever they are.
+
+Shapes: T tokens of a row, N of its positions, n some of those, H width of the hidden states, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Of one model. It holds no weights of its own."""
+
+    model: PreTrainedModel
+    backbone: nn.Module
+    head: nn.Linear
+
+    def states(
+        self, arguments: Mapping[str, Any], predicting_N: torch.Tensor
+    ) -> tuple[torch.Tensor, Any] | None:
+        """Hidden states [N, H] at these positions, and what else the backbone gives, for `logits`.
+
+        None if this family calls its backbone in some other way.
+        """
+        found: list[Any] = []
+        backbone_forward = self.backbone.forward
+
+        def keep(*args: Any, **kwargs: Any) -> Any:
+            found.append(backbone_forward(*args, **kwargs))
+            return found[-1]
+
+        with called_as(self.backbone, keep):  # the head gets no position
+            type(self.model).forward(self.model, **arguments, logits_to_keep=predicting_N[:0])
+        if len(found) != 1 or not isinstance(found[0], ModelOutput):
+            return None
+        given: Any = found[0]
+        return given.last_hidden_state[0, predicting_N], replace(given, last_hidden_state=None)
+
+    def logits(
+        self, states_nH: torch.Tensor, given: Any, arguments: Mapping[str, Any], linear: Linear | None = None
+    ) -> torch.Tensor:
+        """Logits [n, V] of these states. `linear`: what stands in for the head."""
+        output = replace(given, last_hidden_state=states_nH[None])
+        with called_as(self.backbone, lambda *_, **__: output):
+            if linear is None:
+                return type(self.model).forward(self.model, **arguments).logits.squeeze(0)
+            with called_as(self.head, linear):
+                return type(self.model).forward(self.model, **arguments).logits.squeeze(0)
+
+
+def tail_of(model: PreTrainedModel) -> Tail | None:
+    """The model's end; None if more than a backbone and one linear layer of plain weights is trained."""
+    backbone, head = model.get_decoder(), model.get_output_embeddings()
+    if type(head) is not nn.Linear or backbone is model or not isinstance(backbone, nn.Module):
+        return None
+    known = {id(parameter) for module in (backbone, head) for parameter in module.parameters()}
+    has_more = any(p.requires_grad and id(p) not in known for p in model.parameters())
+    return None if has_more else Tail(model, backbone, head)
+
+
+@contextmanager
+def called_as(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """What a call of the module computes, for as long as this lasts, between the hooks that it has."""
+    before = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
