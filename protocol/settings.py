@@ -13,6 +13,7 @@ from protocol.agents.settings import AgentSettings
 from protocol.algorithms import with_algorithm
 from protocol.rewards.kinds import AnyReward, NamedReward, Sandbox, entry_of
 from protocol.section import Section
+from protocol.trainer.adapters import LoraSettings
 
 FASTEST_PROGRESS_S = 0.5  # with `rollout.progress_s: auto`
 
@@ -174,21 +175,6 @@ class RewardSettings(Section):
         return self.rewards or ((entry_of(self.function),) if self.function else ())
 
 
-class LoraSettings(Section):
-    """Low-rank adapters that are trained, published and saved instead of the model's own weights."""
-
-    rank: int = Field(default=0, ge=0, le=512)
-    """Width of the adapters; 0 is none: the whole model is trained. 8 to 32 are usual for RL, which needs
-    little room; memory and versions grow with it. Learning rates are about ten times those of the whole
-    model."""
-    alpha: float = Field(default=32.0, gt=0)
-    """The adapter counts alpha / rank times. Kept fixed when `rank` changes, so does the best learning
-    rate, nearly."""
-    target_modules: tuple[str, ...] = Field(default=(), strict=False)
-    """Linear layers that get an adapter, by the ends of their names, e.g. `[q_proj, v_proj]`. Empty, which
-    learns best: all but the output layer. Experts of a mixture are no linear layers and get none."""
-
-
 class TrainerSettings(Section):
     """Optimization."""
 
@@ -314,6 +300,10 @@ class TrainerSettings(Section):
     activation_checkpointing: bool = False
     """Keep only the input of each layer and compute the rest again in the backward pass: about a third more
     arithmetic, for activations that no longer grow with what a layer holds inside."""
+    reduce_gradients: Literal["auto", "every_microbatch", "every_step"] = "auto"
+    """When gradients cross the network between several ranks. `every_step`: with the last micro-batch of an
+    optimizer step; until then each rank holds the whole gradient in float32. `every_microbatch`: each rank
+    holds its share only, and more is sent. `auto`: every micro-batch if a whole gradient is above 1 GiB."""
     cpu_offload: bool = False
     """Keep weights, gradients and optimizer in host memory, and only the layer in use on the GPU. Steps are
     bound by PCIe then; try more `ranks` and `activation_checkpointing` first. Needs a GPU."""

@@ -17,10 +17,11 @@ from controller.check.lora import Shapes, adapter_parameters
 from controller.config.models import Config
 from protocol.engines import ENGINES
 from protocol.model_shape import text_shape
-from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS
+from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, reduces_every_microbatch
 
 BYTES = {"float32": 4, "bfloat16": 2}
-MASTER, MOMENTS, GRADIENT = 4, 8, 4  # bytes for each weight that is trained, all float32
+MASTER, MOMENTS = 4, 8  # bytes for each weight that is trained, all float32
+WHOLE_GRADIENT = "gradient, whole on each rank"
 ANSWER_S = 10.0  # for nvidia-smi, which is slow on a machine of many GPUs
 MemoryFinding = tuple[Literal["error", "note"], str, str]
 """(level, field, text)."""
@@ -57,8 +58,10 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
     learners = trained + (parameters if trainer.baseline == "value" else 0)
     rank["weights"] = learners * MASTER // ranks
     rank["AdamW's moments"] = learners * MOMENTS // ranks
-    # FSDP reduces gradients once per optimizer step; until then each rank sums up whole ones
-    rank["gradient, whole on each rank" if ranks > 1 else "gradient"] = learners * GRADIENT
+    if reduces_every_microbatch(trainer.reduce_gradients, weights=trained, ranks=ranks):
+        rank["gradient"] = learners * GRADIENT // ranks
+    else:
+        rank[WHOLE_GRADIENT] = learners * GRADIENT
     rank["logits of a micro-batch with what is made of them"] = _logits_bytes(config, shape)
     return Memory(instance, rank, learners * (MASTER + MOMENTS) + trained * width)
 
@@ -108,9 +111,8 @@ def _trainer_text(config: Config, memory: Memory, host_bytes: int) -> str:
         room, place = min(gpus, default=0), "a GPU of this machine has"
     if config.trainer.local and room and need > room:
         remedy = "Lower trainer.max_tokens_per_microbatch, take more trainer.ranks, or train an adapter"
-        whole = config.trainer.ranks > 1 and memory.rank["gradient, whole on each rank"] > room
-        if whole:
-            remedy = "More ranks do not divide the gradient: train an adapter"
+        if memory.rank.get(WHOLE_GRADIENT, 0) > room:
+            remedy = "Set trainer.reduce_gradients: every_microbatch, or train an adapter"
         text += f" That is more than the {in_words(room)} that {place}. {remedy} (trainer.lora.rank)."
     return text
 

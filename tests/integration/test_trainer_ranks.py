@@ -161,15 +161,16 @@ def prepared(tmp_path):
 def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path):
     settings, _, model_directory = prepared("one")
     first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
-    stages = [(prepared(name)[1], ranks) for name, ranks in (("two", 2), ("four", 4), ("four_go_on", 4))]
+    ways = (("two", 2, "auto"), ("four", 4, "every_microbatch"), ("four_go_on", 4, "auto"))
+    stages = [(prepared(name, reduce_gradients=when)[1], ranks) for name, ranks, when in ways]
     ended = run_ranks(model_directory, "train", *stages)
     assert ended.returncode == 0, ended.stderr
     two, four, going_on = map(json.loads, ended.stdout.splitlines())
     for found, expected in ((two, first), (four, first), (going_on, second)):
         assert_alike(found["metrics"], expected)
-        assert found["sent"] == STEPS * MINIBATCHES * (
-            LAYERS + 1
-        )  # with the last micro-batch of a step alone
+    at_the_end = STEPS * MINIBATCHES * (LAYERS + 1)  # with the last micro-batch of a step alone
+    assert two["sent"] == going_on["sent"] == at_the_end
+    assert four["sent"] >= 2 * at_the_end
     one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))
     assert two.keys() - one.keys() == {"rng.1"}
     names = [name for name in one if not name.startswith("rng.")]
@@ -221,7 +222,8 @@ def test_two_ranks_train_a_critic_and_correct_row_by_row_as_one_does(prepared, t
     options |= {"rejection": "sequence", "critic_lr": 1e-2}
     settings, _, model_directory = prepared("one", **options)
     expected = lead(settings, str(model_directory))["metrics"]
-    ended = run_ranks(model_directory, "train", (prepared("two", **options)[1], 2))
+    two = prepared("two", reduce_gradients="every_microbatch", **options)[1]
+    ended = run_ranks(model_directory, "train", (two, 2))
     assert ended.returncode == 0, ended.stderr
     assert_alike(json.loads(ended.stdout)["metrics"], expected)
     one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))

@@ -31,7 +31,7 @@ PURE = (
     "protocol/settings.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
     "protocol/algorithms.py", "protocol/engines.py", "protocol/rewards", "protocol/section.py",
-    "protocol/blame.py", "protocol/kept_sets.py", "protocol/plain_text.py",
+    "protocol/blame.py", "protocol/kept_sets.py", "protocol/plain_text.py", "protocol/trainer",
     "protocol/wire/codec.py", "protocol/wire/fields.py",
     "protocol/wire/session.py",
 )  # fmt: skip

@@ -77,7 +77,7 @@ class Critic:
         """Make the gradients of one mini-batch, clipped like the policy's."""
         assert flat.values is not None, "a critic trains on the values that it gave before the update"
         totals = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
-        for row in accumulated(self.model, rows, self._ranks):
+        for row in accumulated(self.model, rows, self._ranks, options=self._options):
             result = losses.value_loss(
                 self.values(row),
                 flat.values[row.places_N],

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
 from protocol.settings import TrainerSettings, WorkerSettings
+from protocol.trainer.memory import reduces_every_microbatch
 from workers.trainer.ranks import Ranks
 
 Item = TypeVar("Item")
@@ -61,18 +62,22 @@ def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dty
 
 
 def accumulated(
-    model: PreTrainedModel, items: Sequence[Item], ranks: Ranks, *, is_end: bool = True
+    model: PreTrainedModel,
+    items: Sequence[Item],
+    ranks: Ranks,
+    *,
+    options: TrainerSettings,
+    is_end: bool = True,
 ) -> Iterator[Item]:
     """The micro-batches of one optimizer step, or some of them if it is not its end.
 
-    Gradients go over the network with the last one alone.
-
-    Each rank holds the whole gradient in float32 until then. A single rank has nothing to send.
+    Gradients go over the network with each of them, layer by layer, so that a rank keeps its share alone; or
+    with the last one only, and until then each rank holds the whole gradient in float32.
     """
+    weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    is_each = reduces_every_microbatch(options.reduce_gradients, weights=weights, ranks=ranks.size)
     for number, item in enumerate(items, 1):
-        cast("FSDPModule", model).set_requires_gradient_sync(
-            ranks.size == 1 or (is_end and number == len(items))
-        )
+        cast("FSDPModule", model).set_requires_gradient_sync(is_each or (is_end and number == len(items)))
         yield item
 
 

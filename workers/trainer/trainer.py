@@ -340,7 +340,7 @@ class Trainer:
         """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""
         options = self._settings.trainer
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
-        for row in accumulated(self.model, rows, self.ranks, is_end=is_end):
+        for row in accumulated(self.model, rows, self.ranks, options=options, is_end=is_end):
             tokens = tokens_of(
                 flat,
                 row.places_N,

@@ -31,11 +31,20 @@ def text_of(field, settings, weights=SEVEN_B, level="note"):
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_each_of_several_ranks_holds_the_whole_gradient(ranks):
-    rank = memory_of(config({"ranks": ranks}), SHAPE, SEVEN_B).rank
-    assert rank["gradient, whole on each rank"] == 28 * GB
+@pytest.mark.parametrize("when", ["auto", "every_microbatch", "every_step"])
+def test_ranks_share_everything_unless_gradients_cross_at_the_end_of_a_step(ranks, when):
+    rank = memory_of(config({"ranks": ranks, "reduce_gradients": when}), SHAPE, SEVEN_B).rank
+    if when == "every_step":
+        assert rank["gradient, whole on each rank"] == 28 * GB
+    else:
+        assert rank["gradient"] == 28 * GB // ranks
     assert rank["weights"] == 28 * GB // ranks
     assert rank["AdamW's moments"] == 56 * GB // ranks
+
+
+def test_a_small_gradient_is_whole_on_each_rank():
+    rank = memory_of(config({"ranks": 4}), SHAPE, {"w": (1000, 1000)}).rank
+    assert rank["gradient, whole on each rank"] == 4_000_000
 
 
 def test_one_rank_holds_all_of_everything():
@@ -73,10 +82,15 @@ def test_a_trainer_that_no_gpu_holds_is_named_with_the_part_that_ranks_do_not_di
     machine(monkeypatch, gpus=[80 * GB] * 8)
     settings = config({"ranks": 8, "device": "cuda"}, rollout={"device": "cuda"})
     assert "more than" not in text_of("trainer.ranks", settings)
-    words = text_of("trainer.ranks", settings, {"w": (32_000_000, 1000)})
+    large = {"w": (32_000_000, 1000)}
+    assert "more than" not in text_of("trainer.ranks", settings, large)
+    whole = config(
+        {"ranks": 8, "device": "cuda", "reduce_gradients": "every_step"}, rollout={"device": "cuda"}
+    )
+    words = text_of("trainer.ranks", whole, large)
     assert "128.0 GB gradient, whole on each rank" in words
     assert "more than the 80.0 GB that a GPU of this machine has" in words
-    assert "More ranks do not divide the gradient" in words
+    assert "Set trainer.reduce_gradients: every_microbatch" in words
 
 
 def test_a_checkpoint_that_host_memory_cannot_hold_is_named(monkeypatch):

@@ -1,0 +1,43 @@
+"""What each rank of a trainer holds, counted where it is allocated."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WEIGHTS = 4_853_888  # of the benchmark's model
+BYTES = {"weights": 4, "moments": 8, "gradient": 4}
+
+
+def counted(ranks, when):
+    command = [sys.executable, "-m", "benchmarks.trainer_memory", "--json", "--ranks", str(ranks)]
+    ended = subprocess.run(
+        [*command, "--reduce", when],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 4))])
+def test_each_rank_keeps_its_share_and_no_whole_gradient(ranks):
+    found = counted(ranks, "every_microbatch")
+    assert len(found) == ranks
+    for rank in found:
+        for kind, size in BYTES.items():
+            assert rank["kept"][kind] == pytest.approx(size * WEIGHTS / ranks, rel=0.1), kind
+        assert rank["transient"] <= 5 * rank["unit"]
+        assert rank["metrics"] == pytest.approx(found[0]["metrics"], abs=1e-6)
+
+
+@pytest.mark.thorough
+def test_gradients_that_cross_at_the_end_of_a_step_are_whole_until_then():
+    for rank in counted(2, "every_step"):
+        assert rank["kept"]["gradient"] == pytest.approx(4 * WEIGHTS, rel=0.1)
