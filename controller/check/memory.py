@@ -31,8 +31,8 @@ MemoryFinding = tuple[Literal["error", "note"], str, str]
 class Memory:
     """Bytes by part.
 
-    Of one rollout instance, of one trainer rank, and of what rank 0 holds in host memory while a checkpoint
-    is copied.
+    Of one rollout instance, of one trainer rank, and of what a rank holds in host memory beside that while a
+    checkpoint is written.
     """
 
     instance: Mapping[str, int]
@@ -63,7 +63,7 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
     else:
         rank[WHOLE_GRADIENT] = learners * GRADIENT
     rank["logits of a micro-batch with what is made of them"] = _logits_bytes(config, shape)
-    return Memory(instance, rank, learners * (MASTER + MOMENTS) + trained * width)
+    return Memory(instance, rank, learners * (MASTER + MOMENTS) // ranks)
 
 
 def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Iterator[MemoryFinding]:
@@ -87,34 +87,35 @@ def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -
         )  # fmt: skip
     else:
         yield "note", "rollout.max_running", text
-    yield "note", "trainer.ranks", _trainer_text(config, memory, host_bytes)
-    if trainer.local and memory.checkpoint > host_bytes:
+    yield _trainer_finding(config, memory, host_bytes)
+    if trainer.local and memory.checkpoint * trainer.ranks > host_bytes:
         yield (
             "note", "trainer.checkpoint_steps",
-            f"rank 0 gathers {in_words(memory.checkpoint)} of weights and moments in host memory for each "
-            f"checkpoint, more than the {in_words(host_bytes)} of this machine. Train an adapter "
-            "(trainer.lora.rank) or a smaller model, or take a larger machine.",
+            f"the ranks copy {in_words(memory.checkpoint * trainer.ranks)} of weights and moments to host "
+            f"memory for each checkpoint, more than the {in_words(host_bytes)} of this machine. Train an "
+            "adapter (trainer.lora.rank) or a smaller model, or take a larger machine.",
         )  # fmt: skip
 
 
-def _trainer_text(config: Config, memory: Memory, host_bytes: int) -> str:
-    """The parts of a rank, and whether they fit."""
+def _trainer_finding(config: Config, memory: Memory, host_bytes: int) -> MemoryFinding:
+    """The parts of a rank; an error if they do not fit where it runs."""
     need = sum(memory.rank.values())
     each = "each of the ranks" if config.trainer.ranks > 1 else "the trainer"
     text = (
-        f"{each} takes {in_words(need)} and its activations: {_parts(memory.rank)}. For a checkpoint rank 0 "
-        f"holds another {in_words(memory.checkpoint)} in host memory."
+        f"{each} takes {in_words(need)} and its activations: {_parts(memory.rank)}. While a checkpoint is "
+        f"written it holds another {in_words(memory.checkpoint)} in host memory."
     )
     room, place = host_bytes // config.trainer.ranks, "this machine has for each"
     if _is_on_gpu(config.trainer.device):
         gpus = [] if config.trainer.cpu_offload else gpu_bytes()
         room, place = min(gpus, default=0), "a GPU of this machine has"
-    if config.trainer.local and room and need > room:
-        remedy = "Lower trainer.max_tokens_per_microbatch, take more trainer.ranks, or train an adapter"
-        if memory.rank.get(WHOLE_GRADIENT, 0) > room:
-            remedy = "Set trainer.reduce_gradients: every_microbatch, or train an adapter"
-        text += f" That is more than the {in_words(room)} that {place}. {remedy} (trainer.lora.rank)."
-    return text
+    if not (config.trainer.local and room and need > room):
+        return "note", "trainer.ranks", text
+    remedy = "Lower trainer.max_tokens_per_microbatch, take more trainer.ranks, or train an adapter"
+    if memory.rank.get(WHOLE_GRADIENT, 0) > room:
+        remedy = "Set trainer.reduce_gradients: every_microbatch, or train an adapter"
+    text += f" That is more than the {in_words(room)} that {place}. {remedy} (trainer.lora.rank)."
+    return "error", "trainer.ranks", text
 
 
 def gpu_bytes() -> list[int]:

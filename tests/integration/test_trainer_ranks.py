@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from protocol.messages import SaveCheckpoint, Segment, Train, TrainAhead, TrainItem
 from protocol.settings import (
@@ -26,6 +26,7 @@ from protocol.settings import (
     WorkerSettings,
     load_settings,
 )
+from workers.trainer.checkpoints import newest_checkpoint, read_state
 from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer, publish_shards
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
@@ -158,7 +159,7 @@ def prepared(tmp_path):
     return prepare
 
 
-def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path):
+def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path, caplog):
     settings, _, model_directory = prepared("one")
     first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
     ways = (("two", 2, "auto"), ("four", 4, "every_microbatch"), ("four_go_on", 4, "auto"))
@@ -171,10 +172,14 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     at_the_end = STEPS * MINIBATCHES * (LAYERS + 1)  # with the last micro-batch of a step alone
     assert two["sent"] == going_on["sent"] == at_the_end
     assert four["sent"] >= 2 * at_the_end
-    one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))
+    one, two = (read_state(tmp_path / name / SAVED)[1] for name in ("one", "two"))
     assert two.keys() - one.keys() == {"rng.1"}
     names = [name for name in one if not name.startswith("rng.")]
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
+    assert torch.equal(two["exp_avg.model.norm.weight"], two.part("exp_avg.model.norm.weight", 0, 32))
+    lost = sorted((tmp_path / "two" / SAVED / "trainer").glob("state-*"))
+    assert [file.name for file in lost] == [f"state-0000{rank}-of-00002.safetensors" for rank in (1, 2)]
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "two" / SAVED).num_parameters() > 0
     for name in ("two", "four"):  # each rank has written its shards of the version that is visible
         (published,) = (tmp_path / f"{name} weights").glob(f"*/v{STEPS}.safetensors")
         trained = load_file(tmp_path / name / SAVED / "model.safetensors")
@@ -182,6 +187,9 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     settings, _, _ = prepared("one_goes_on")
     copy_checkpoint(settings)
     assert_alike(lead(settings, str(model_directory))["metrics"], second)
+    lost[1].unlink()
+    assert newest_checkpoint(tmp_path / "two" / "checkpoints") is None
+    assert f"{lost[1].name} is damaged or gone" in caplog.text
 
 
 def test_batches_in_parts_teach_one_rank_and_two_what_whole_ones_do(prepared, tmp_path):
@@ -226,7 +234,7 @@ def test_two_ranks_train_a_critic_and_correct_row_by_row_as_one_does(prepared, t
     ended = run_ranks(model_directory, "train", (two, 2))
     assert ended.returncode == 0, ended.stderr
     assert_alike(json.loads(ended.stdout)["metrics"], expected)
-    one, two = (load_file(tmp_path / name / SAVED / "trainer/state.safetensors") for name in ("one", "two"))
+    one, two = (read_state(tmp_path / name / SAVED)[1] for name in ("one", "two"))
     gaps = {name: (one[name].float() - two[name].float()).abs().max().item() for name in one}
     assert {name: gap for name, gap in gaps.items() if gap > 1e-4 and not name.startswith("rng.")} == {}
     assert any(name.startswith("critic/exp_avg.") for name in one)

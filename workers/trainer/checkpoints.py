@@ -1,9 +1,10 @@
 """Checkpoints of the trainer: directories that are complete or do not exist.
 
-Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; only
-complete ones count as kept, and an older one is removed only after a newer one is in place; one whose bytes
-have changed since it was written is set aside, and the one before it is used. `step_<n>/` itself is a Hugging
-Face model; `step_<n>/trainer/` holds what resuming needs, as safetensors: nothing is ever unpickled.
+Invariants: a checkpoint is written aside, synced to the disk and renamed, then its folder is synced; that
+happens only after every rank has synced its own file; only complete ones count as kept, and an older one is
+removed only after a newer one is in place; one whose bytes have changed since it was written is set aside,
+and the one before it is used. `step_<n>/` itself is a Hugging Face model; `step_<n>/trainer/` holds what
+resuming needs, one file of each rank, as safetensors: nothing is ever unpickled.
 """
 
 import json
@@ -11,21 +12,23 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from protocol.errors import RunError
+from workers.trainer.saved.shares import Share, Shares, stream, write_shares
 
 log = logging.getLogger("workers")
 
 COMPLETE = ".complete"
 STATE = "trainer/state.safetensors"
 CHECKSUMS = "trainer/checksums.json"
+WEIGHT = "model."  # before the names of weights in the state
 CHUNK_BYTES = 4 << 20
 NAME = re.compile(r"step_[0-9]{1,18}")
 ADAPTER_CONFIG = "adapter_config.json"
@@ -33,37 +36,97 @@ MODEL_CONFIGS = ("config.json", "generation_config.json")  # an adapter's model 
 WEIGHT_FILES = re.compile(r".*\.(safetensors|bin|pt|pth|h5|msgpack|gguf)(\.index\.json)?$")
 
 
+class Among(NamedTuple):
+    """A writer's place among those of one checkpoint."""
+
+    rank: int = 0
+    size: int = 1
+    meet: Callable[[str], Sequence[str]] = lambda checksum: [checksum]
+    """Tell the first rank what was written, "" for nothing; there, what all have told."""
+
+    def file(self, rank: int) -> str:
+        """Name of a rank's file."""
+        return STATE if self.size == 1 else f"trainer/state-{rank + 1:05}-of-{self.size:05}.safetensors"
+
+
+ALONE = Among()
+
+
+def aside_of(directory: Path, policy_version: int) -> Path:
+    """Where a checkpoint is written until it is complete."""
+    return directory / f".step_{policy_version}.partial"
+
+
+def prepare(directory: Path, policy_version: int) -> None:
+    """Make the folder that all ranks write to; before any of them does. Raises: RunError."""
+    aside = aside_of(directory, policy_version)
+    try:
+        if aside.exists():
+            shutil.rmtree(aside)
+        (aside / "trainer").mkdir(parents=True)
+    except OSError as error:
+        raise _refused(directory / f"step_{policy_version}", error) from error
+
+
+def write_share(
+    directory: Path, policy_version: int, *, state: Mapping[str, Share], among: Among
+) -> tuple[str, ...]:
+    """Write one rank's file and tell the first rank; there, the checksums of all files.
+
+    Raises: RunError if the file system refuses, here or, on the first rank, elsewhere.
+    """
+    path, file = directory / f"step_{policy_version}", among.file(among.rank)
+    try:
+        whole = aside_of(directory, policy_version) / file
+        write_shares(whole, state, metadata={"policy_version": str(policy_version)})
+        sync(whole)
+        checksum = _checksum(whole)
+    except (OSError, SafetensorError) as error:  # the latter for a disk without room
+        if among.rank:
+            among.meet("")
+        raise _refused(path, error) from error
+    sums = tuple(among.meet(checksum))
+    if "" in sums:
+        raise RunError(
+            f"The checkpoint {path} could not be written: rank {sums.index('')} could not write its part. "
+            "Its log says why; mend that and resume."
+        )
+    return sums
+
+
 def write_checkpoint(
     directory: Path,
     policy_version: int,
     *,
     model_directory: Path,
-    published: Mapping[str, torch.Tensor],
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, Share],
+    dtype: torch.dtype,
     keep: int,
     adapter: Mapping[str, object] | None = None,
+    among: Among = ALONE,
 ) -> Path:
     """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
 
-    `published` becomes model.safetensors next to the config and tokenizer of `model_directory`; `state` is
-    what `read_state` gives back. With `adapter`, the content of adapter_config.json, the files are those of
-    an adapter in peft's format. Raises: RunError if the file system refuses.
+    `state` is this rank's part of what `read_state` gives back, of which what is named `model.` becomes, in
+    `dtype`, model.safetensors next to the config and tokenizer of `model_directory`. With `adapter`, the
+    content of adapter_config.json, the files are those of an adapter in peft's format. `prepare` has made
+    the folder. Raises: RunError if the file system refuses.
     """
-    path, aside = directory / f"step_{policy_version}", directory / f".step_{policy_version}.partial"
+    path, aside = directory / f"step_{policy_version}", aside_of(directory, policy_version)
     try:
         for leftover in directory.glob(".step_*.partial"):
-            shutil.rmtree(leftover)
-        (aside / "trainer").mkdir(parents=True)
+            if leftover.name.endswith(".replaced.partial") or _version_of(leftover) < policy_version:
+                shutil.rmtree(leftover)
+        sums = write_share(directory, policy_version, state=state, among=among)
         if adapter is None:
-            _copy_model_files(model_directory, aside, dtype=next(iter(published.values())).dtype)
+            _copy_model_files(model_directory, aside, dtype=dtype)
         else:
             _copy_small_files(model_directory, aside, without=MODEL_CONFIGS)
             (aside / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2) + "\n")
-        metadata = {"policy_version": str(policy_version)}
-        save_file(dict(published), aside / _weights_name(aside), metadata={"format": "pt", **metadata})
-        save_file(dict(state), aside / STATE, metadata=metadata)
-        sums = {name: _checksum(aside / name) for name in (STATE, _weights_name(aside))}
-        (aside / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n")
+        files, weights = [among.file(rank) for rank in range(among.size)], aside / _weights_name(aside)
+        _export(weights, Shares([aside / file for file in files]), dtype)
+        known = dict(zip(files, sums, strict=True)) | {weights.name: _checksum(weights)}
+        (aside / CHECKSUMS).write_text(json.dumps(known, indent=1) + "\n")
         (aside / COMPLETE).touch()  # under this name nobody looks for it yet
         for file in [*aside.rglob("*"), aside]:
             sync(file)
@@ -75,24 +138,38 @@ def write_checkpoint(
         for old in older[: max(0, len(older) + 1 - keep)]:
             shutil.rmtree(old)
     except (OSError, SafetensorError) as error:  # the latter for a disk without room
-        raise RunError(
-            f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "
-            "for the weights and twice as much again for the optimizer; free some and resume."
-        ) from error
+        raise _refused(path, error) from error
     return path
 
 
-def read_state(path: Path) -> tuple[int, dict[str, torch.Tensor]]:
+def _refused(path: Path, error: Exception) -> RunError:
+    return RunError(
+        f"The checkpoint {path} could not be written: {error}. Expected a writable directory with room "
+        "for the weights and twice as much again for the optimizer; free some and resume."
+    )
+
+
+def _export(file: Path, state: Shares, dtype: torch.dtype) -> None:
+    """The weights of a state as one file, a tensor at a time."""
+    shapes = {}
+    for name in state:
+        if name.startswith(WEIGHT):
+            own = state.dtype(name)
+            shapes[name.removeprefix(WEIGHT)] = (dtype if own.is_floating_point else own, state.shape(name))
+    metadata = {"format": "pt", "policy_version": state.metadata["policy_version"]}
+    stream(file, shapes, lambda name: state[WEIGHT + name], metadata=metadata)
+
+
+def read_state(path: Path) -> tuple[int, Shares]:
     """Policy version and trainer state of a checkpoint. Raises: RunError if it is not a complete one."""
-    file = path / STATE
-    if not (path / COMPLETE).exists() or not file.exists():
+    files = sorted((path / "trainer").glob("state*.safetensors"))
+    if not (path / COMPLETE).exists() or not files:
         raise RunError(
             f"{path} is not a complete checkpoint: expected {COMPLETE} and trainer/state.safetensors in it. "
             "Choose another step_<n> of the run's checkpoints."
         )
-    with safe_open(file, framework="pt") as content:
-        state = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
-        return int(content.metadata()["policy_version"]), state
+    state = Shares(files)
+    return int(state.metadata["policy_version"]), state
 
 
 def newest_checkpoint(directory: Path, *, at_most: int | None = None, is_first: bool = True) -> Path | None:
@@ -133,20 +210,28 @@ def _damage(path: Path) -> str | None:
     """What keeps a checkpoint from being used; None if nothing does."""
     if not (path / COMPLETE).exists():
         return f"it has no {COMPLETE}, which is written last, so it was cut off"
-    for name in (STATE, _weights_name(path)):
+    sums, problem = _checksums(path)
+    for name in sums or (STATE, _weights_name(path)):
         try:
             with safe_open(path / name, framework="pt"):
                 pass
         except (OSError, SafetensorError) as error:
             return f"{Path(name).name} is damaged or gone ({error})"
+    changed = [name for name, expected in sums.items() if _checksum(path / name) != expected]
+    return problem or (f"{Path(changed[0]).name} has other bytes than were written" if changed else None)
+
+
+def _checksums(path: Path) -> tuple[dict[str, str], str | None]:
+    """By file, and what is wrong with them; none, if an earlier release wrote none."""
     try:
         sums = json.loads((path / CHECKSUMS).read_bytes())
-        changed = [name for name, expected in sums.items() if _checksum(path / name) != expected]
+        if not isinstance(sums, dict):
+            raise ValueError(f"expected names and checksums, not {sums!r:.40}")
     except FileNotFoundError:
-        return None  # an earlier release wrote none
-    except (OSError, ValueError, AttributeError) as error:
-        return f"{Path(CHECKSUMS).name} is damaged ({error})"
-    return f"{Path(changed[0]).name} has other bytes than were written" if changed else None
+        return {}, None
+    except (OSError, ValueError) as error:
+        return {}, f"{Path(CHECKSUMS).name} is damaged ({error})"
+    return sums, None
 
 
 def _checksum(file: Path) -> str:
@@ -188,7 +273,7 @@ def _complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def _version_of(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
+    return int(path.name.strip(".").removeprefix("step_").partition(".")[0])
 
 
 def sync(path: Path) -> None:

@@ -4,7 +4,7 @@ Invariants: it is sharded, packed and checkpointed like the policy; its first va
 head begins at 0; a value is of the state before a response token, so it never sees that token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from protocol.settings import TrainerSettings
 from workers.trainer import losses
 from workers.trainer.packed_forward import PackedRow, forward_row
 from workers.trainer.ranks import Ranks
+from workers.trainer.saved.shares import Shares
 from workers.trainer.sharding import accumulated, make_optimizer, shard, whole
-from workers.trainer.state import gather_state, missing_weights, restore_state
+from workers.trainer.state import missing_weights, restore_state
 from workers.trainer.token_batch import TokenBatch
 
 CRITIC = "critic/"  # prefix of its tensors in a checkpoint
@@ -54,20 +55,14 @@ class Critic:
         shard(model, ranks, options, dtype=forward_dtype)
         self.optimizer = make_optimizer(model, options.model_copy(update={"lr": options.critic_lr}))
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Its part of a checkpoint, on rank 0; elsewhere nothing."""
-        state = gather_state(self.model, self.optimizer, self._ranks)
-        return {CRITIC + name: t for name, t in state.items() if not name.startswith("rng.")}
-
-    def restore(self, state: Mapping[str, torch.Tensor], path: str | Path) -> None:
+    def restore(self, state: Shares, path: str | Path) -> None:
         """Go on from its part of the checkpoint at `path`. Raises: RunError if that has none."""
-        mine = {name.removeprefix(CRITIC): t for name, t in state.items() if name.startswith(CRITIC)}
-        if missing_weights(self.model, mine):
+        if missing_weights(self.model, state, prefix=CRITIC):
             raise RunError(
                 f"{path} has no critic, but `trainer.baseline: value` trains one. Resume with the "
                 "algorithm that wrote it, or begin a new run from its weights."
             )
-        restore_state(self.model, self.optimizer, self._ranks, mine)
+        restore_state(self.model, self.optimizer, self._ranks, state, prefix=CRITIC)
 
     def values(self, row: PackedRow) -> torch.Tensor:
         """Values of the row's response tokens, [N], float32."""

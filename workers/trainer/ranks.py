@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,6 +124,7 @@ class Ranks:
             self._join("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.mesh: DeviceMesh = init_device_mesh(device.type, (self.size,))
+        self._background: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if self.size > 1 else None
 
     def _join(self, backend: str) -> None:
         store, rank, size = _meet()
@@ -147,6 +149,20 @@ class Ranks:
         parts = [torch.empty_like(values) for _ in range(self.size)] if self.rank == 0 else None
         dist.gather(values, parts, dst=0)
         return parts or []
+
+    def meet(self, word: str) -> list[str]:
+        """Tell rank 0 a word of at most 64 letters; there, what each rank has told, in order.
+
+        In any one thread beside that which trains. Raises: RunError if a rank is lost.
+        """
+        letters = torch.zeros(64, dtype=torch.uint8)
+        letters[: len(word)] = torch.tensor(list(word.encode()), dtype=torch.uint8)
+        told = [torch.empty_like(letters) for _ in range(self.size)] if self.rank == 0 else None
+        try:
+            dist.gather(letters, told, dst=0, group=self._background)
+        except RuntimeError as error:
+            raise RunError(f"Another trainer rank was lost; its log says why: {error}.") from error
+        return [bytes(one[one > 0].tolist()).decode() for one in told or []]
 
     def broadcast(self, message: Message | None, frames: Sequence[bytes] = ()) -> None:
         """Rank 0: give an order to the others; None lets them stop."""

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -109,14 +109,6 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor that may be sharded. Collective."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def like(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """A copy of `full`, sharded and placed as `other` is. Collective."""
-    if isinstance(other, DTensor):
-        full = full.to(other.device_mesh.device_type, copy=True)
-        return distribute_tensor(full, other.device_mesh, other.placements).to(other.device)
-    return full.to(other.device, copy=True)
 
 
 def gather(

@@ -1,17 +1,20 @@
 """What a trainer needs to go on, as named tensors: weights, optimizer, random numbers.
 
-Invariant: a tensor is whole and named after the weight that it belongs to, so any number of ranks can take
-it up.
+Invariant: a tensor is named after the weight that it belongs to, and rows of it are known by their place, so
+any number of ranks can take it up.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from workers.models.lora_layers import adapter_tensors
 from workers.trainer.ranks import Ranks
-from workers.trainer.sharding import gather, like
+from workers.trainer.saved.shares import Share, Shares, place_of, share_of
+from workers.trainer.sharding import gather
 
 
 def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -27,42 +30,76 @@ def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return dict(named.values())
 
 
-def gather_state(
-    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks
+def _state(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, *, prefix: str
 ) -> dict[str, torch.Tensor]:
-    """On rank 0 the whole state, elsewhere nothing. Collective."""
+    """Weights and what the optimizer keeps of them, as this rank holds it."""
     named = named_tensors(model)
-    state = {f"model.{name}": tensor for name, tensor in named.items()}
+    state = {f"{prefix}model.{name}": tensor for name, tensor in named.items()}
     for name, tensor in named.items():
         for key, value in optimizer.state.get(tensor, {}).items():
-            state[f"{key}.{name}"] = value
-    states = ranks.gather(_random_state(ranks.device))
-    return gather(state, ranks) | {f"rng.{rank}": state for rank, state in enumerate(states)}
+            state[f"{prefix}{key}.{name}"] = value
+    return state
 
 
-def missing_weights(model: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> list[str]:
+def share_of_state(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, *, prefix: str = ""
+) -> dict[str, Share]:
+    """Copies in host memory of what this rank holds; of what all hold, on rank 0 alone."""
+    state = _state(model, optimizer, prefix=prefix)
+    found = {name: share_of(tensor, is_first=ranks.rank == 0) for name, tensor in state.items()}
+    return {name: share for name, share in found.items() if share is not None}
+
+
+def gather_state(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, *, prefix: str = ""
+) -> dict[str, Share]:
+    """On rank 0 the whole state, for ranks that share no disk; elsewhere nothing. Collective."""
+    gathered = gather(_state(model, optimizer, prefix=prefix), ranks)
+    return {name: Share(tensor) for name, tensor in gathered.items()}
+
+
+def random_states(ranks: Ranks, *, is_shared: bool) -> dict[str, Share]:
+    """The random numbers of this rank; of all, on rank 0, unless ranks share a disk. Collective."""
+    mine = _random_state(ranks.device)
+    if is_shared:
+        return {f"rng.{ranks.rank}": Share(mine)}
+    return {f"rng.{rank}": Share(state) for rank, state in enumerate(ranks.gather(mine))}
+
+
+def missing_weights(model: PreTrainedModel, state: Mapping[str, Any], *, prefix: str = "") -> list[str]:
     """Names of this model's weights that are not in `state`."""
-    return [name for name in named_tensors(model) if f"model.{name}" not in state]
+    return [name for name in named_tensors(model) if f"{prefix}model.{name}" not in state]
 
 
 def restore_state(
-    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, state: Mapping[str, torch.Tensor]
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, ranks: Ranks, state: Shares, *, prefix: str = ""
 ) -> None:
-    """Take up what `gather_state` gave.
+    """Take up what the ranks wrote, however many they were; each reads its own rows.
 
-    Ranks beyond those that saved keep the random state that they began with. Collective.
+    Ranks beyond those that saved keep the random state that they began with.
     """
     with torch.no_grad():
         for name, tensor in named_tensors(model).items():
-            tensor.copy_(like(state[f"model.{name}"], tensor))
-            if f"step.{name}" in state:
-                optimizer.state[tensor] = {
-                    "step": state[f"step.{name}"].to(tensor.device, copy=True),
-                    "exp_avg": like(state[f"exp_avg.{name}"], tensor),
-                    "exp_avg_sq": like(state[f"exp_avg_sq.{name}"], tensor),
-                }
-    if (random := state.get(f"rng.{ranks.rank}")) is not None:
-        _set_random_state(random, ranks.device)
+            _fill(tensor, state, f"{prefix}model.{name}")
+            if f"{prefix}step.{name}" in state:
+                moments = {key: torch.zeros_like(tensor) for key in ("exp_avg", "exp_avg_sq")}
+                for key, moment in moments.items():
+                    _fill(moment, state, f"{prefix}{key}.{name}")
+                step = state[f"{prefix}step.{name}"].to(tensor.device, copy=True)
+                optimizer.state[tensor] = {"step": step, **moments}
+    if not prefix and f"rng.{ranks.rank}" in state:
+        _set_random_state(state[f"rng.{ranks.rank}"], ranks.device)
+
+
+def _fill(tensor: torch.Tensor, state: Shares, name: str) -> None:
+    """Copy this rank's rows of a tensor of the state."""
+    if not isinstance(tensor, DTensor):
+        tensor.copy_(state[name])
+        return
+    start, count = place_of(tensor)
+    if count:
+        tensor.to_local().copy_(state.part(name, start, count))
 
 
 def _random_state(device: torch.device) -> torch.Tensor:

@@ -12,7 +12,6 @@ Invariants:
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,8 @@ from workers.models.model import pick_device
 from workers.models.tail import tail_of
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
-from workers.trainer.checkpoints import read_state, write_checkpoint
-from workers.trainer.critic import CRITIC_MEANS, Critic, ValueStep
+from workers.trainer.checkpoints import read_state
+from workers.trainer.critic import CRITIC, CRITIC_MEANS, Critic, ValueStep
 from workers.trainer.losses.own import load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
@@ -37,6 +36,7 @@ from workers.trainer.packed_forward import PackedRow, half_attention, pack_row, 
 from workers.trainer.packing import plan, split_by_group
 from workers.trainer.policy import check_policy, load_packed, load_policy
 from workers.trainer.ranks import Ranks
+from workers.trainer.saved.saver import Saver
 from workers.trainer.sharding import (
     accumulated,
     forward_dtype,
@@ -46,7 +46,7 @@ from workers.trainer.sharding import (
     shard,
     whole,
 )
-from workers.trainer.state import gather_state, missing_weights, named_tensors, restore_state
+from workers.trainer.state import missing_weights, named_tensors, restore_state
 from workers.trainer.streaming import StreamedGroups
 from workers.trainer.token_batch import (
     ForwardPass,
@@ -100,6 +100,7 @@ class Trainer:
         if settings.trainer.kl_coefficient > 0:  # below an adapter is the initial model
             self._reference = self.model if self._adapter else self._make_reference()
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
+        self._saver = Saver(settings, self._model_directory, self.ranks, self._adapter)
         self._ahead = StreamedGroups()  # of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
 
@@ -176,7 +177,8 @@ class Trainer:
         """Copy what belongs to a checkpoint to host memory; returns the call that writes it.
 
         The call writes `checkpoints/step_<policy_version>` of the run directory, in any thread, while
-        training goes on, and returns that path. Collective; ranks but the first write nothing.
+        training goes on, and returns that path. Collective; every rank writes its own share, and on rank 0
+        the call returns when all are on the disk.
 
         Raises: RemoteError if the trainer is not at this version; the call, RunError if the file system
         refuses.
@@ -186,25 +188,10 @@ class Trainer:
                 f"A checkpoint of version {policy_version} was asked of a trainer at {self.policy_version}; "
                 "expected them to be equal."
             )
-        directory = Path(self._settings.run_dir).absolute() / "checkpoints"
-        path = directory / f"step_{policy_version}"
-        published = self.state_for_publish()
-        published.pop(DIGEST, None)  # of versions only
-        state = gather_state(self.model, self._optimizer, self.ranks)
+        learners = {"": (self.model, self._optimizer)}
         if self._critic:
-            state |= self._critic.state()
-        if self.ranks.rank != 0:
-            return lambda: path
-        return partial(
-            write_checkpoint,
-            directory,
-            policy_version,
-            model_directory=self._model_directory,
-            published=published,
-            state=state,
-            keep=self._settings.trainer.keep_checkpoints,
-            adapter=self._adapter,
-        )
+            learners[CRITIC] = (self._critic.model, self._critic.optimizer)
+        return self._saver.begin(policy_version, learners)
 
     def save_checkpoint(self, policy_version: int) -> Path:
         """As `begin_checkpoint`, and write it at once."""

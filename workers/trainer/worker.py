@@ -19,8 +19,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar, assert_never, cast, runtime_checkable
 
@@ -332,11 +332,13 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
     """
-    with _torch_errors_in_words():
+    with _torch_errors_in_words(), ExitStack() as stack:
         trainer = make_trainer(settings, model_directory)
         publisher = make_publisher(settings, trainer)
         if not settings.trainer.is_supervised:
             publish_shards(trainer, publisher)
+        saving = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="checkpoints"))
+        begun: Future[Path] | None = None
         while True:
             order, frames = trainer.ranks.receive()
             match order:
@@ -348,10 +350,14 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                     assert isinstance(trainer, StreamingTrainer), "make_trainer has looked"
                     trainer.train_ahead(order, frames)
                 case SaveCheckpoint(policy_version):
-                    begin_checkpoint(trainer, policy_version)
+                    if begun is not None:
+                        begun.result()
+                    begun = saving.submit(begin_checkpoint(trainer, policy_version))
                 case Welcome():
                     return load_settings(order.settings)
                 case _:
+                    if begun is not None:
+                        begun.result()
                     trainer.ranks.stop()
                     return None
 

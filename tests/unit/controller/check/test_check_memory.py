@@ -52,9 +52,9 @@ def test_one_rank_holds_all_of_everything():
     assert (rank["gradient"], rank["weights"], rank["AdamW's moments"]) == (28 * GB, 28 * GB, 56 * GB)
 
 
-def test_a_checkpoint_gathers_weights_and_moments_and_the_published_copy():
+def test_each_rank_copies_its_share_for_a_checkpoint():
     settings = config({"ranks": 8}, model={"dtype": "bfloat16"})
-    assert memory_of(settings, SHAPE, SEVEN_B).checkpoint == (84 + 14) * GB
+    assert memory_of(settings, SHAPE, SEVEN_B).checkpoint == 84 * GB // 8
 
 
 def test_logits_take_a_few_copies_of_one_chunk_at_most():
@@ -87,7 +87,7 @@ def test_a_trainer_that_no_gpu_holds_is_named_with_the_part_that_ranks_do_not_di
     whole = config(
         {"ranks": 8, "device": "cuda", "reduce_gradients": "every_step"}, rollout={"device": "cuda"}
     )
-    words = text_of("trainer.ranks", whole, large)
+    words = text_of("trainer.ranks", whole, large, level="error")
     assert "128.0 GB gradient, whole on each rank" in words
     assert "more than the 80.0 GB that a GPU of this machine has" in words
     assert "Set trainer.reduce_gradients: every_microbatch" in words
@@ -96,7 +96,7 @@ def test_a_trainer_that_no_gpu_holds_is_named_with_the_part_that_ranks_do_not_di
 def test_a_checkpoint_that_host_memory_cannot_hold_is_named(monkeypatch):
     machine(monkeypatch, gpus=[80 * GB] * 8, host=64 * GB)
     settings = config({"ranks": 8, "device": "cuda"}, rollout={"device": "cuda"})
-    assert "112.0 GB of weights and moments" in text_of("trainer.checkpoint_steps", settings)
+    assert "84.0 GB of weights and moments" in text_of("trainer.checkpoint_steps", settings)
 
 
 def test_what_a_machine_without_gpus_cannot_hold_is_an_error(monkeypatch):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from workers.trainer import checkpoints
-from workers.trainer.checkpoints import newest_checkpoint, read_state, write_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, prepare, read_state, write_checkpoint
+from workers.trainer.saved.shares import Share
 
 
 class Killed(BaseException):
@@ -27,13 +28,13 @@ def model_directory(tmp_path):
 @pytest.fixture
 def write(tmp_path, model_directory):
     def write(version):
-        tensors = {"weight": torch.full((3,), float(version))}
+        prepare(tmp_path / "checkpoints", version)
         return write_checkpoint(
             tmp_path / "checkpoints",
             version,
             model_directory=model_directory,
-            published=tensors,
-            state={f"model.{name}": tensor for name, tensor in tensors.items()},
+            state={"model.weight": Share(torch.full((3,), float(version)))},
+            dtype=torch.float32,
             keep=2,
         )
 

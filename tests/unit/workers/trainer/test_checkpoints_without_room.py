@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from protocol.errors import RunError
-from workers.trainer.checkpoints import newest_checkpoint, write_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, prepare, write_checkpoint
+from workers.trainer.saved.shares import Share
 
 LARGEST_FILE = 100_000  # bytes
 
@@ -24,12 +25,12 @@ def no_room():
 
 
 def write(folder, version, *, size):
-    tensors = {"weight": torch.zeros(size)}
+    prepare(folder / "checkpoints", version)
     (folder / "model").mkdir(exist_ok=True)
     (folder / "model" / "config.json").write_text("{}")
     return write_checkpoint(
-        folder / "checkpoints", version, model_directory=folder / "model", published=tensors, state=tensors,
-        keep=2,
+        folder / "checkpoints", version, model_directory=folder / "model", dtype=torch.float32,
+        state={"model.weight": Share(torch.zeros(size))}, keep=2,
     )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import logging
 import pytest
 import torch
 
-from workers.trainer.checkpoints import newest_checkpoint, read_state, write_checkpoint
+from workers.trainer.checkpoints import newest_checkpoint, prepare, read_state, write_checkpoint
+from workers.trainer.saved.shares import Share
 
 
 @pytest.fixture
@@ -20,11 +21,11 @@ def directory(tmp_path):
 
 
 def write(directory, version, keep=2):
-    tensors = {"weight": torch.full((300,), float(version))}
-    state = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    state = {"model.weight": Share(torch.full((300,), float(version)))}
     model = directory.parent / "model"
+    prepare(directory, version)
     return write_checkpoint(
-        directory, version, model_directory=model, published=tensors, state=state, keep=keep
+        directory, version, model_directory=model, state=state, dtype=torch.float32, keep=keep
     )
 
 

@@ -1,0 +1,102 @@
+"""Checkpoints of several writers, without the other processes."""
+
+import json
+
+import pytest
+import torch
+
+from protocol.errors import RunError
+from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - fixtures
+from workers.trainer.checkpoints import Among, aside_of, newest_checkpoint, prepare, read_state, write_share
+from workers.trainer.checkpoints import write_checkpoint as write_first
+from workers.trainer.saved.saver import Saver
+from workers.trainer.saved.shares import Share
+from workers.trainer.worker import Trainer, make_trainer
+
+ROWS = torch.arange(12.0).reshape(6, 2)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Begin a checkpoint: a call that writes the second rank's share, and one for the first's and the rest."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    directory, told = tmp_path / "checkpoints", []
+
+    def begin(version):
+        told.clear()
+        prepare(directory, version)
+        second = Among(1, 2, lambda word: told.append(word) or [])
+        first = Among(0, 2, lambda word: [word, *told])
+        return (
+            lambda: write_share(directory, version, state={"model.w": Share(ROWS[3:], 3)}, among=second),
+            lambda: write_first(
+                directory, version, model_directory=tmp_path / "model", state={"model.w": Share(ROWS[:3])},
+                dtype=torch.float32, keep=2, among=first,
+            ),
+        )  # fmt: skip
+
+    return directory, begin
+
+
+def test_it_is_complete_when_all_have_written_and_not_before(two):
+    directory, begin = two
+    write_second, write = begin(4)
+    write_second()
+    assert newest_checkpoint(directory) is None
+    path = write()
+    assert newest_checkpoint(directory) == path
+    assert torch.equal(read_state(path)[1]["model.w"], ROWS)
+    names = ["model.safetensors", "trainer/state-00001-of-00002.safetensors"]
+    names.append("trainer/state-00002-of-00002.safetensors")
+    assert sorted(json.loads((path / "trainer/checksums.json").read_text())) == names
+
+
+@pytest.mark.parametrize("way", ["gone", "flipped", "cut off"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_with_a_damaged_share_the_checkpoint_before_it_is_used(two, caplog, way, rank):
+    directory, begin = two
+    for version in (4, 5):
+        for write in begin(version):
+            write()
+    file = directory / "step_5" / "trainer" / f"state-0000{rank}-of-00002.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    if way == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content if way == "flipped" else content[:-5])
+    assert newest_checkpoint(directory).name == "step_4"
+    assert f"step_5 is not used: {file.name}" in caplog.text
+    assert "The checkpoint before it is." in caplog.text
+
+
+def test_a_rank_that_cannot_write_says_so_here_and_at_the_first_rank(two):
+    directory, begin = two
+    write_second, write = begin(4)
+    folder = aside_of(directory, 4) / "trainer"
+    folder.rename(folder.with_name("elsewhere"))
+    with pytest.raises(RunError, match=r"step_4 could not be written: .*free some and resume"):
+        write_second()
+    folder.with_name("elsewhere").rename(folder)
+    with pytest.raises(RunError, match=r"rank 1 could not write its part\. Its log says why"):
+        write()
+    assert newest_checkpoint(directory) is None
+
+
+@pytest.fixture
+def one(model_directory, settings):  # noqa: F811
+    """A trainer's settings and its model."""
+    return settings(), str(model_directory)
+
+
+def test_ranks_that_share_no_disk_leave_it_to_the_first_to_write_the_same(one, monkeypatch):
+    trainer = Trainer(*one)
+    trainer.train_step(*make_batch())
+    found = {name: tensor.clone() for name, tensor in read_state(trainer.save_checkpoint(1))[1].items()}
+    is_shared = Saver._is_shared
+    monkeypatch.setattr(Saver, "_is_shared", lambda self, version: is_shared(self, version) and False)
+    gathered = read_state(trainer.save_checkpoint(1))[1]
+    assert gathered.keys() == found.keys()
+    assert all(torch.equal(gathered[name], tensor) for name, tensor in found.items())
+    assert make_trainer(*one).policy_version == 1

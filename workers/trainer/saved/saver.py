@@ -1,0 +1,72 @@
+"""Begins checkpoints: what belongs to one is copied between two steps, and written while the next ones go on.
+
+Invariants: every rank copies and writes its own share alone where all see the run's directory; where they do
+not, rank 0 gathers all of it, as large as that is. What runs in the background speaks over a process group of
+its own, so that training's collectives keep their order.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from protocol.settings import WorkerSettings
+from workers.trainer.checkpoints import ALONE, Among, aside_of, prepare, write_checkpoint, write_share
+from workers.trainer.ranks import Ranks
+from workers.trainer.saved.shares import Share
+from workers.trainer.state import gather_state, random_states, share_of_state
+
+Learners = Mapping[str, tuple[PreTrainedModel, torch.optim.Optimizer]]
+"""What is trained, by the prefix of its names in a checkpoint."""
+
+
+class Saver:
+    """One rank's hand in the checkpoints of a trainer."""
+
+    def __init__(
+        self, settings: WorkerSettings, model_directory: Path, ranks: Ranks, adapter: dict[str, object] | None
+    ) -> None:
+        self._ranks = ranks
+        self._directory = Path(settings.run_dir).absolute() / "checkpoints"
+        self._write = partial(
+            write_checkpoint,
+            model_directory=model_directory,
+            dtype=getattr(torch, settings.model.dtype),
+            keep=settings.trainer.keep_checkpoints,
+            adapter=adapter,
+        )
+
+    def begin(self, policy_version: int, learners: Learners) -> Callable[[], Path]:
+        """Copy what belongs to a checkpoint to host memory; returns the call that writes it.
+
+        Every rank makes that call, in any thread; on rank 0 it returns once all shares are on the disk.
+        Collective. Raises: RunError; so does the call.
+        """
+        path, ranks = self._directory / f"step_{policy_version}", self._ranks
+        is_shared = self._is_shared(policy_version)
+        copies = share_of_state if is_shared else gather_state
+        state: dict[str, Share] = {}
+        for prefix, (model, optimizer) in learners.items():
+            state |= copies(model, optimizer, ranks, prefix=prefix)
+        state |= random_states(ranks, is_shared=is_shared)
+        among = Among(ranks.rank, ranks.size, ranks.meet) if is_shared and ranks.size > 1 else ALONE
+        if ranks.rank == 0:
+            return partial(self._write, self._directory, policy_version, state=state, among=among)
+        if not is_shared:
+            return lambda: path
+
+        def write() -> Path:
+            write_share(self._directory, policy_version, state=state, among=among)
+            return path
+
+        return write
+
+    def _is_shared(self, policy_version: int) -> bool:
+        """Whether all ranks see the folder that rank 0 has just made."""
+        if self._ranks.rank == 0:
+            prepare(self._directory, policy_version)
+        self._ranks.sum(torch.zeros(1))  # not before it is there
+        is_there = aside_of(self._directory, policy_version).is_dir()
+        return bool(self._ranks.sum(torch.tensor([float(is_there)])).item() == self._ranks.size)
