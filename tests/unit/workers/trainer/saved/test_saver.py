@@ -18,7 +18,7 @@ ROWS = torch.arange(12.0).reshape(6, 2)
 
 @pytest.fixture
 def two(tmp_path):
-    """Begin a checkpoint: a call that writes the second rank's share, and one for the first's and the rest."""
+    """Begin a checkpoint: calls that write the second rank's share, and the first one's with the rest."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     directory, told = tmp_path / "checkpoints", []
