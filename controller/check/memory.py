@@ -5,6 +5,7 @@ Invariant: upper bounds of what is kept; activations, which hang on the model an
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, redu
 BYTES = {"float32": 4, "bfloat16": 2}
 MASTER, MOMENTS = 4, 8  # bytes for each weight that is trained, all float32
 WHOLE_GRADIENT = "gradient, whole on each rank"
+LAYER = re.compile(r"\.(\d+)\.")  # in a weight's name, the number of its layer
 ANSWER_S = 10.0  # for nvidia-smi, which is slow on a machine of many GPUs
 MemoryFinding = tuple[Literal["error", "note"], str, str]
 """(level, field, text)."""
@@ -62,6 +64,7 @@ def memory_of(config: Config, shape: Mapping[str, Any], weights: Shapes) -> Memo
         rank["gradient"] = learners * GRADIENT // ranks
     else:
         rank[WHOLE_GRADIENT] = learners * GRADIENT
+    rank["layers in passing"] = _passing_bytes(config, weights)
     rank["logits of a micro-batch with what is made of them"] = _logits_bytes(config, shape)
     return Memory(instance, rank, learners * (MASTER + MOMENTS) // ranks)
 
@@ -152,6 +155,21 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     each = 2 * text.get("num_hidden_layers", 0) * heads * head_size * BYTES[config.model.dtype]
     return each * longest * rollout.max_running
+
+
+def _passing_bytes(config: Config, weights: Shapes) -> int:
+    """What FSDP holds whole during a micro-batch.
+
+    Weights of a layer, of the next one, and of all that is in no layer; gradients of a layer and of the one
+    before it.
+    """
+    layers: dict[str, int] = {}
+    for name, shape in weights.items():
+        number = LAYER.search(name)
+        layers[number[1] if number else ""] = layers.get(number[1] if number else "", 0) + prod(shape)
+    rest = layers.pop("", 0)
+    width = _forward_width(config)
+    return rest * width + 2 * (width + GRADIENT) * max(layers.values(), default=0)
 
 
 def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:

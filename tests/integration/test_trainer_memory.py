@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.check.memory import memory_of
+from controller.config.models import Config
+
 WEIGHTS = 4_853_888  # of the benchmark's model
+PARTS = {"weights": "weights", "moments": "AdamW's moments", "gradient": "gradient"}
 BYTES = {"weights": 4, "moments": 8, "gradient": 4}
 
 
@@ -30,10 +34,16 @@ def counted(ranks, when):
 def test_each_rank_keeps_its_share_and_no_whole_gradient(ranks):
     found = counted(ranks, "every_microbatch")
     assert len(found) == ranks
+    config = Config.model_validate({"trainer": {"ranks": ranks, "reduce_gradients": "every_microbatch"}})
+    layer = found[0]["unit"] // 4
+    weights = {f"model.layers.{number}.w": (layer,) for number in range(6)} | {"w": (WEIGHTS - 6 * layer,)}
+    estimate = memory_of(config, {"vocab_size": 512}, weights).rank
     for rank in found:
         for kind, size in BYTES.items():
             assert rank["kept"][kind] == pytest.approx(size * WEIGHTS / ranks, rel=0.1), kind
-        assert rank["transient"] <= 5 * rank["unit"]
+            assert rank["kept"][kind] == pytest.approx(estimate[PARTS[kind]], rel=0.1), "what check says"
+        activations = rank["transient"] - estimate["layers in passing"]
+        assert -0.1 * estimate["layers in passing"] < activations < rank["unit"]
         assert rank["metrics"] == pytest.approx(found[0]["metrics"], abs=1e-6)
 
 

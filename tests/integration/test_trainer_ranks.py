@@ -63,7 +63,7 @@ def in_parts(train, frames):
 
 
 def lead(settings, model_directory):
-    """Be rank 0 as TrainerWorker is, without a link: STEPS more steps, and a checkpoint."""
+    """Be rank 0 as TrainerWorker is, without a link: some more steps, and a checkpoint."""
     trainer = make_trainer(settings, model_directory)
     publisher = make_publisher(settings, trainer)
     publisher.seal(publish_shards(trainer, publisher))
@@ -76,7 +76,7 @@ def lead(settings, model_directory):
         return reduce_scatter(*arguments, **options)
 
     dist.reduce_scatter_single = counted
-    for version in range(trainer.policy_version, trainer.policy_version + STEPS):
+    for version in range(trainer.policy_version, trainer.policy_version + settings.steps):
         train, frames = make_batch(version)
         if settings.trainer.streaming:
             *ahead, (train, frames) = in_parts(train, frames)
@@ -137,11 +137,11 @@ def prepared(tmp_path):
     )
     Qwen3ForCausalLM(config).save_pretrained(tmp_path / "model")
 
-    def prepare(name, **options):
+    def prepare(name, steps=STEPS, **options):
         settings = WorkerSettings(
             run_dir=str(tmp_path / name),
             seed=0,
-            steps=STEPS,
+            steps=steps,
             model=ModelSettings(),
             rollout=RolloutSettings(),
             reward=RewardSettings(),
@@ -164,9 +164,10 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
     ways = (("two", 2, "auto"), ("four", 4, "every_microbatch"), ("four_go_on", 4, "auto"))
     stages = [(prepared(name, reduce_gradients=when)[1], ranks) for name, ranks, when in ways]
+    stages.append((prepared("same_go_on", steps=0)[1], 2))
     ended = run_ranks(model_directory, "train", *stages)
     assert ended.returncode == 0, ended.stderr
-    two, four, going_on = map(json.loads, ended.stdout.splitlines())
+    two, four, going_on, _ = map(json.loads, ended.stdout.splitlines())
     for found, expected in ((two, first), (four, first), (going_on, second)):
         assert_alike(found["metrics"], expected)
     at_the_end = STEPS * MINIBATCHES * (LAYERS + 1)  # with the last micro-batch of a step alone
@@ -177,6 +178,9 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     names = [name for name in one if not name.startswith("rng.")]
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
     assert torch.equal(two["exp_avg.model.norm.weight"], two.part("exp_avg.model.norm.weight", 0, 32))
+    for file in ("model.safetensors", *(f"trainer/state-0000{rank}-of-00002.safetensors" for rank in (1, 2))):
+        same = [(tmp_path / name / SAVED / file).read_bytes() for name in ("two", "same_go_on")]
+        assert same[0] == same[1], "as many ranks go on bit for bit, random numbers included"
     lost = sorted((tmp_path / "two" / SAVED / "trainer").glob("state-*"))
     assert [file.name for file in lost] == [f"state-0000{rank}-of-00002.safetensors" for rank in (1, 2)]
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "two" / SAVED).num_parameters() > 0

@@ -71,6 +71,13 @@ def test_logits_take_a_few_copies_of_one_chunk_at_most():
     assert memory_of(small, {**SHAPE, "vocab_size": 1000}, SEVEN_B).rank[name] == 5 * 4 * 100 * 1000
 
 
+def test_layers_in_passing_are_the_largest_twice_with_its_gradient_and_what_is_in_no_layer():
+    sizes = {"model.layers.0.a": (10,), "model.layers.1.a": (20,), "model.layers.1.b": (5, 2), "embed": (7,)}
+    name, settings = "layers in passing", config({"forward_dtype": "bfloat16"}, model={"dtype": "bfloat16"})
+    assert memory_of(settings, SHAPE, sizes).rank[name] == 7 * 2 + 30 * 2 * (2 + 4)
+    assert memory_of(config({"forward_dtype": "float32"}), SHAPE, sizes).rank[name] == 7 * 4 + 30 * 16
+
+
 def test_an_adapter_has_moments_and_gradient_of_its_own_size_only():
     weights = {"model.layers.0.q_proj.weight": (1000, 1000)}
     rank = memory_of(config({"lora": {"rank": 8}}), SHAPE, weights).rank
@@ -82,7 +89,7 @@ def test_a_trainer_that_no_gpu_holds_is_named_with_the_part_that_ranks_do_not_di
     machine(monkeypatch, gpus=[80 * GB] * 8)
     settings = config({"ranks": 8, "device": "cuda"}, rollout={"device": "cuda"})
     assert "more than" not in text_of("trainer.ranks", settings)
-    large = {"w": (32_000_000, 1000)}
+    large = {f"model.layers.{number}.w": (500_000, 1000) for number in range(64)}
     assert "more than" not in text_of("trainer.ranks", settings, large)
     whole = config(
         {"ranks": 8, "device": "cuda", "reduce_gradients": "every_step"}, rollout={"device": "cuda"}
