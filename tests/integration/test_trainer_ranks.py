@@ -162,7 +162,7 @@ def prepared(tmp_path):
 def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path, caplog):
     settings, _, model_directory = prepared("one")
     first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
-    ways = (("two", 2, "auto"), ("four", 4, "every_microbatch"), ("four_go_on", 4, "auto"))
+    ways = (("two", 2, "every_microbatch"), ("four", 4, "auto"), ("four_go_on", 4, "auto"))
     stages = [(prepared(name, reduce_gradients=when)[1], ranks) for name, ranks, when in ways]
     stages.append((prepared("same_go_on", steps=0)[1], 2))
     ended = run_ranks(model_directory, "train", *stages)
@@ -171,16 +171,17 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     for found, expected in ((two, first), (four, first), (going_on, second)):
         assert_alike(found["metrics"], expected)
     at_the_end = STEPS * MINIBATCHES * (LAYERS + 1)  # with the last micro-batch of a step alone
-    assert two["sent"] == going_on["sent"] == at_the_end
-    assert four["sent"] >= 2 * at_the_end
+    assert four["sent"] == going_on["sent"] == at_the_end
+    assert two["sent"] > at_the_end
     one, two = (read_state(tmp_path / name / SAVED)[1] for name in ("one", "two"))
     assert two.keys() - one.keys() == {"rng.1"}
     names = [name for name in one if not name.startswith("rng.")]
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
     assert torch.equal(two["exp_avg.model.norm.weight"], two.part("exp_avg.model.norm.weight", 0, 32))
     for file in ("model.safetensors", *(f"trainer/state-0000{rank}-of-00002.safetensors" for rank in (1, 2))):
-        same = [(tmp_path / name / SAVED / file).read_bytes() for name in ("two", "same_go_on")]
-        assert same[0] == same[1], "as many ranks go on bit for bit, random numbers included"
+        held, again = (load_file(tmp_path / name / SAVED / file) for name in ("two", "same_go_on"))
+        assert held.keys() == again.keys()  # as many ranks go on bit for bit, random numbers included
+        assert all(torch.equal(tensor, again[name]) for name, tensor in held.items())
     lost = sorted((tmp_path / "two" / SAVED / "trainer").glob("state-*"))
     assert [file.name for file in lost] == [f"state-0000{rank}-of-00002.safetensors" for rank in (1, 2)]
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "two" / SAVED).num_parameters() > 0
