@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
 
 TOKENS = 16  # of a sequence, and of a micro-batch
-SEQUENCES = 24
+SEQUENCES = 8
 LAYERS, HIDDEN = 6, 256
 Counts = dict[str, float]
 

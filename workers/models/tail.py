@@ -20,7 +20,7 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class ModelTail:
     """Of one model. It holds no weights of its own."""
 
     model: PreTrainedModel
@@ -60,14 +60,14 @@ class Tail:
                 return type(self.model).forward(self.model, **arguments).logits.squeeze(0)
 
 
-def tail_of(model: PreTrainedModel) -> Tail | None:
+def tail_of(model: PreTrainedModel) -> ModelTail | None:
     """The model's end; None if more than a backbone and one linear layer of plain weights is trained."""
     backbone, head = model.get_decoder(), model.get_output_embeddings()
     if type(head) is not nn.Linear or backbone is model or not isinstance(backbone, nn.Module):
         return None
     known = {id(parameter) for module in (backbone, head) for parameter in module.parameters()}
     has_more = any(p.requires_grad and id(p) not in known for p in model.parameters())
-    return None if has_more else Tail(model, backbone, head)
+    return None if has_more else ModelTail(model, backbone, head)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
-from workers.models.tail import Tail, called_as, tail_of
+from workers.models.tail import ModelTail, called_as, tail_of
 from workers.trainer.batch import TrainBatch
 from workers.trainer.losses import KeptTokens, Softmax, chosen_logprobs, head_logprobs, parts_of
 
@@ -192,7 +192,7 @@ def _arguments(model: PreTrainedModel, row: PackedRow) -> dict[str, Any]:
 
 def response_logprobs(
     model: PreTrainedModel, row: PackedRow, *, temperature: float, is_entropy_trained: bool = False,
-    tail: Tail | None = None,
+    tail: ModelTail | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Logprobs and entropy of the row's response tokens at the sampling temperature: [N], [N], in nats.
 
@@ -211,7 +211,7 @@ def response_logprobs(
 
 
 def _chunked(
-    tail: Tail, row: PackedRow, arguments: dict[str, Any], softmax: Softmax
+    tail: ModelTail, row: PackedRow, arguments: dict[str, Any], softmax: Softmax
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What stands in for the model's forward pass, so that its weights are whole and FSDP knows of it."""
     found = tail.states(arguments, row.predicting_N)
@@ -225,7 +225,7 @@ def _chunked(
     )
 
 
-def proven_tail(model: PreTrainedModel, device: torch.device) -> Tail | None:
+def proven_tail(model: PreTrainedModel, device: torch.device) -> ModelTail | None:
     """The model's end, if by itself it gives the logits of the whole model; else None, and the log says so.
 
     Collective.
@@ -244,7 +244,7 @@ def proven_tail(model: PreTrainedModel, device: torch.device) -> Tail | None:
     return None
 
 
-def _by_the_tail(tail: Tail, row: PackedRow, arguments: dict[str, Any]) -> torch.Tensor | None:
+def _by_the_tail(tail: ModelTail, row: PackedRow, arguments: dict[str, Any]) -> torch.Tensor | None:
     """Logits of a row, two tokens at a time; None if the tail does not know how."""
     if (found := tail.states(arguments, row.predicting_N)) is None:
         return None

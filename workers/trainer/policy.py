@@ -16,7 +16,7 @@ from protocol.settings import WorkerSettings
 from workers.models.lora import adapter_config, model_digest
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
-from workers.models.tail import Tail
+from workers.models.tail import ModelTail
 from workers.trainer.packed_forward import check_no_leak, choose_attention, proven_tail
 from workers.trainer.sharding import reshard
 
@@ -63,7 +63,7 @@ def load_policy(
 
 def check_policy(
     model: PreTrainedModel, settings: WorkerSettings, *, device: torch.device, forward_dtype: torch.dtype
-) -> Tail | None:
+) -> ModelTail | None:
     """The model's end, if logits can be made in chunks.
 
     Raises: ConfigError if packed rows of this run would be computed wrong. Collective.
