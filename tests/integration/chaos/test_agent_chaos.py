@@ -52,7 +52,7 @@ def settings(run_dir: Path, steps: int):
 @pytest.mark.parametrize(
     ("seed", "steps", "strikes"),
     [
-        (0, STEPS, {"agent": 1, "child": 1, "controller": 1}),
+        pytest.param(0, STEPS, {"agent": 1, "child": 1, "controller": 1}, marks=pytest.mark.thorough),
         pytest.param(
             1, 20, {"agent": 8, "child": 4, "rollout": 4, "controller": 2, "trainer": 2},
             marks=pytest.mark.thorough,
