@@ -83,7 +83,7 @@ def _named(config: Config) -> tuple[dict[str, str], list[str]]:
     engines = [Need(extra, "rollout.engine", partial(_instances, extra=extra)) for extra in extras]
     named = [(need, values) for need in (*NEEDS, *engines) if (values := need.values(config))]
     reasons = {need.key: f"{need.key} {values[0]} needs the extra {need.extra}" for need, values in named}
-    return reasons, [need.extra for need, _ in named]
+    return reasons, list(dict.fromkeys(need.extra for need, _ in named))
 
 
 def _can_have_vllm(extras: Sequence[str]) -> bool:

@@ -145,3 +145,20 @@ def test_check_says_what_the_run_will_install_and_finds_no_fault_in_it(monkeypat
 
 def test_each_need_names_an_extra_that_there_is():
     assert {need.extra for need in needs.NEEDS} <= {*install.EXTRAS}
+
+
+@pytest.mark.parametrize(
+    ("agent", "path", "extras"),
+    [
+        ({"kind": "verifiers", "function": "gsm8k"}, "verifiers:gsm8k", ["verifiers"]),
+        ({"function": "http://localhost:8000"}, "prompts.jsonl", ["openenv"]),
+        ({"kind": "openenv", "function": "http://localhost:8000"}, "prompts.jsonl", ["openenv"]),
+        ({"kind": "openenv", "function": "envs.py:Maze"}, "prompts.jsonl", ["openenv-core"]),
+    ],
+)
+def test_a_connector_is_installed_once_and_alone(agent, path, extras):
+    found = lacking({"agent": agent, "data": {"path": path}})
+    assert found.extras == ["workers", *extras]
+    needs.require(
+        Config.model_validate({"agent": {**agent, "workers": 0}, "data": {"path": "prompts.jsonl"}})
+    )
