@@ -13,7 +13,7 @@ from zlib import crc32
 from controller.core.state.kept_samples import KeptGroup
 from controller.durability.damage import damaged, is_whole
 from protocol.ids import TrajectoryId
-from protocol.messages import Piece, response_pieces
+from protocol.messages import Piece, prompt_pieces, response_pieces
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
@@ -31,9 +31,9 @@ class KeptSample(NamedTuple):
     group: int
     facts: dict[str, Any]  # `why`, `parts` by name, and `items`: fields of TrainItem by name
     row: bytes  # JSON, as the data source gave it
-    prompt: bytes
+    prompt: bytes  # of the group; b"" if it is an agent's, whose episodes begin with given tokens
     tokens: bytes
-    logprobs: bytes
+    logprobs: bytes  # of sampled tokens alone
 
 
 def keep_samples(
@@ -79,7 +79,8 @@ def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> Kep
 
 
 def _record(step: int, kept: KeptGroup, piece: Callable[[Piece], bytes | memoryview]) -> tuple[Any, ...]:
-    row, prompt = bytes(piece(Piece("row", kept.group))), bytes(piece(Piece("prompt", kept.group)))
+    row = bytes(piece(Piece("row", kept.group)))
+    prompt = b"".join(bytes(piece(one)) for one in prompt_pieces(kept.group, kept.items[0].segments))
     parts: dict[str, bytearray] = {"tokens": bytearray(), "logprobs": bytearray()}
     for item in kept.items:
         for kind in ("tokens", "logprobs"):

@@ -14,6 +14,7 @@ import numpy as np
 
 from controller.durability.recording import Recording
 from controller.durability.sample_records import KeptSample
+from protocol.messages import GIVEN
 
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"  # ends a text whose last character's other bytes are in the next token
@@ -26,8 +27,8 @@ class SampleToken:
 
     id: int
     text: str
-    policy_version: int  # that sampled it
-    logprob: float  # under which it was sampled
+    policy_version: int | None  # that sampled it; None: an environment gave it
+    logprob: float | None  # under which it was sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class SampleResponse:
     @property
     def policy_versions(self) -> list[int]:
         """That it was sampled from, oldest first."""
-        return sorted({token.policy_version for token in self.tokens})
+        return sorted({token.policy_version for token in self.tokens if token.policy_version is not None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class SampleGroup:
 
     @property
     def staleness(self) -> int:
-        """Of its oldest token, in policy versions."""
-        versions = [token.policy_version for one in self.responses for token in one.tokens]
+        """Of its oldest sampled token, in policy versions."""
+        versions = [version for one in self.responses for version in one.policy_versions]
         return self.step - 1 - min(versions, default=self.step - 1)
 
 
@@ -92,15 +93,17 @@ class SampleReader:
 def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
     """A sample with its tokens as text."""
     tokens = np.frombuffer(sample.tokens, dtype="<i4").tolist()
-    logprobs = np.frombuffer(sample.logprobs, dtype="<f4").tolist()
+    logprobs = iter(np.frombuffer(sample.logprobs, dtype="<f4").tolist())  # of sampled tokens alone
     items: list[dict[str, Any]] = sample.facts["items"]
     responses: list[SampleResponse] = []
     begin = 0
     for place, item in enumerate(items):
-        versions = [version for _, version, count in item["segments"] for _ in range(count)]
+        runs = [(None if version == GIVEN else version, count) for _, version, count in item["segments"]]
+        versions = [version for version, count in runs for _ in range(count)]
         end = begin + len(versions)
         ids = tokens[begin:end]
-        found = zip(ids, texts_of(ids, decode), versions, logprobs[begin:end], strict=True)
+        likely = [None if version is None else next(logprobs) for version in versions]
+        found = zip(ids, texts_of(ids, decode), versions, likely, strict=True)
         responses.append(
             SampleResponse(
                 item["member"], item["reward"],
@@ -112,6 +115,11 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
     prompt = decode(np.frombuffer(sample.prompt, dtype="<i4").tolist())
     row = json.loads(sample.row)
     return SampleGroup(sample.step, sample.group, sample.facts["why"], row, prompt, tuple(responses))
+
+
+def rounded(logprob: float | None, digits: int) -> float | None:
+    """As `round`; that of a given token is None."""
+    return None if logprob is None else round(logprob, digits)
 
 
 def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
@@ -154,7 +162,7 @@ def lines_of(sample: SampleGroup) -> Iterator[dict[str, Any]]:
             "prompt": sample.prompt, "response": one.text, "reward": one.reward, "reward_parts": one.parts,
             "advantage": one.advantage, "ending": one.ending, "policy_versions": one.policy_versions,
             "tokens": [token.id for token in one.tokens],
-            "logprobs": [round(token.logprob, 5) for token in one.tokens],
+            "logprobs": [rounded(token.logprob, 5) for token in one.tokens],
             "token_versions": [token.policy_version for token in one.tokens],
             "row": sample.row,
         }  # fmt: skip

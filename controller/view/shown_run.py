@@ -18,7 +18,7 @@ from controller.core.core import Core
 from controller.durability.core_image import thaw
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
-from controller.history.sample_text import SampleGroup, SampleReader
+from controller.history.sample_text import SampleGroup, SampleReader, rounded
 from controller.history.story import Beginning
 from controller.history.why import why
 from controller.view.past.background import Background
@@ -305,7 +305,7 @@ def sample_as_json(sample: SampleGroup) -> Json:
                 "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
                 "ending": one.ending,
                 "texts": [token.text for token in one.tokens],
-                "logprobs": [round(token.logprob, 4) for token in one.tokens],
+                "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
                 "versions": [token.policy_version for token in one.tokens],
             }
             for one in sample.responses

@@ -22,6 +22,7 @@ Colour = Literal["version", "logprob"]
 VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again
 LOGPROB_STYLES = ((-0.1, "default"), (-0.7, "green"), (-2.3, "yellow"))  # from 90 %, 50 %, 10 % on
 UNLIKELY_STYLE = "red"
+GIVEN_STYLE = "dim"
 
 
 def samples(
@@ -118,6 +119,8 @@ def _coloured(tokens: tuple[SampleToken, ...], by: Colour) -> Iterator[tuple[str
 
 
 def _style(token: SampleToken, by: Colour) -> str:
+    if token.policy_version is None or token.logprob is None:
+        return GIVEN_STYLE
     if by == "version":
         return VERSION_STYLES[token.policy_version % len(VERSION_STYLES)]
     return next((style for least, style in LOGPROB_STYLES if token.logprob >= least), UNLIKELY_STYLE)

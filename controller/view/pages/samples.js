@@ -24,7 +24,7 @@ export async function render({ ask, go, here }) {
 function shown(sample, by, go, hasText) {
   const rewards = sample.responses.map((one) => one.reward);
   const mean = rewards.reduce((sum, one) => sum + one, 0) / rewards.length;
-  const versions = [...new Set(sample.responses.flatMap((one) => one.versions))].sort((a, b) => a - b);
+  const versions = [...new Set(sample.responses.flatMap((one) => one.versions))].filter((one) => one !== null).sort((a, b) => a - b);
   const button = (name, words) => make("button", { class: by === name ? "on" : "", onclick: () => go({ by: name }) }, words);
   const ranked = [...sample.responses].sort((a, b) => b.reward - a.reward);
   const lines = sample.responses.map((one) => JSON.stringify({ step: sample.step, group: sample.group, ...one, prompt: sample.prompt, response: one.texts.join("") }));
@@ -36,7 +36,7 @@ function shown(sample, by, go, hasText) {
       make("button", { onclick: () => download(lines, sample) }, "JSONL")),
     make("div", { class: "legend" }, by === "version" ? versions.map((version) => make("span", { class: versionClass(version) }, `■ v${version}`))
       : [...LIKELY.map(([, kind, words]) => make("span", {}, make("span", { class: kind }, "token"), ` ${words}`)), make("span", {}, make("span", { class: UNLIKELY[0] }, "token"), ` ${UNLIKELY[1]}`)]),
-    make("h3", {}, "prompt"), make("div", { class: "text" }, sample.prompt),
+    sample.prompt ? make("h3", {}, "prompt") : null, sample.prompt ? make("div", { class: "text" }, sample.prompt) : null,
     ...ranked.map((one) => response(one, by)));
 }
 
@@ -44,8 +44,9 @@ function response(one, by) {
   const parts = Object.entries(one.parts).map(([name, value]) => `, ${name} ${short(value)}`).join("");
   const text = make("div", { class: "text" });
   one.texts.forEach((token, place) => text.append(make("span", {
-    class: by === "version" ? versionClass(one.versions[place]) : likelihood(one.logprobs[place]),
-    title: `v${one.versions[place]}, ${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`,
+    class: one.versions[place] === null ? "dim" : by === "version" ? versionClass(one.versions[place]) : likelihood(one.logprobs[place]),
+    title: one.versions[place] === null ? "given by the environment, not trained"
+      : `v${one.versions[place]}, ${(100 * Math.exp(one.logprobs[place])).toFixed(1)} % (${one.logprobs[place]})`,
   }, token)));
   return make("div", { class: "response" }, make("div", { class: "dim" }, `.${one.member}  reward ${short(one.reward)}${parts}, advantage ${short(one.advantage)}, ${one.texts.length} tokens, ends by ${one.ending}`), text);
 }

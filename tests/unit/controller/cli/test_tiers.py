@@ -15,6 +15,8 @@ def asked(monkeypatch):
     calls: list[list[str]] = []
     monkeypatch.setattr(pytest, "main", lambda words: calls.append(list(words)) or 0)
     monkeypatch.setattr(testing, "test_vllm", lambda obstacle: calls.append(["vllm", obstacle]) or 0)
+    monkeypatch.setattr(testing, "why_no_connectors", lambda: "this is a test")
+    monkeypatch.setattr(testing, "test_connectors", lambda why: calls.append(["connectors", why]) or 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return calls
 
@@ -45,6 +47,7 @@ def test_the_thorough_tier_leaves_nothing_out(asked):
     assert launch("--thorough", "--without-vllm").exit_code == 0
     assert asked[0][:2] == ["-m", ""]
     assert asked[0][-1] == "tests"
+    assert asked[1:] == [["vllm", "--without-vllm was given"], ["connectors", "this is a test"]]
 
 
 def test_fast_and_thorough_are_refused_together(asked):

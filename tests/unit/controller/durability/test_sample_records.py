@@ -5,11 +5,13 @@ import sqlite3
 import pytest
 
 from controller.core.commands import Send
+from controller.core.state.kept_samples import KeptGroup
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from controller.durability.sample_records import SCHEMA, keep_samples, read_sample
 from controller.host.stepper import Stepper
 from protocol.errors import RunError
-from protocol.messages import Train
+from protocol.messages import GIVEN, Piece, Segment, Train, TrainItem
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
@@ -52,6 +54,24 @@ def test_a_sample_is_what_was_trained(tmp_path):
         assert sample.logprobs in frames[2]
         assert sample.prompt in frames[0]
         assert len(sample.tokens) == len(sample.logprobs) > 0
+
+
+def test_a_sample_of_an_agent_begins_with_given_tokens_and_has_no_prompt():
+    segments = (Segment(1, GIVEN, 2), Segment(1, 3, 1), Segment(1, GIVEN, 1), Segment(2, 4, 2))
+    item = TrainItem(7, 0, 0, 1.0, 0.5, "stop", segments)
+    stored = {Piece("row", 7): b"{}"} | {
+        piece: bytes([65 + place] * 4 * piece.count)
+        for place, piece in enumerate(
+            (Piece("tokens", 7, 0, 1, 4), Piece("tokens", 7, 0, 2, 2),
+             Piece("logprobs", 7, 0, 1, 1), Piece("logprobs", 7, 0, 2, 2))
+        )
+    }  # fmt: skip
+    db = sqlite3.connect(":memory:")
+    db.execute(SCHEMA)
+    keep_samples(db, 5, [KeptGroup(7, "oldest", (item,), ())], piece=stored.__getitem__, most_bytes=10_000)
+    kept = read_sample(db, "run.db", 5, 7)
+    assert (kept.prompt, kept.tokens, kept.logprobs) == (b"", b"A" * 16 + b"B" * 8, b"C" * 4 + b"D" * 8)
+    db.close()
 
 
 def test_none_are_kept_where_they_are_off(tmp_path):

@@ -50,6 +50,27 @@ def test_every_token_has_the_version_and_logprob_of_its_segment():
     assert group.prompt == "a "
 
 
+def test_given_tokens_of_an_agent_have_neither_version_nor_logprob():
+    items = [
+        {"group": 7, "member": 0, "reward": 1.0, "outcome": 0.5, "ending": "stop",
+         "segments": [[1, -1, 2], [1, 4, 1], [1, -1, 1], [2, 5, 1]]},
+    ]  # fmt: skip
+    kept = sample(items=items, parts={})._replace(
+        prompt=b"", tokens=np.array([1, 2, 5, 1, 2], "<i4").tobytes(),
+        logprobs=np.array([-0.5, -1], "<f4").tobytes(),
+    )  # fmt: skip
+    group = as_text(kept, decode)
+    (one,) = group.responses
+    assert [token.policy_version for token in one.tokens] == [None, None, 4, None, 5]
+    assert [token.logprob for token in one.tokens] == [None, None, -0.5, None, -1.0]
+    assert one.text == "abc abc"
+    assert one.policy_versions == [4, 5]
+    assert group.staleness == 1
+    assert group.prompt == ""
+    (line,) = lines_of(group)
+    assert line["logprobs"] == [None, None, -0.5, None, -1.0]
+
+
 def test_a_line_of_jsonl_stands_alone():
     lines = list(lines_of(as_text(sample(), decode)))
     assert [json.loads(json.dumps(line))["member"] for line in lines] == [0, 2]
