@@ -88,7 +88,8 @@ def show(found: list[SampleGroup], *, most: int, by: Colour, console: Console | 
                 style="bold",
             )
         )
-        console.print(Text("prompt: ", style="dim") + Text(plain(sample.prompt)))
+        if sample.prompt:  # episodes of an agent have each their own
+            console.print(Text("prompt: ", style="dim") + Text(plain(sample.prompt)))
         for one in _best_and_worst(sample.responses, most):
             console.print(_headline(one))
             console.print(Text.assemble(*_coloured(one.tokens, by)))
