@@ -11,7 +11,7 @@ from test_whole_runs import config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 
-STEPS, GROUPS = 8, 8
+STEPS, GROUPS = 8, 16
 AGENT = Path(__file__).parents[2] / "tasks" / "even_turns.py"
 PROGRAM = """
 import asyncio, sys
