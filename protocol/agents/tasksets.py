@@ -5,22 +5,23 @@ Invariant: a task that went through a row is the task that the taskset made: all
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
 EXTRA = "verifiers"
+Foreign: TypeAlias = Any  # of verifiers, or a value for it: the package is not there where types are checked
 
 
 class FoundTaskset(NamedTuple):
     """A taskset of the user's, and what it is made of."""
 
-    taskset: Any
-    task_class: Any
-    config: Any
+    taskset: Foreign
+    task_class: Foreign
+    config: Foreign
 
-    def task(self, data: object) -> Any:
+    def task(self, data: object) -> Foreign:
         """The task whose data stand in a row. Raises: ConfigError."""
         try:
             wire = self.task_class.data_type().model_validate(data)
@@ -32,7 +33,7 @@ class FoundTaskset(NamedTuple):
         return self.task_class(wire, self.config.task)
 
 
-def find_taskset(target: Any, options: Mapping[str, Any]) -> FoundTaskset:
+def find_taskset(target: Foreign, options: Mapping[str, Foreign]) -> FoundTaskset:
     """The taskset of a class, of the import path of one, or of an id of an installed package.
 
     `options`: fields of its configuration; a dot leads into a section, as in `task.judge_model`.
@@ -43,7 +44,7 @@ def find_taskset(target: Any, options: Mapping[str, Any]) -> FoundTaskset:
     from verifiers.v1 import Taskset, TasksetConfig
     from verifiers.v1.utils.generic import concrete_type
 
-    config_type: Any = concrete_type(found, TasksetConfig, origin=Taskset) or TasksetConfig
+    config_type: Foreign = concrete_type(found, TasksetConfig, origin=Taskset) or TasksetConfig
     try:
         config = config_type.model_validate({"id": name, **nested(options)})
         return FoundTaskset(found(config), found.task_type(), config)
@@ -54,7 +55,7 @@ def find_taskset(target: Any, options: Mapping[str, Any]) -> FoundTaskset:
         ) from error
 
 
-def _check_installed(target: Any) -> None:
+def _check_installed(target: Foreign) -> None:
     """Raises: ConfigError."""
     try:
         importlib.import_module("verifiers.v1")
@@ -65,7 +66,7 @@ def _check_installed(target: Any) -> None:
         ) from error
 
 
-def _class_of(target: Any) -> Any:
+def _class_of(target: Foreign) -> Foreign:
     """Raises: ConfigError."""
     from verifiers.v1 import Taskset
     from verifiers.v1.utils.loaders import taskset_class
@@ -84,16 +85,16 @@ def _class_of(target: Any) -> Any:
     return found
 
 
-def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+def nested(options: Mapping[str, Foreign]) -> dict[str, Foreign]:
     """Options with dots in their names as sections. Raises: ConfigError if one is both."""
-    whole: dict[str, Any] = {}
+    whole: dict[str, Foreign] = {}
     for name, value in options.items():
         *sections, last = name.split(".")
         place = whole
         for section in sections:
-            inner: Any = place.setdefault(section, {})
+            inner: Foreign = place.setdefault(section, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"The option {name!r} leads into {section!r}, which has a value itself.")
-            place = cast("dict[str, Any]", inner)
+            place = cast("dict[str, Foreign]", inner)
         place[last] = value
     return whole

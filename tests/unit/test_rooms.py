@@ -59,7 +59,7 @@ integration/test_agent_door.py: workers/agent/kinds/command workers/children/pro
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
-integration/test_forks.py: controller/host/forks workers/host/fork_server
+integration/test_forks.py: controller/host/forks workers/host/fork_server workers/models/renewal
 integration/test_fuzzed_server.py: protocol/wire/sockets
 integration/test_killed_runs.py: workers/link/parent
 integration/test_math_rewards.py: workers/reward/kinds/cpu_limit workers/reward/kinds/math

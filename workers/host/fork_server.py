@@ -42,6 +42,7 @@ MODULES = (
     "workers.engines.torch.engine",
     "workers.trainer.worker",
 )
+RENEWAL = "workers.models.renewal"  # by name, as all that the server holds for its forks
 IDLE_S = 60.0
 DESCRIPTORS = 4  # of a request: its text, and the three standard ones
 
@@ -171,7 +172,7 @@ def run(asked: ForkRequest) -> None:
     os.environ.update(asked["environment"])
     paths = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in paths if path and path not in sys.path]
-    _renew()
+    importlib.import_module(RENEWAL).renew()
     command = [word for word in asked["command"] if word != "-P"]
     if command[0] == "-m":
         sys.argv = command[1:]
@@ -179,15 +180,6 @@ def run(asked: ForkRequest) -> None:
     else:
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
-
-
-def _renew() -> None:
-    """What libraries do when they are imported: read the number of threads, draw a seed."""
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    np.random.seed()  # the state that all forks have inherited
 
 
 def main() -> NoReturn:
@@ -198,7 +190,7 @@ def main() -> NoReturn:
     options = parser.parse_args()
     raise_limit()
     server = ForkServer(socket.socket(fileno=options.descriptor), options.parent)
-    for module in MODULES:
+    for module in (*MODULES, RENEWAL):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # the collector of a fork would copy every page that it looks at

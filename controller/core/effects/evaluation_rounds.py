@@ -43,6 +43,47 @@ class EvaluationRound:
         return len(self.sources or ()) - len(self.answered) - len(self.failed)
 
 
+class HeldOutEpisodes:
+    """The held-out prompts of an agent, each of which begins its episodes at agent workers."""
+
+    def __init__(self, state: RunState, rounds: "EvaluationRounds") -> None:
+        self.state, self.rounds = state, rounds
+        self.rows: deque[int] = deque()
+        """Groups whose episodes have not begun, in the order of prompts."""
+
+    def next(self) -> Group | None:
+        """The next prompt, none of whose episodes has begun."""
+        while self.rows and self.rows[0] not in self.state.groups:
+            self.rows.popleft()  # it was given up
+        return self.state.groups[self.rows[0]] if self.rows else None
+
+    @property
+    def is_below_share(self) -> bool:
+        """Whether it has fewer episodes at agent workers than it may have while training wants more."""
+        if self.state.ending is not None:
+            return True
+        workers = list(self.state.registry.agents())
+        running = sum(group >= FIRST_EVALUATION_GROUP for worker in workers for group, _ in worker.episodes)
+        share = self.state.config.evaluation.share
+        return running < max(1, int(share * sum(worker.capacity for worker in workers)))
+
+    def on_begun(self, group: Group) -> None:
+        """The episodes of the next prompt are to begin at agent workers."""
+        assert self.rounds.round is not None
+        assert self.rows[0] == group.id, f"{group.id} begins before {self.rows[0]}"
+        self.rows.popleft()
+        group.begin(self.rounds.round.samples)
+        self.rounds.round.unplaced -= 1
+
+    def on_asked(self, group: Group) -> None:
+        """The first of its episodes has asked: it has no place to wait for, so it starts."""
+        found = self.rounds.round
+        assert found is not None
+        move_group(group, "asked")
+        group.prompt_tokens = max(member.given_tokens for member in group.members)
+        group.start(found.policy_version, size=found.samples)
+
+
 class EvaluationRounds:
     """The evaluations of a run: the purpose of held-out groups."""
 
@@ -54,8 +95,7 @@ class EvaluationRounds:
         self.pending: int | None = None  # version that waits for the round to end
         self.asked = -1  # newest version that was due
         self.is_stopped = False  # the operator wants the run to end without it
-        self.rows: deque[int] = deque()
-        """Groups of an agent whose episodes have not begun, in the order of prompts."""
+        self.episodes = HeldOutEpisodes(state, self)
         self._next_group = FIRST_EVALUATION_GROUP
 
     @property
@@ -173,7 +213,7 @@ class EvaluationRounds:
         for number, group in enumerate(groups):
             self.state.groups[group] = Group(group, source_row=number)
         if self.state.config.agent.is_on:
-            self.rows.extend(groups)
+            self.episodes.rows.extend(groups)
         self._finish_if_complete()
         return [] if self.state.config.agent.is_on else groups
 
@@ -184,37 +224,6 @@ class EvaluationRounds:
         group.start(self.round.policy_version, size=self.round.samples)
         for member in group.members:
             self.state.requeue(member)
-
-    def next_row(self) -> Group | None:
-        """The next prompt of an agent, none of whose episodes has begun."""
-        while self.rows and self.rows[0] not in self.state.groups:
-            self.rows.popleft()  # it was given up
-        return self.state.groups[self.rows[0]] if self.rows else None
-
-    @property
-    def is_below_share(self) -> bool:
-        """Whether it has fewer episodes at agent workers than it may have while training wants more."""
-        if self.state.ending is not None:
-            return True
-        workers = list(self.state.registry.agents())
-        running = sum(group >= FIRST_EVALUATION_GROUP for worker in workers for group, _ in worker.episodes)
-        share = self.state.config.evaluation.share
-        return running < max(1, int(share * sum(worker.capacity for worker in workers)))
-
-    def on_begun(self, group: Group) -> None:
-        """The episodes of the next row are to begin at agent workers."""
-        assert self.round is not None
-        assert self.rows[0] == group.id, f"{group.id} begins before {self.rows[0]}"
-        self.rows.popleft()
-        group.begin(self.round.samples)
-        self.round.unplaced -= 1
-
-    def on_asked(self, group: Group) -> None:
-        """The first of its episodes has asked: it has no place to wait for, so it starts."""
-        assert self.round is not None
-        move_group(group, "asked")
-        group.prompt_tokens = max(member.given_tokens for member in group.members)
-        group.start(self.round.policy_version, size=self.round.samples)
 
     def number(self, group: int) -> int:
         """The number of a group's prompt, which is the same in all evaluations of the same data."""

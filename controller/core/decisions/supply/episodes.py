@@ -94,9 +94,9 @@ class Episodes:
         if first is not None and order(first) < (True, True):  # a prepared group of training may wait
             return self._find(*first)
         wants_more = first is not None or self._is_preparing_more
-        held_out = self.evaluation.next_row()
-        if held_out is not None and (self.evaluation.is_below_share or not wants_more):
-            self.evaluation.on_begun(held_out)
+        held_out = self.evaluation.episodes.next()
+        if held_out is not None and (self.evaluation.episodes.is_below_share or not wants_more):
+            self.evaluation.episodes.on_begun(held_out)
             return self._first_of(held_out)
         if first is not None:
             return self._find(*first)
@@ -129,7 +129,8 @@ class Episodes:
     def _make_room(self, episode: Episode) -> bool:
         """Put the youngest group that is only prepared back, for an episode of one that has started."""
         wanting = self.state.groups[episode.group]
-        if wanting.policy_version is None and not (wanting.is_evaluation and self.evaluation.is_below_share):
+        is_first = wanting.is_evaluation and self.evaluation.episodes.is_below_share
+        if wanting.policy_version is None and not is_first:
             return False
         prepared = [self.state.groups[id] for id in (*self._beginning, *self.state.fresh)]
         prepared = [group for group in prepared if not group.is_evaluation]
@@ -185,7 +186,7 @@ class Episodes:
         self.state.accounts.given += ask.given
         if group.is_evaluation and group.state == "beginning":
             del self._beginning[group.id]
-            self.evaluation.on_asked(group)
+            self.evaluation.episodes.on_asked(group)
         if group.state == "generating":
             self.state.requeue(member)
         elif all(one.asked for one in group.episodes):
