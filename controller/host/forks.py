@@ -165,6 +165,7 @@ class _Server:
                 stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=dict(environment),
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip
+        threading.Thread(target=self.process.wait, name="fork server", daemon=True).start()  # it may end idle
 
     def last_words(self) -> str:
         size = os.fstat(self._log.fileno()).st_size  # it is read in place: the server writes at its own end

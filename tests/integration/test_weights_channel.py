@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import zmq
+from local_workers import below, command_line
 
 from protocol.errors import WeightsError
 from protocol.wire.security import channel_key
@@ -165,7 +166,7 @@ def until_it_hands_on(endpoint: str, word: Word) -> None:
 
 
 def agents() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "workers.weights.agent" in p.cmdline()]
+    return [process for process in below() if "workers.weights.agent" in command_line(process)]
 
 
 async def test_an_agent_that_is_killed_is_started_again_and_says_where(hosts):
