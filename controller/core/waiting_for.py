@@ -32,6 +32,8 @@ def awaited(core: "Core") -> Cause:
     is_supervised = state.config.trainer.is_supervised
     registry = state.registry
     is_there = registry.trainer() is not None and any(True for _ in registry.text_workers())
+    if state.config.agent.is_on and not any(True for _ in registry.agents()):
+        return "start-up"
     if not is_there or (not is_supervised and not (registry.ready_instances and state.versions.newest)):
         return "start-up"
     if training.held_until is not None:
@@ -63,6 +65,10 @@ def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> C
         return "weights"
     if unscored:
         return "scoring"
+    if state.config.agent.is_on and not state.queue:
+        is_begun = bool(state.rows or state.unbegun) or state.environments.next() is not None
+        if ledger.reserved or (is_begun and not is_more_there):  # else prepared groups wait for room
+            return "environments"
     if not is_more_there and not state.queue:
         return "data"
     return "cap" if is_more_wanted else "rollout"

@@ -10,7 +10,9 @@ from typing import Literal, NamedTuple
 
 from controller.config.models import Config
 
-Cause = Literal["start-up", "paused", "training", "pace", "scoring", "weights", "data", "cap", "rollout"]
+Cause = Literal[
+    "start-up", "paused", "training", "pace", "scoring", "weights", "data", "cap", "rollout", "environments"
+]
 NO_IDLING = ("start-up", "paused")  # time in which nobody could have done more
 IDLE_WORTH_NAMING = 0.15  # below this share of idle time nobody would change a setting
 UNUSED = 0.3  # share of idle time from which more instances would not help
@@ -74,6 +76,7 @@ def _steady(figures: Figures, config: Config) -> tuple[str, str]:
 WAITS = {
     "rollout": "responses", "scoring": "rewards", "weights": "new weights to be published and pulled",
     "data": "rows of the data", "cap": "room for more groups", "pace": "an even pace",
+    "environments": "agents and their environments",
 }  # fmt: skip
 
 
@@ -100,6 +103,13 @@ def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
             )
         case "data":
             return "the data", "make its source faster, or raise reward.workers, which encode it"
+        case "environments":
+            now = f"{config.agent.workers} x {config.agent.concurrency} episodes, of so many groups ahead: "
+            now += str(config.agent.prepare_groups or config.trainer.batch_groups)
+            return "the environments of agents", (
+                "make what the agent does between two turns faster, or raise agent.concurrency, agent.workers "
+                f"or agent.prepare_groups (now {now})"
+            )
         case "pace":
             return "its own pace", "lower staleness.pace"
         case "cap":

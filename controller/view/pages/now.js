@@ -3,7 +3,7 @@ import { make, card, figure, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
-const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", paused: "--dim", "start-up": "--line" };
+const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
 export async function render({ ask, go }) {
   const now = await ask("now");

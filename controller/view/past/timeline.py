@@ -25,7 +25,7 @@ KINDS = (
     "gone", "starting", "generating", "pulling", "training", "encoding", "scoring", "episodes",
     "idle: bound", "idle: cap", "idle: data", "idle: weights", "idle: routing", "idle: nothing to do",
     "waits: rollout", "waits: scoring", "waits: weights", "waits: data", "waits: cap", "waits: pace",
-    "waits: start-up", "paused",
+    "waits: environments", "waits: start-up", "paused",
 )  # fmt: skip
 NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 MOST_SPANS = 400  # of one lane in one answer; more are told as bins

@@ -73,6 +73,7 @@ def test_two_waits_of_like_length_are_both_told():
         ("weights", "new weights", "trainer.lora"),
         ("data", "the data", "its source"),
         ("pace", "its own pace", "lower staleness.pace"),
+        ("environments", "the environments of agents", "agent.concurrency, agent.workers"),
         ("cap", "the groups in flight", "staleness.max_staleness (now 2)"),
     ],
 )
@@ -146,6 +147,26 @@ class SlowSource(Simulation):
 def test_a_source_of_prompts_that_is_slow_is_named():
     outcome = SlowSource(config()).run()
     assert outcome.summary["verdict"].startswith("Bound by the data: "), outcome.summary
+
+
+AGENT = {"function": "t.py:f", "max_turns": 3}
+SLOW = {"environment": {"turns": 2, "wait_s": 30.0}}
+
+
+def test_environments_of_agents_that_are_slow_are_named_and_not_the_data():
+    found, spent_s = simulated(agent=AGENT, simulation=BASE["simulation"] | SLOW)
+    assert found.startswith("Bound by the environments of agents: "), (found, spent_s)
+    assert "raise agent.concurrency, agent.workers or agent.prepare_groups (now 1 x 64 episodes" in found
+    assert spent_s.get("data", 0.0) < 1.0
+
+
+def test_agent_workers_that_load_are_start_up():
+    class LateAgents(Simulation):
+        def _spawn(self, name, role):
+            self._at(300.0 if role == "agent" else 0.0, super()._spawn, name, role)
+
+    outcome = LateAgents(config(agent=AGENT, simulation=BASE["simulation"] | SLOW)).run()
+    assert outcome.summary["spent_s"]["start-up"] > 290.0, outcome.summary["spent_s"]
 
 
 def test_every_second_has_gone_to_one_cause():
