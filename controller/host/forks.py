@@ -80,7 +80,8 @@ class Forks:
     ) -> ForkedProcess:
         """Fork a process that runs a Python command line, without the interpreter, in a session of its own.
 
-        `output` and `error` are descriptors. Raises: ForkServerLost, then and ever after.
+        `output` and `error` are descriptors. Raises: ForkServerLost, then and ever after; OSError if the
+        machine has no room for another process now.
         """
         asked = {"command": list(command), "environment": dict(environment), "folder": os.getcwd()}
         async with self._one_at_a_time:
@@ -118,6 +119,10 @@ class Forks:
             self._give_up()
             return
         answer = json.loads(said)
+        if "refused" in answer:
+            if self._asked is not None and not self._asked.done():
+                self._asked.set_exception(OSError(answer["refused"], os.strerror(answer["refused"])))
+            return
         if "forked" in answer:
             self._begin(answer["forked"])
             return
@@ -145,9 +150,8 @@ class Forks:
             self._asked.set_exception(self._lost())
 
     def _lost(self) -> ForkServerLost:
-        return ForkServerLost(
-            f"The process that forks workers has ended: {self._server.last_words() or 'it left no word'}"
-        )
+        words = self._server.last_words()
+        return ForkServerLost(f"The process that forks workers has ended. Its last words: {words or 'none.'}")
 
 
 class _Server:
@@ -158,6 +162,7 @@ class _Server:
         self.clients = 0
         self.kind = _kind(environment)
         self.door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._words = ""  # the last ones, once the log is closed
         self._log = os.fdopen(os.memfd_create("words of the server"), "ab", 0)
         with theirs:
             self.process = subprocess.Popen(
@@ -168,6 +173,9 @@ class _Server:
         threading.Thread(target=self.process.wait, name="fork server", daemon=True).start()  # it may end idle
 
     def last_words(self) -> str:
+        """The end of what it has written; "" if that is nothing."""
+        if self._log.closed:
+            return self._words
         size = os.fstat(self._log.fileno()).st_size  # it is read in place: the server writes at its own end
         words = os.pread(self._log.fileno(), LAST_WORDS_BYTES, max(0, size - LAST_WORDS_BYTES))
         return words.decode(errors="replace").strip()
@@ -176,6 +184,7 @@ class _Server:
         self.door.close()
         self.process.kill()
         self.process.wait()
+        self._words = self.last_words()  # a run that it has served may still ask for them
         self._log.close()
 
 

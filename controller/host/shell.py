@@ -193,6 +193,7 @@ class Shell:
                     tasks, endpoint=self._server.endpoint, logs=self.directory.logs,
                     settings=worker_settings(self._config, str(self.directory.path), self._import_paths),
                     on_exit=self._post, key=self._local_key, is_forking=self._config.controller.fork_workers,
+                    on_warning=self._on_refusal,
                 )  # fmt: skip
                 self._stack.callback(supervisor.close)
                 reader = tasks.create_task(self._read_prompts(), name="prompts")

@@ -8,6 +8,7 @@ waits a minute for the next run.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -34,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]  # where the package `workers` lies
 LAST_WORDS_LINES = 15
 LAST_WORDS_BYTES = 8192
 CANNOT_START = 127  # exit code for a process that the system would not start, as shells have it
+NO_ROOM = (errno.EAGAIN, errno.ENOMEM)  # for another process, now
 MAX_LINE_BYTES = 1 << 20
 # -P: a folder of the user's that is called `workers` must not hide ours
 HOST = (sys.executable, "-P", "-m", "workers.host")
@@ -103,17 +105,19 @@ class Supervisor:
         host: tuple[str, ...] = HOST,
         prepare: tuple[str, ...] = PREPARE,
         is_forking: bool = False,
+        on_warning: Callable[[str], None] = logger.warning,
     ) -> None:
         """`tasks` holds one task per worker; cancelling it kills them all.
 
         `key` is the key file that workers show, `host` and `prepare` are the commands that make a worker and
-        the initial model. `is_forking`: fork what may be.
+        the initial model. `is_forking`: fork what may be; `on_warning` hears when that cannot be done.
         """
         self._tasks = tasks
         self._endpoint = endpoint
         self._logs = logs
         self._settings = settings
         self._on_exit = on_exit
+        self._on_warning = on_warning
         self._key = key
         self._host, self._prepare = host, prepare
         self._lives: dict[str, asyncio.Task[None]] = {}
@@ -251,7 +255,7 @@ class Supervisor:
                         is_forked=is_forked, parent="--parent={}",
                     )  # fmt: skip
             except OSError as error:
-                if not are_spent(error):
+                if not are_spent(error) and error.errno not in NO_ROOM:
                     raise
                 logger.warning("%s cannot be started yet, and is tried again: %s", log.path.stem, error)
             await asyncio.sleep(RETRY_S)
@@ -274,7 +278,7 @@ class Supervisor:
                     [*command[1:], *tie], environment, output=output.fileno(), error=error.fileno()
                 )
             except ForkServerLost as lost:
-                logger.warning("%s Workers of this run are started without it from now on.", lost)
+                self._on_warning(f"Workers of this run are executed, not forked, from now on. {lost}")
                 self.close()
         tie = [parent.format(os.getpid())] if parent else []
         return await asyncio.create_subprocess_exec(
@@ -288,7 +292,7 @@ class Supervisor:
         try:
             self._forks = Forks(environment)
         except OSError as error:  # as workers can be started without it
-            logger.warning("The process that forks workers was not started: %s", error)
+            self._on_warning(f"Workers of this run are executed, not forked: the fork server failed: {error}")
 
     def _environment(self, threads: int) -> dict[str, str]:
         """The controller's own environment, the user's import paths, and what keeps a worker in bounds."""

@@ -8,7 +8,8 @@ would be executed else, each in a session of its own, and tells how they ended.
 DESCRIPTOR is a socket on which the parent hands over further sockets, one per client (a run). A client asks
 by a packet of one byte with four descriptors: a file with a `ForkRequest` as JSON, and standard input, output
 and error of the new process. Answers are JSON packets: `{"forked": pid}` from the new process, once it has a
-session of its own, and `{"ended": pid, "code": exit code, negative for a signal}`.
+session of its own, `{"ended": pid, "code": exit code, negative for a signal}`, and `{"refused": errno}` where
+the machine has no room for another process.
 
 Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as new; it
 ends with its parent, or when it has had no client for a minute; a client that leaves takes its processes with
@@ -17,6 +18,7 @@ it; who is forked is killed by the kernel when this process ends, unless it has 
 """
 
 import argparse
+import errno
 import gc
 import importlib
 import json
@@ -118,13 +120,18 @@ class ForkServer:
         with os.fdopen(text, "rb") as file:
             file.seek(0)  # the place is that of who has written it
             asked: ForkRequest = json.load(file)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(client, {"refused": error.errno or errno.EAGAIN})
+            pid = -1
         if not pid:
             self._leave(client, standard)
             raise Forked(asked)
         for descriptor in standard:
             os.close(descriptor)
-        self._clients[client].add(pid)
+        if pid > 0:
+            self._clients[client].add(pid)
 
     def _leave(self, client: socket.socket, standard: Sequence[int]) -> None:
         """In the new process: have a session of one's own, say so, and keep nothing of the server."""

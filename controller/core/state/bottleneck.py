@@ -104,11 +104,10 @@ def _advice(cause: str, figures: Figures, config: Config) -> tuple[str, str]:
         case "data":
             return "the data", "make its source faster, or raise reward.workers, which encode it"
         case "environments":
-            now = f"{config.agent.workers} x {config.agent.concurrency} episodes, of so many groups ahead: "
-            now += str(config.agent.prepare_groups or config.trainer.batch_groups)
+            ahead = config.agent.prepare_groups or config.trainer.batch_groups
             return "the environments of agents", (
-                "make what the agent does between two turns faster, or raise agent.concurrency, agent.workers "
-                f"or agent.prepare_groups (now {now})"
+                f"make them faster, or raise agent.prepare_groups (now {ahead}) or, if all places are taken, "
+                f"agent.concurrency (now {config.agent.concurrency}) or agent.workers"
             )
         case "pace":
             return "its own pace", "lower staleness.pace"

@@ -73,7 +73,7 @@ def test_two_waits_of_like_length_are_both_told():
         ("weights", "new weights", "trainer.lora"),
         ("data", "the data", "its source"),
         ("pace", "its own pace", "lower staleness.pace"),
-        ("environments", "the environments of agents", "agent.concurrency, agent.workers"),
+        ("environments", "the environments of agents", "raise agent.prepare_groups (now 4)"),
         ("cap", "the groups in flight", "staleness.max_staleness (now 2)"),
     ],
 )
@@ -156,7 +156,7 @@ SLOW = {"environment": {"turns": 2, "wait_s": 30.0}}
 def test_environments_of_agents_that_are_slow_are_named_and_not_the_data():
     found, spent_s = simulated(agent=AGENT, simulation=BASE["simulation"] | SLOW)
     assert found.startswith("Bound by the environments of agents: "), (found, spent_s)
-    assert "raise agent.concurrency, agent.workers or agent.prepare_groups (now 1 x 64 episodes" in found
+    assert "raise agent.prepare_groups (now 4) or, if all places are taken, agent.concurrency" in found
     assert spent_s.get("data", 0.0) < 1.0
 
 
