@@ -4,15 +4,32 @@ A record is the number of its tokens (int32), their codes, and their words, as p
 Invariant: tokens that no record tells of were drawn from the whole vocabulary, so code 0 stands for them.
 """
 
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
 import numpy as np
 
 from protocol.kept_sets import word_counts
-from protocol.messages import Stretch
+from protocol.wire.codec import ITEM_BYTES
 
 
-def as_record(sets: Stretch, count: int) -> Stretch:
-    """What `Generated.kept_sets` gives for a delta of so many tokens, so that it can stand alone."""
-    return sets._replace(data=np.int32(count).astype("<i4").tobytes() + sets.data)
+def records(counts: Sequence[int], sizes: Sequence[int], kept: bytes) -> Iterator[bytes]:
+    """Of each delta of a report its record; b"" where every token was drawn from the whole vocabulary.
+
+    `counts`, `sizes`: its tokens and its words; `kept`: the codes of all, then the words of all. Where
+    nothing was cut, `sizes` and `kept` are empty.
+    """
+    if not sizes:
+        return repeat(b"", len(counts))
+    return _records(counts, sizes, kept)
+
+
+def _records(counts: Sequence[int], sizes: Sequence[int], kept: bytes) -> Iterator[bytes]:
+    begin, first = 0, ITEM_BYTES * sum(counts)
+    for count, size in zip(counts, sizes, strict=True):
+        end, last = begin + ITEM_BYTES * count, first + ITEM_BYTES * size
+        yield count.to_bytes(ITEM_BYTES, "little") + kept[begin:end] + kept[first:last] if size else b""
+        begin, first = end, last
 
 
 class KeptSets:
@@ -24,11 +41,11 @@ class KeptSets:
         self._records: dict[int, bytes] = {}
         self.size_bytes = 0
 
-    def put(self, record: Stretch) -> None:
-        """Take a record; of two at a place the first stays."""
-        if record.start not in self._records:
-            self._records[record.start] = record.data
-            self.size_bytes += len(record.data)
+    def put(self, start: int, record: bytes) -> None:
+        """Take a record of the tokens from `start` on; of two at a place the first stays."""
+        if start not in self._records:
+            self._records[start] = record
+            self.size_bytes += len(record)
 
     def codes(self, count: int) -> bytes:
         """Of the first `count` tokens."""

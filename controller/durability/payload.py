@@ -1,15 +1,15 @@
 """The payload of a run in its database: rows, prompts, and the tokens and logprobs of responses.
 
 Invariants:
-- Progress is one record per report (`chunks`): which responses its tokens belong to, and its two frames as
-  they came. Rows, prompts, and the responses of a group that was scored, are a record each (`payload`).
+- Progress is one record per report (`chunks`): which responses its tokens belong to, and its frames as they
+  came, with the kept sets (protocol/kept_sets.py) where sampling cuts. Rows, prompts, and the responses of a
+  group that was scored, are a record each (`payload`).
 - In memory stands which chunks each group has a part in; a chunk whose groups are all settled or dropped is
   deleted, in the same transaction.
 - The first bytes of a response at a place stay; saying the same place again changes nothing. Only what a
   prompt was encoded to is replaced: it is asked for again if the answer did not count.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
   late or a lie, and keeping it would leak.
-- Kept sets (protocol/kept_sets.py), which few runs have, are a record each of `payload` from the beginning.
 - The cache holds whole groups or nothing of them, so that a hit never needs SQLite; its size is bounded in
   bytes, for groups with parts in chunks by LIVE_SHARE times as many: one is read again out of many chunks.
 - What was changed on the disk since it was written is refused where it is read: every record has a checksum.
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 import msgspec
 
 from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
-from controller.durability.kept_sets import as_record
+from controller.durability.kept_sets import records
 from controller.durability.payload_cache import Held, Pool
 from protocol.errors import LocalError
 from protocol.messages import Generated, Message, Piece, Score, Stretch
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS payload (
     PRIMARY KEY (group_id, kind, member, attempt, start));
 CREATE TABLE IF NOT EXISTS chunks (
     number INTEGER PRIMARY KEY, places BLOB NOT NULL, places_checksum INTEGER NOT NULL,
-    tokens BLOB NOT NULL, logprobs BLOB NOT NULL, checksum INTEGER NOT NULL);
+    tokens BLOB NOT NULL, logprobs BLOB NOT NULL, kept BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
 SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
@@ -44,8 +44,9 @@ NOBODY = -1  # the group of tokens that nobody asks for
 Known = Mapping[tuple[int, int, int], int]
 """How many tokens of a response count, by group, member and attempt."""
 _Column = tuple[int, ...]
-_PLACES = msgspec.msgpack.Decoder(tuple[_Column, _Column, _Column, _Column, _Column])
-"""Groups, members, attempts, starts and counts of the deltas of one report."""
+_PLACES = msgspec.msgpack.Decoder(tuple[_Column, _Column, _Column, _Column, _Column, _Column])
+"""Groups, members, attempts, starts and counts of the deltas of one report, and how many words their kept
+sets have: none where sampling cut nothing off."""
 
 
 class Payload:
@@ -131,10 +132,8 @@ class Payload:
         for group in list(self._finished)[:SETTLED_AT_ONCE]:
             del self._finished[group]
             held = self._held(group)
-            for (member, attempt), pair in held.responses.items():
-                tokens, logprobs = (bytes(part) for part in pair)
-                self._write(group, Stretch("tokens", member, attempt, 0, tokens), is_last_word=True)
-                self._write(group, Stretch("logprobs", member, attempt, 0, logprobs), is_last_word=True)
+            for (member, attempt), (tokens, _) in held.responses.items():
+                self._write_whole(group, held, member, attempt, len(tokens) // ITEM_BYTES)
             self._release([group])
 
     def keep_only(self, groups: Iterable[int]) -> dict[int, bytes]:
@@ -155,41 +154,32 @@ class Payload:
         for group in sorted(self._groups):
             held = self._load(group)
             self._db.execute(query, (group,))
-            for (member, attempt), sets in held.kept_sets.items():
-                if record := sets.record(known.get((group, member, attempt), 0)):
-                    self._write(group, Stretch("kept_codes", member, attempt, 0, record), is_last_word=True)
-            for (member, attempt), pair in held.responses.items():
-                size = ITEM_BYTES * known.get((group, member, attempt), 0)
-                tokens, logprobs = (bytes(part[:size]) for part in pair)
-                if tokens:
-                    self._write(group, Stretch("tokens", member, attempt, 0, tokens), is_last_word=True)
-                    self._write(group, Stretch("logprobs", member, attempt, 0, logprobs), is_last_word=True)
+            for member, attempt in held.responses:
+                self._write_whole(group, held, member, attempt, known.get((group, member, attempt), 0))
             self._release([group])
             self._evict(group)
 
     # -- progress ---------------------------------------------------------------------------------------
 
-    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes, *kept: bytes) -> None:
+    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes, *frames: bytes) -> None:
         if not tokens:
             return
-        for delta, sets in zip(message.deltas, message.kept_sets(kept), strict=True) if kept else ():
-            if sets is not None:
-                self._put(delta.group, [as_record(sets, delta.count)])
-        columns = (message.groups, message.members, message.attempts, message.starts, message.counts)
+        places = (message.groups, message.members, message.attempts, message.starts, message.counts)
+        columns, kept = (*places, message.kept_words), b"".join(frames)
         if self._groups.isdisjoint(columns[0]):
             return
         if not self._groups.issuperset(columns[0]):  # what was said of others must not count for them later
             known = tuple(group if group in self._groups else NOBODY for group in columns[0])
             columns = (known, *columns[1:])
-        number, places = self._next, pack(columns)
+        number, packed = self._next, pack(columns)
         self._next += 1
         self._db.execute(
-            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?)",
-            (number, places, chunk_checksum(number, places), tokens, logprobs,
-             chunk_checksum(number, tokens, logprobs)),
+            "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (number, packed, chunk_checksum(number, packed), tokens, logprobs, kept,
+             chunk_checksum(number, tokens, logprobs, kept)),
         )  # fmt: skip
         self._note(number, columns[0])
-        self._append(columns, tokens, logprobs)
+        self._append(columns, tokens, logprobs, kept)
 
     def _note(self, number: int, groups: _Column) -> None:
         """Know which groups need a chunk."""
@@ -202,10 +192,12 @@ class Payload:
                 self._cache.move(group, self._live)
             chunks.append(number)
 
-    def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes) -> None:
+    def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes, kept: bytes) -> None:
         """Add progress to what the cache has of its groups."""
         begin, added, live = 0, 0, self._live.groups
-        for group, member, attempt, start, count in zip(*columns, strict=True):
+        *places, sizes = columns
+        sets = records(columns[4], sizes, kept)
+        for group, member, attempt, start, count, record in zip(*places, sets, strict=True):
             end = begin + ITEM_BYTES * count
             held = live.get(group)
             if held is not None and count:
@@ -215,30 +207,36 @@ class Payload:
                     part, scored = pair
                     part += tokens[begin:end]
                     scored += logprobs[begin:end]
-                    added += end - begin
+                    added += 2 * (end - begin) + len(record)
+                    if record:
+                        held.put_kept(member, attempt, start, record)
                 elif there < ITEM_BYTES * start:
                     self._evict(group)  # a hole: the file knows more than a cache could
             begin = end
-        self._live.grow(2 * added, keep=columns[0][0])
+        self._live.grow(added, keep=columns[0][0])
 
-    def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes]]:
-        """What a chunk has of a group: (member, attempt), start, tokens and logprobs of each delta.
+    def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes, bytes]]:
+        """Of each delta of a group in a chunk: (member, attempt), start, tokens, logprobs, kept sets.
 
         Raises: RunError.
         """
-        query = "SELECT places, places_checksum, tokens, logprobs, checksum FROM chunks WHERE number = ?"
-        places, places_checksum, tokens, logprobs, checksum = self._db.execute(query, (number,)).fetchone()
+        query = (
+            "SELECT places, places_checksum, checksum, tokens, logprobs, kept FROM chunks WHERE number = ?"
+        )
+        places, places_checksum, checksum, *data = self._db.execute(query, (number,)).fetchone()
+        tokens, logprobs, kept = data
         if not is_whole(places_checksum, chunk_checksum, number, places):
             raise damaged(self._path, f"what record {number} of group {group} holds has changed")
-        begin, columns = 0, _PLACES.decode(places)
-        if not is_whole(checksum, chunk_checksum, number, tokens, logprobs):
+        begin, (*columns, sizes) = 0, _PLACES.decode(places)
+        if not is_whole(checksum, chunk_checksum, number, *data):
             _, member, attempt, start, _ = next(row for row in zip(*columns, strict=True) if row[0] == group)
             what = f"the tokens of group {group}, member {member}, attempt {attempt}, from {start} on"
             raise damaged(self._path, f"{what}, has changed since it was written and must not be trained on")
-        for owner, member, attempt, start, count in zip(*columns, strict=True):
+        sets = records(columns[4], sizes, kept)
+        for owner, member, attempt, start, count, record in zip(*columns, sets, strict=True):
             end = begin + ITEM_BYTES * count
             if owner == group and count:
-                yield (member, attempt), start, tokens[begin:end], logprobs[begin:end]
+                yield (member, attempt), start, tokens[begin:end], logprobs[begin:end], record
             begin = end
 
     def _release(self, groups: Iterable[int]) -> None:
@@ -274,6 +272,19 @@ class Payload:
                 held.put(stretch)
             pool.grow(held.size_bytes - before, keep=group)
 
+    def _write_whole(self, group: int, held: Held, member: int, attempt: int, count: int) -> None:
+        """The first `count` tokens of a response, with all that goes with them, in place of its parts."""
+        tokens, logprobs = (bytes(part[: ITEM_BYTES * count]) for part in held.responses[member, attempt])
+        sets = held.kept_sets.get((member, attempt))
+        whole = (
+            Stretch("tokens", member, attempt, 0, tokens),
+            Stretch("logprobs", member, attempt, 0, logprobs),
+            Stretch("kept_codes", member, attempt, 0, sets.record(count) if sets else b""),
+        )
+        for stretch in whole:
+            if stretch.data:
+                self._write(group, stretch, is_last_word=True)
+
     def _write(self, group: int, stretch: Stretch, *, is_last_word: bool) -> None:
         kind, member, attempt, start, data = stretch
         checksum = payload_checksum((group, kind, member, attempt, start), data)
@@ -294,11 +305,13 @@ class Payload:
                 self._verify((group, kind, member, attempt, start), data, checksum)
                 held.put(Stretch(kind, member, attempt, start, data))
             found = [part for number in self._chunks.get(group, ()) for part in self._chunk(number, group)]
-        for (member, attempt), start, tokens, logprobs in sorted(found, key=lambda part: part[1]):
+        for (member, attempt), start, tokens, logprobs, record in sorted(found, key=lambda part: part[1]):
             pair = held.response(member, attempt)
             if len(pair[0]) == ITEM_BYTES * start:
                 pair[0].extend(tokens)
                 pair[1].extend(logprobs)
+                if record:
+                    held.put_kept(member, attempt, start, record)
         if group in self._groups:
             (self._live if group in self._chunks else self._cache).add(group, held)
         return held

@@ -43,11 +43,18 @@ class Held:
         elif stretch.kind == "prompt":
             self.prompt = self.prompt or stretch.data
         elif stretch.kind == "kept_codes":
-            self.kept_sets.setdefault((stretch.member, stretch.attempt), KeptSets()).put(stretch)
+            self.put_kept(stretch.member, stretch.attempt, stretch.start, stretch.data)
         else:
             part = self.response(stretch.member, stretch.attempt)[stretch.kind == "logprobs"]
             if len(part) == ITEM_BYTES * stretch.start:
                 part += stretch.data
+
+    def put_kept(self, member: int, attempt: int, start: int, record: bytes) -> None:
+        """Take the kept sets of some tokens of a response."""
+        sets = self.kept_sets.get((member, attempt))
+        if sets is None:
+            sets = self.kept_sets[member, attempt] = KeptSets()
+        sets.put(start, record)
 
     @property
     def size_bytes(self) -> int:

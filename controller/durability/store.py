@@ -37,7 +37,7 @@ from protocol.errors import OtherRelease, RemoteError, RunError
 from protocol.messages import Message
 from protocol.private_files import for_owner_only
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (

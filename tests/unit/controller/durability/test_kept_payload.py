@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from controller.durability.store import Store
+from protocol.errors import RunError
 from protocol.kept_sets import KeptSet
-from protocol.messages import Delta, Generated, PromptsEncoded, Segment, Train, TrainItem
+from protocol.messages import Delta, Generated, PromptsEncoded, Score, ScoreItem, Segment, Train, TrainItem
 
 VOCABULARY = 60
 
@@ -41,9 +42,15 @@ def words_of(*tokens: int) -> list[int]:
     return [word for token in tokens for word in range(token)]
 
 
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "run.db")
+def counts(store: Store) -> tuple[int, int]:
+    """Reports, and records of kept sets that stand alone."""
+    query = "SELECT (SELECT count(*) FROM chunks), (SELECT count(*) FROM payload WHERE kind = 'kept_codes')"
+    return store.database.execute(query).fetchone()
+
+
+@pytest.fixture(params=[1 << 20, 0], ids=["cached", "from the file"])
+def store(tmp_path, request):
+    store = Store(tmp_path / "run.db", cache_bytes=request.param)
     with store.transaction():
         for group in (1, 2):
             store.put_row(group, b"{}")
@@ -93,3 +100,27 @@ def test_what_is_said_again_changes_nothing_and_a_dropped_group_leaves_nothing(s
     with store.transaction():
         store.drop([1, 2])
     assert store.database.execute("SELECT count(*) FROM payload").fetchone() == (0,)
+
+
+def test_a_report_is_one_record_whatever_it_says(store):
+    assert counts(store) == (4, 0)
+
+
+def test_of_a_group_that_was_scored_they_stay_when_its_reports_go(store):
+    for item in WHOLE.items:
+        store.fetch(Score(item.group, 0, (ScoreItem(0, "stop", item.segments),)))
+    with store.transaction():
+        store.settle()
+    assert counts(store) == (0, 3)
+    assert asked(store, WHOLE) == FOUND
+    with store.transaction():  # and what comes still is added
+        store.put_frames(*said((Delta(2, 0, 0, 4, 1, 3, ""), [8])))
+    assert asked(store, train((2, 0, (Segment(0, 0, 5),)))) == ([1, 0, 0, 3, 8], [words_of(1, 3, 8)])
+
+
+def test_kept_sets_that_changed_on_the_disk_are_not_trained(store):
+    store.database.execute("UPDATE chunks SET kept = zeroblob(length(kept)) WHERE number = 1")
+    again = Store(store.path)
+    with pytest.raises(RunError, match="has changed since it was written and must not be trained on"):
+        asked(again, WHOLE)
+    again.close()
