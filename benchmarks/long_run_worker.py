@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.long_run_rules import FAULTY, config, prompt_of, tokens_of
-from controller.simulation.cluster import Cluster
+from controller.simulation.simulated_workers import Cluster
 from protocol import messages
 from protocol.errors import NoAnswer
 from protocol.messages import Attach, Message, Role

@@ -13,7 +13,7 @@ from subprocess import PIPE, Popen
 import psutil
 import zmq
 
-from workers.weights.agent_process import ALLOCATOR
+from workers.weights.exchange_process import ALLOCATOR
 from workers.weights.manifest import CHUNK_BYTES
 
 WINDOW = 16  # chunks

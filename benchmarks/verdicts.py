@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from protocol.rewards.kinds import CodeReward
 from workers.reward.kinds.code import verdicts
 from workers.reward.kinds.code_rows import Asserts, Pairs
-from workers.sandbox.choice import Choice, open_box
+from workers.sandbox.chosen_box import Choice, open_box
 from workers.sandbox.job import Job
 
 OPTIONS = CodeReward(cpu_s=30, wall_s=120, total_s=600)

@@ -1,7 +1,7 @@
 """What a policy version costs another host: `python -m benchmarks.weight_deltas`.
 
 Trains a small transformer in float32 with AdamW on a policy-gradient loss, publishes it in bfloat16 after
-each step, and tells each version by the one before it, chunk by chunk, as weights agents do. Prints, for
+each step, and tells each version by the one before it, chunk by chunk, as weights exchanges do. Prints, for
 several learning rates, the share of weights that changed, the bytes against those of the whole version, and
 what telling and applying took; every version is compared bit for bit.
 """

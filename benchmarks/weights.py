@@ -26,7 +26,7 @@ import torch
 from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
 from workers.weights.address import Announced
-from workers.weights.agent_process import WeightsAgentProcess
+from workers.weights.exchange_process import WeightsExchangeProcess
 from workers.weights.store import PublishedFile, VersionStore
 from workers.weights.tensors import publish, read
 
@@ -135,14 +135,16 @@ class Hosts:
         self.store = VersionStore(folder / "remote")
         self._tensors = weights_of(mb)
         window = {"address": Announced("127.0.0.1", "in a benchmark"), "window_bytes": WINDOW << 20}
-        self._trainer = WeightsAgentProcess(self.store.directory, is_writers=True, **window)
-        self._readers = [WeightsAgentProcess(folder / f"reader{n}", **window) for n in range(count)]
+        self._trainer = WeightsExchangeProcess(self.store.directory, is_writers=True, **window)
+        self._readers = [WeightsExchangeProcess(folder / f"reader{n}", **window) for n in range(count)]
         self._version = 0
         self.first = publish(self.store, 0, self._tensors)
 
     async def start(self) -> None:
-        self._source, *self._endpoints = [await agent.start() for agent in (self._trainer, *self._readers)]
-        self._processes = [p for p in psutil.Process().children() if "workers.weights.agent" in p.cmdline()]
+        self._source, *self._endpoints = [await each.start() for each in (self._trainer, *self._readers)]
+        self._processes = [
+            p for p in psutil.Process().children() if "workers.weights.exchange" in p.cmdline()
+        ]
 
     async def fetch(self, count: int, is_relayed: bool) -> tuple[float, float, float]:
         """Have so many readers pull a version: seconds, processor seconds, versions that the trainer sent."""
@@ -157,14 +159,14 @@ class Hosts:
             )
         )
         took, cpu = time.perf_counter() - began, cpu_s(self._processes) - cpu
-        for agent in (self._trainer, *self._readers):
-            await agent.retire(self._version)
+        for each in (self._trainer, *self._readers):
+            await each.retire(self._version)
         self.store.retire(self._version)
         return took, cpu, (self._trainer.served_bytes - sent) / published.size_bytes
 
     async def close(self) -> None:
-        for agent in (*self._readers, self._trainer):
-            await agent.close()
+        for each in (*self._readers, self._trainer):
+            await each.close()
         self.store.close()
 
     def _sources(self, place: int) -> list[str]:

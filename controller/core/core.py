@@ -20,7 +20,7 @@ from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.episodes import Episodes
-from controller.core.decisions.supply.sampling import Sampling
+from controller.core.decisions.supply.prompt_order import Sampling
 from controller.core.decisions.supply.scoring import Scoring
 from controller.core.decisions.supply.supervised import SupervisedGroups
 from controller.core.decisions.supply.training_groups import TrainingGroups

@@ -27,7 +27,7 @@ from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
 from controller.core.decisions.supply import episodes as episode_decisions
-from controller.core.decisions.supply import sampling, scoring, supervised, training_groups
+from controller.core.decisions.supply import prompt_order, scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
 from controller.core.decisions.workers import limits, membership, plausibility, reattachment
@@ -40,10 +40,10 @@ from controller.core.state import (
     evaluation_report,
     groups,
     ledger,
-    mixture,
     policy_versions,
     registry,
     run_state,
+    source_mixture,
     told,
 )
 from controller.core.state.agents import episode_figures, episodes, told_agents
@@ -63,11 +63,10 @@ MODULES = (
     dispatch_queue, episode_decisions, episode_figures, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
-    mixture, models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
-    prompt_lengths, relay_tree, report_pace, reports, run_state, sampling, scoring, stragglers, supervised,
-    told, told_agents,
-    trainer_batches, training, training_groups, from_agents, from_controller, from_workers, pieces, progress,
-    ids, settings, cost_model,
+    models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
+    prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, source_mixture,
+    stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,
+    from_agents, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
     fitting, instance_kinds, lengths, pacing, views, windows,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

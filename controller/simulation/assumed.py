@@ -5,7 +5,7 @@ Invariant: nothing is said that the simulated workers do not do.
 
 from controller.config.models import Config
 from controller.config.simulation import EngineSettings
-from controller.simulation.cluster import distribution_of, step_cost
+from controller.simulation.simulated_workers import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
 

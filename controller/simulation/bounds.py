@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from controller.config.models import Config
-from controller.simulation.cluster import distribution_of, step_cost
+from controller.simulation.simulated_workers import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
 from workers.simulated.workload import classes

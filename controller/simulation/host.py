@@ -28,9 +28,9 @@ from controller.core.commands import (
 )
 from controller.core.core import Core
 from controller.core.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
-from controller.simulation.cluster import Cluster, Simulated
 from controller.simulation.faults import Faults, FaultSource, Kind
 from controller.simulation.records import Load, TrainStart, train_start
+from controller.simulation.simulated_workers import Cluster, Simulated
 from protocol.ids import PeerId
 from protocol.messages import Attach, Beat, Message, Role, Train
 from workers.simulated import SimulatedRollout, SimulatedTrainer

@@ -19,7 +19,7 @@ import numpy as np
 
 from controller.config.models import Config
 from controller.simulation.bounds import STEP_TIMES, Demand, alone_s, program, with_tail
-from controller.simulation.cluster import distribution_of
+from controller.simulation.simulated_workers import distribution_of
 from workers.simulated.workload import NORMAL
 
 PROMPTS, RESPONSES = 4_000, 4  # that stand for the workload, drawn from one seed

@@ -10,7 +10,7 @@ from workers.reward.kinds.code import make, verdicts
 from workers.reward.kinds.code_rows import Asserts, Calls, Pairs
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.sandbox.box import Box
-from workers.sandbox.choice import open_box
+from workers.sandbox.chosen_box import open_box
 from workers.sandbox.job import Job, ProgramLimits
 
 OPTIONS = CodeReward(credit="fraction", cpu_s=20, wall_s=60, memory_mb=256, total_s=60)

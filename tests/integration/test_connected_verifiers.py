@@ -10,7 +10,7 @@ import pytest
 from controller import Controller, load_config
 from protocol.errors import ConfigError
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
-from workers.agent.kinds.choice import load_agent, make_episode
+from workers.agent.kinds.chosen_kind import load_agent, make_episode
 from workers.agent.kinds.verifiers import is_taskset
 from workers.agent.policy import AgentPolicy
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import controller.host.supervisor
 import workers.children.process
-import workers.weights.agent_process
+import workers.weights.exchange_process
 from workers.reward.pool import RewardPool
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_processes_look_for_our_packages_beside_them_not_in_them():
-    for module in (controller.host.supervisor, workers.children.process, workers.weights.agent_process):
+    for module in (controller.host.supervisor, workers.children.process, workers.weights.exchange_process):
         assert ROOT == module.ROOT
 
 

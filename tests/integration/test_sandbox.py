@@ -16,7 +16,7 @@ from local_workers import below, command_line
 from protocol.errors import ConfigError
 from workers.link.descendants import PR_SET_CHILD_SUBREAPER
 from workers.sandbox.box import Box
-from workers.sandbox.choice import open_box
+from workers.sandbox.chosen_box import open_box
 from workers.sandbox.job import Job, ProgramLimits, ProgramOutcome, SandboxBroken
 
 SMALL = {"cpu_s": 30.0, "wall_s": 60.0, "memory_mb": 256, "processes": 8, "output_bytes": 65536, "file_mb": 1}
@@ -180,7 +180,8 @@ async def test_a_killed_watcher_is_no_verdict_and_leaves_nothing(box):
 async def test_programs_end_with_who_asked_for_them(box, tmp_path):
     token = f"orphan-{uuid.uuid4().hex}"
     script = (
-        "import asyncio\nfrom workers.sandbox.choice import open_box\nfrom workers.sandbox.job import Job\n"
+        "import asyncio\nfrom workers.sandbox.chosen_box import open_box\n"
+        "from workers.sandbox.job import Job\n"
         "async def main():\n"
         f"  box = await open_box({box.backend!r})\n"
         f"  await box.run(Job('run', {{'source': {SLEEPER.format(token=token)!r}}}))\n"

@@ -14,8 +14,8 @@ from local_workers import below, command_line
 from protocol.errors import WeightsError
 from protocol.wire.security import channel_key
 from workers.weights.address import Announced
-from workers.weights.agent_process import WeightsAgentProcess
 from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, Word, decode
+from workers.weights.exchange_process import WeightsExchangeProcess
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import PublishedFile, VersionStore
 
@@ -33,11 +33,11 @@ class Hosts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = VersionStore(folder / "trainer")
-        self.all: list[WeightsAgentProcess] = []
+        self.all: list[WeightsExchangeProcess] = []
         self.restarted: asyncio.Queue[str] = asyncio.Queue()
 
-    def add(self, name: str, **options) -> WeightsAgentProcess:
-        made = WeightsAgentProcess(
+    def add(self, name: str, **options) -> WeightsExchangeProcess:
+        made = WeightsExchangeProcess(
             self.folder / name, address=HERE, window_bytes=WINDOW * CHUNK_BYTES,
             is_writers=name == "trainer", on_restart=self.restarted.put_nowait, **options,
         )  # fmt: skip
@@ -166,7 +166,7 @@ def until_it_hands_on(endpoint: str, word: Word) -> None:
 
 
 def agents() -> list[psutil.Process]:
-    return [process for process in below() if "workers.weights.agent" in command_line(process)]
+    return [process for process in below() if "workers.weights.exchange" in command_line(process)]
 
 
 async def test_an_agent_that_is_killed_is_started_again_and_says_where(hosts):

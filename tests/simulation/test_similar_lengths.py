@@ -6,7 +6,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.config.strategies import load_strategies
-from controller.core.decisions.supply.sampling import Sampling
+from controller.core.decisions.supply.prompt_order import Sampling
 from controller.durability.core_image import Freezer, thaw
 from controller.simulation import Simulation, window
 

@@ -51,6 +51,22 @@ versions.publication > versions.relay_tree
 versions.pulls > versions.relay_tree
 workers.membership > supply.scoring, training.training
 """  # which decision uses which other one; the list may shrink, and never grow
+SAME_ROLE = """
+admission migration: the decision, what it sees of the state, the rule that is chosen
+engine link trainer: the simulated one beside the real one
+beside listener server serve site: one process or server each
+child pipe pool process: agents and reward functions of the user, each in children of their own
+function kinds: kinds of agents, of rewards, of strategies
+data lora machine memory model prompts strategies: a subject's settings, its check, its work
+critic policy: the loss of it, the model itself, an agent's view of it
+episodes kept_sets limits: the state or layout, and the decisions on it
+from_run render stacks whatif: the command or page, and the work behind it
+interface settings: what a plug-in or a section holds
+kept: kept sets, as an engine tells them and as the losses take them
+own: what the user wrote, taken for one of ours
+store supervisor: files of the run and of weights; workers and tested programs
+worker: the loop of each role
+"""  # names of modules that more than one folder has: what these modules share
 COVERED_BY = """
 conformance/test_engine_scheduling.py: workers/engines/interface
 integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers/agent/pool
@@ -70,15 +86,17 @@ integration/test_reward_memory.py: workers/children/keeper
 integration/test_reward_pool.py: workers/children/packets workers/children/pipe workers/children/process
  workers/reward/child workers/reward/process
 integration/test_sandbox.py: workers/link/descendants workers/sandbox/box workers/sandbox/bubblewrap
- workers/sandbox/choice workers/sandbox/inside/ask workers/sandbox/inside/begin workers/sandbox/inside/peer
- workers/sandbox/inside/run workers/sandbox/inside/serve workers/sandbox/seccomp workers/sandbox/supervisor
+ workers/sandbox/chosen_box workers/sandbox/inside/ask workers/sandbox/inside/begin
+ workers/sandbox/inside/peer workers/sandbox/inside/run workers/sandbox/inside/serve
+ workers/sandbox/seccomp workers/sandbox/supervisor
  workers/sandbox/usage workers/sandbox/users workers/sandbox/warden
 integration/test_security.py: protocol/wire/connection protocol/wire/security
 integration/test_stacks.py: controller/cli/stacks protocol/stacks workers/reward/pipe
 integration/test_supervisor.py: controller/host/supervisor
 integration/test_vllm_adapter.py: workers/engines/vllm/extension
 integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/statistics
-integration/test_weights_channel.py: workers/weights/agent workers/weights/agent_process workers/weights/fetch
+integration/test_weights_channel.py: workers/weights/exchange workers/weights/exchange_process
+ workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/counting_ledger
 simulation/test_agent_fault_sweep.py: workers/simulated/agent
@@ -87,7 +105,7 @@ simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_sched
  controller/core/decisions/placement/reports
  controller/core/decisions/training/training controller/core/invariants
 simulation/test_restarts.py: controller/core/state/policy_versions
-simulation/test_simulated_runs.py: controller/simulation/cluster controller/simulation/faults
+simulation/test_simulated_runs.py: controller/simulation/simulated_workers controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
  workers/simulated/trainer
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
@@ -113,7 +131,7 @@ unit/controller/core/decisions/supply/test_episodes.py: controller/core/effects/
  controller/core/state/agents/episodes protocol/agents/settings
 unit/controller/core/decisions/workers/test_limits.py: controller/core/state/asks controller/core/waiting_for
 unit/controller/core/decisions/workers/test_reattachment.py: controller/core/state/registry
-unit/controller/core/state/test_core_mixture.py: controller/config/data controller/config/data_rules
+unit/controller/core/state/test_source_mixture.py: controller/config/data controller/config/data_rules
  strategies/schedules
 unit/controller/core/state/test_transition_coverage.py: controller/core/state/groups
 unit/controller/core/test_core.py: controller/core/state/run_state
@@ -134,7 +152,7 @@ unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
 unit/controller/view/exports/test_outgoing.py: controller/cli/alarm_watch controller/cli/looking/export
  controller/view/exports/beside
-unit/controller/view/exports/test_trackers.py: controller/view/exports/tail
+unit/controller/view/exports/test_trackers.py: controller/view/exports/jsonl_tail
  controller/view/exports/tensorboard controller/view/exports/wandb
 unit/controller/view/test_site.py: controller/history/why controller/view/past/life controller/view/pictures
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
@@ -163,7 +181,7 @@ unit/controller/check/test_check_sandbox.py: workers/sandbox/probe
 unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
 unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
-unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/choice workers/agent/kinds/function
+unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/chosen_kind workers/agent/kinds/function
  workers/agent/kinds/gym workers/agent/kinds/results workers/agent/kinds/tool_schema
  workers/agent/kinds/tools workers/agent/policy
 unit/workers/agent/kinds/test_openenv.py: workers/agent/kinds/openenv_texts
@@ -280,6 +298,20 @@ def test_one_name_is_one_class():
                     found[node.name].append(str(file.relative_to(ROOT)))
     twice = {name: files for name, files in found.items() if len(files) > 1}
     assert not twice, f"{twice}: two public classes of one name; rename one to what it is of"
+
+
+def test_modules_of_one_name_have_one_role():
+    folders: dict[str, list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("[a-z]*.py")):
+            folders[file.stem].append(str(file.parent.relative_to(ROOT)))
+    twice = {name: places for name, places in folders.items() if len(places) > 1}
+    said = [name for line in SAME_ROLE.strip().split("\n") for name in line.partition(":")[0].split()]
+    new = {name: places for name, places in twice.items() if name not in said}
+    assert not new, (
+        f"{new}: two modules of one name; rename one to what it is of, or say in SAME_ROLE what they share"
+    )
+    assert not (old := set(said) - set(twice)), f"{old}: one module each; take them out of SAME_ROLE"
 
 
 def modules() -> list[Path]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.stacks import dump_on_signal
-from workers.agent.kinds.choice import load_agent, make_episode
+from workers.agent.kinds.chosen_kind import load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, reward_of

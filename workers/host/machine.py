@@ -10,7 +10,7 @@ import json
 from typing import Any, TypedDict
 
 from protocol.errors import ConfigError
-from workers.sandbox.choice import open_box
+from workers.sandbox.chosen_box import open_box
 
 TRIED_ROWS = 256  # of the square matrices that a device multiplies: 256 KB each
 

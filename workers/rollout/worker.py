@@ -50,7 +50,7 @@ from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
 from workers.link.link import Link, LinkClosed
 from workers.rollout.unacknowledged import Unacknowledged
-from workers.weights.agent_process import WeightsAgentProcess, make_weights_agent
+from workers.weights.exchange_process import WeightsExchangeProcess, make_weights_exchange
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class RolloutWorker:
         self._is_cut = settings.rollout.sampling.is_cut
         self._kept_bytes = 0  # in what was not reported
         self._unacknowledged = Unacknowledged()
-        self._weights_agent: WeightsAgentProcess | None = None  # once other hosts give or need versions
+        self._weights_exchange: WeightsExchangeProcess | None = None  # once other hosts give or need versions
 
     def drain(self) -> None:
         """Hand back everything and return from `run`, after the engine step in hand."""
@@ -346,22 +346,22 @@ class RolloutWorker:
         return await asyncio.to_thread(read, location, pull.digest), refused
 
     async def _leave_exchange(self) -> None:
-        if self._weights_agent is not None:
-            await self._weights_agent.close()
+        if self._weights_exchange is not None:
+            await self._weights_exchange.close()
 
-    def _exchange(self) -> WeightsAgentProcess:
-        if self._weights_agent is None:
+    def _exchange(self) -> WeightsExchangeProcess:
+        if self._weights_exchange is None:
             weights = self._settings.weights
             directory = segment_directory(self._settings.run_dir, host=this_host(), base=weights.directory)
             sweep(weights.directory, keep=directory)
-            self._weights_agent = make_weights_agent(
+            self._weights_exchange = make_weights_exchange(
                 directory,
                 self._link,
                 self._settings,
                 is_writers=False,
                 on_restart=lambda endpoint: self._link.send(Serving(endpoint)),
             )
-        return self._weights_agent
+        return self._weights_exchange
 
 
 def _kept_frames(kept: list[list[KeptSet]]) -> tuple[tuple[int, ...], tuple[bytes, ...]]:

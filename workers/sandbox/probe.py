@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from protocol.errors import ConfigError
-from workers.sandbox.choice import Choice, open_box
+from workers.sandbox.chosen_box import Choice, open_box
 
 
 def answer(question: Mapping[str, Choice]) -> str:

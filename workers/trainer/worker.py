@@ -52,7 +52,7 @@ from workers.trainer.checkpoints import newest_checkpoint
 from workers.trainer.publisher import Publisher
 from workers.trainer.ranks import Ranks, share_settings
 from workers.trainer.trainer import Trainer
-from workers.weights.agent_process import make_weights_agent
+from workers.weights.exchange_process import make_weights_exchange
 from workers.weights.store import FileSegment, PublishedFile
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
@@ -175,14 +175,14 @@ class TrainerWorker:
         self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
         self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
         stack.callback(self._let_go)
-        self._weights_agent = make_weights_agent(
+        self._weights_exchange = make_weights_exchange(
             self._publisher.directory,
             link,
             self._settings,
             is_writers=True,
             on_restart=lambda endpoint: link.send(Serving(endpoint)),
         )
-        stack.push_async_callback(self._weights_agent.close)
+        stack.push_async_callback(self._weights_exchange.close)
         self._announce_survivors()
         link.send(Ready(self._trainer.policy_version, 0, 0))
         log.info("Ready at version %d.", self._trainer.policy_version)
@@ -216,10 +216,10 @@ class TrainerWorker:
                 write = await self._in_thread(self._begin_checkpoint, order)
                 await self._checkpoints.put((policy_version, write))
             case Retire(policy_version):
-                for version in await self._weights_agent.retire(policy_version):
+                for version in await self._weights_exchange.retire(policy_version):
                     await asyncio.to_thread(self._publisher.retire, version)
             case Serve():
-                self._link.send(Serving(await self._weights_agent.start()))
+                self._link.send(Serving(await self._weights_exchange.start()))
             case _:
                 assert_never(order)
 

@@ -10,7 +10,7 @@ from controller.cli.say import say
 from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.view.exports.beside import run_id
-from controller.view.exports.tail import Tail
+from controller.view.exports.jsonl_tail import Tail
 from controller.view.exports.trackers import make_tracker, merged
 from protocol.errors import ConfigError, RunError
 

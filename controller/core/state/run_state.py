@@ -18,9 +18,9 @@ from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
 from controller.core.state.groups import Batch, Group, Trajectory
 from controller.core.state.ledger import Ledger
-from controller.core.state.mixture import Mixture
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Leases, Registry
+from controller.core.state.source_mixture import Mixture
 from protocol.ids import PeerId
 from protocol.messages import Message
 from strategies.cost_model import COST_MODELS, QWEN_7B_TP1, load_coefficients

@@ -21,8 +21,8 @@ from threading import Thread
 from typing import Any
 
 from controller.history.alarms import alarms
+from controller.view.exports.jsonl_tail import Line, Tail
 from controller.view.exports.news import Bell, News, of_alarm, of_end, post, run_command
-from controller.view.exports.tail import Line, Tail
 from controller.view.exports.trackers import Sending, make_tracker
 
 LOOK_S = 1.0  # between two looks at the files

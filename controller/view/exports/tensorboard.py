@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from controller.view.exports.tail import numbers
+from controller.view.exports.jsonl_tail import numbers
 
 NAME = "events.out.tfevents.0.staleflow"
 TABLE = []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.view.exports.tail import numbers
+from controller.view.exports.jsonl_tail import numbers
 
 
 class Wandb:

@@ -17,7 +17,7 @@ from workers.reward.kinds.code_rows import Asserts, Calls, Pairs, RowTests, read
 from workers.reward.kinds.code_text import is_output, program_in
 from workers.reward.kinds.interface import Place, Unscorable
 from workers.sandbox.box import Box
-from workers.sandbox.choice import Choice, open_box
+from workers.sandbox.chosen_box import Choice, open_box
 from workers.sandbox.job import Job, ProgramLimits, ProgramOutcome, SandboxBroken
 
 MOST_SOURCE_CHARS = 256_000

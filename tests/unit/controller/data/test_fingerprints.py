@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.config.models import Config
-from controller.core.state.mixture import Mixture
+from controller.core.state.source_mixture import Mixture
 from controller.data.fingerprints import WHOLE_BYTES, of_file
 from controller.data.sources import Sources
 from protocol.errors import ConfigError

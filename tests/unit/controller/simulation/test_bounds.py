@@ -6,7 +6,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.simulation.bounds import Demand, hardware_bound, shortest_period_s, throughput_bound
-from controller.simulation.cluster import distribution_of
+from controller.simulation.simulated_workers import distribution_of
 from workers.simulated.workload import classes
 
 PRINTED = {  # hardware, then max_staleness 0, 1, 3

@@ -13,7 +13,7 @@ from controller.core.worker_settings import worker_settings
 from protocol.errors import ConfigError
 from workers.host.overrides import Overrides
 from workers.weights.address import VARIABLE, Announced, address_to_announce
-from workers.weights.agent_process import _say
+from workers.weights.exchange_process import _say
 
 LOCAL = "ipc:///run/controller"
 

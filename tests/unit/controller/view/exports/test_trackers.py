@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from controller.view.exports.tail import Tail
+from controller.view.exports.jsonl_tail import Tail
 from controller.view.exports.tensorboard import NAME
 from controller.view.exports.trackers import Sending, make_tracker, merged
 from protocol.errors import ConfigError

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from protocol.errors import ConfigError
-from workers.agent.kinds.choice import make_episode
+from workers.agent.kinds.chosen_kind import make_episode
 from workers.agent.kinds.results import BadResult, reward_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed, Notes
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from protocol.errors import ConfigError
 from tests.unit.workers.agent.kinds.test_agent_kinds import play
-from workers.agent.kinds.choice import KINDS, load_agent, make_episode
+from workers.agent.kinds.chosen_kind import KINDS, load_agent, make_episode
 
 
 class Guess(BaseModel):

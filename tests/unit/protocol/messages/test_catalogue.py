@@ -26,7 +26,7 @@ from protocol.messages import (
     WorkerMessage,
     by_tag,
 )
-from protocol.messages.registry import check
+from protocol.messages.catalogue import check
 
 SAYS = {"rollout": FromRollout, "reward": FromReward, "trainer": FromTrainer, "agent": FromAgent}
 HEARS = {"rollout": ToRollout, "reward": ToReward, "trainer": ToTrainer, "agent": ToAgent}

@@ -35,7 +35,7 @@ MIN_WINDOW = 2  # chunks: one on its way while the next is asked for
 logger = logging.getLogger("workers")
 
 
-class WeightsAgent:
+class WeightsExchange:
     """The two sides of one host: readers of its own, and a source."""
 
     def __init__(self, orders: Orders) -> None:
@@ -282,14 +282,14 @@ def main() -> None:
     )
     try:
         said = sys.stdin.buffer.raw.readline()  # pyright: ignore[reportAttributeAccessIssue]  # has it
-        agent = WeightsAgent(Orders.model_validate_json(said))
+        exchange = WeightsExchange(Orders.model_validate_json(said))
     except StaleFlowError as error:
         logger.error("%s", error)
         sys.exit(1)
     try:
-        agent.run()
+        exchange.run()
     finally:
-        agent.close()
+        exchange.close()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from workers.weights.store import path_of
 
 logger = logging.getLogger("workers")
 
-COMMAND = (sys.executable, "-P", "-m", "workers.weights.agent")
+COMMAND = (sys.executable, "-P", "-m", "workers.weights.exchange")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1 << 20  # bytes of one line
 KEPT_BASES = 1  # retired versions that stay for deltas, beside those that are in use
@@ -48,7 +48,7 @@ class Fetched(NamedTuple):
     received_bytes: int
 
 
-class WeightsAgentProcess:
+class WeightsExchangeProcess:
     """The agent of one worker."""
 
     def __init__(
@@ -96,7 +96,7 @@ class WeightsAgentProcess:
                 env=os.environ | ALLOCATOR | {"PYTHONPATH": path},
             )
             self._write(self._orders.model_dump(mode="json"))
-            self._listener = asyncio.create_task(self._listen(self._process), name="weights agent")
+            self._listener = asyncio.create_task(self._listen(self._process), name="weights exchange")
             _say(await self._endpoint, self._address)
         return await self._endpoint
 
@@ -185,14 +185,14 @@ class WeightsAgentProcess:
                 self._retired.pop(version).set_result(None)
 
 
-def make_weights_agent(
+def make_weights_exchange(
     directory: Path,
     link: Link,
     settings: WorkerSettings,
     *,
     is_writers: bool,
     on_restart: Callable[[str], None],
-) -> WeightsAgentProcess:
+) -> WeightsExchangeProcess:
     """The agent of the worker behind this link, which is started when it is needed.
 
     `settings`: of this worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's.
@@ -203,7 +203,7 @@ def make_weights_agent(
         wanted=settings.weights.host,
         bound=settings.bind_host,
     )
-    return WeightsAgentProcess(
+    return WeightsExchangeProcess(
         directory,
         address=address,
         window_bytes=settings.weights.window_mb << 20,
