@@ -48,6 +48,10 @@ def with_absolute_paths(config: Config, beside: Path) -> Config:
     agent = cast("AgentSettings", sections.get("agent", config.agent))
     command = tuple(_file_at(word, beside) for word in agent.command)
     sections["agent"] = agent.model_copy(update={"command": command})
+    trackers = tuple(_absolute(name, beside) for name in config.logging.trackers)
+    sections["logging"] = config.logging.model_copy(update={"trackers": trackers})
+    told = tuple(_file_at(word, beside) for word in config.notify.command)
+    sections["notify"] = config.notify.model_copy(update={"command": told})
     sections["data"] = prompts.model_copy(update={"sources": sources})
     return config.model_copy(update=sections)
 

@@ -5,9 +5,6 @@ lines that there are, and makes its own record of them; one that fails or hangs 
 and no other one notices. What is `step` before what it has got, as after a redone step, makes it begin again.
 """
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import Empty, Queue
@@ -15,6 +12,7 @@ from threading import Thread
 from typing import Any, Protocol, cast
 
 from protocol.errors import ConfigError
+from protocol.importing import load_object
 
 BUILT_IN = ("tensorboard", "wandb")
 Line = dict[str, Any]
@@ -59,27 +57,14 @@ def make_tracker(name: str, run: Path, config: Mapping[str, Any], run_id: str) -
 
 
 def _found(name: str) -> Callable[..., Tracker]:
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
+    if ":" not in name:
         raise ConfigError(
             f"logging.trackers: there is no tracker {name!r}; expected one of {', '.join(BUILT_IN)}, or "
             "module:function or file.py:function."
         )
-    if place.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        try:
-            spec.loader.exec_module(module)
-        except FileNotFoundError:
-            raise ConfigError(f"logging.trackers: there is no file {place}.") from None
-    else:
-        module = importlib.import_module(place)
-    made: Any = getattr(module, attribute, None)
+    made: Any = load_object(name)
     if not callable(made):
-        raise ConfigError(f"logging.trackers: {place} has no function {attribute}.")
+        raise ConfigError(f"logging.trackers: {name} is a {type(made).__name__}, no function.")
     return cast("Callable[..., Tracker]", made)
 
 

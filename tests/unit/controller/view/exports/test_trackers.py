@@ -136,8 +136,10 @@ def test_one_of_the_users_is_found_and_what_is_none_is_said(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def make(run, config, run_id):\n    return (run, config, run_id)\n")
     assert make_tracker(f"{file}:make", tmp_path, {"a": 1}, "x") == (tmp_path, {"a": 1}, "x")
-    for name, words in (("mlflow", "there is no tracker 'mlflow'"), (f"{file}:none", "no function none"),
-                        (f"{tmp_path}/gone.py:make", "there is no file")):  # fmt: skip
+    for name, words in (("mlflow", "there is no tracker 'mlflow'"), (f"{file}:none", "has no `none`"),
+                        (f"{tmp_path}/gone.py:make", "There is no file"),
+                        ("nowhere.at_all:make", "Importing `nowhere.at_all` for"),
+                        ("math:pi", "math:pi is a float, no function")):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             make_tracker(name, tmp_path, {}, "x")
 
