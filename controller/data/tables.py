@@ -3,6 +3,7 @@
 Invariants: equal files, seed and position give equal rows; no table is held in memory as a whole.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -31,15 +32,15 @@ class Table(Protocol):
         ...
 
 
-class Rows:
+class Rows(ABC):
     """A table whose rows are equally near: a pass is one permutation of all of them."""
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
+    @abstractmethod
     def row(self, index: int) -> Found:
         """The row, and its place in words."""
-        raise NotImplementedError
 
     def walk(self, start: int, seed: Seed) -> Iterator[Found]:
         """As `Table.walk`."""
