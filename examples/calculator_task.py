@@ -10,7 +10,7 @@ the model factory alone. Equal seeds give equal prompts, and an equal model on o
 
 import random
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,9 +25,8 @@ FEWEST, MOST = 2, 8
 TAIL = 2.0  # Pareto exponent of how many numbers a sum has: half of them have two, a ninth six or more
 
 AT_ONCE = 0.65  # share of the demonstrations that answer without a call
-WARM_START_STEPS = 300
+WARM_START_STEPS = 300  # what is left to learn is when to call, and to copy well
 SUMS_PER_STEP = 48
-PEAK_LR = 5e-3
 
 TEMPLATE = (
     "{% for message in messages %}"
@@ -101,24 +100,13 @@ def demonstration(source: random.Random) -> tuple[list[int], list[bool]]:
 
 def make_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
     """Write a model of 124 thousand parameters that has seen sums, a good half of them answered at once."""
-    import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from small_model import write_model  # beside this file
 
-    torch.manual_seed(seed)
-    tokenizer = make_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True, initializer_range=0.05,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    source = random.Random(f"calculator demonstrations {seed}")
+    write_model(
+        directory, make_tokenizer(), lambda: [demonstration(source) for _ in range(SUMS_PER_STEP)],
+        seed=seed, steps=WARM_START_STEPS, initializer_range=0.05, progress=progress,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    _warm_start(model, random.Random(f"calculator demonstrations {seed}"), progress)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
-    )
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 def make_tokenizer() -> "PreTrainedTokenizerFast":
@@ -137,29 +125,3 @@ def make_tokenizer() -> "PreTrainedTokenizerFast":
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, unk_token=OTHER,
         model_max_length=CONTEXT, clean_up_tokenization_spaces=False, chat_template=TEMPLATE,
     )  # fmt: skip
-
-
-def _warm_start(model: Any, source: random.Random, progress: Callable[[float, str], None]) -> None:
-    """Ends long before calls are always right: what is left to learn is when to call, and to copy well."""
-    import torch
-    import torch.nn.functional as F
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - step / WARM_START_STEPS)
-    )
-    for step in range(WARM_START_STEPS):
-        sums = [demonstration(source) for _ in range(SUMS_PER_STEP)]
-        width = max(len(tokens) for tokens, _ in sums)
-        tokens_BT = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in sums])
-        is_sampled_BT = torch.tensor([marks + [False] * (width - len(marks)) for _, marks in sums])
-        # padding is on the right and has no loss, so the causal mask alone is right
-        logits_BTV = model(tokens_BT[:, :-1], use_cache=False).logits
-        chosen = is_sampled_BT[:, 1:]
-        F.cross_entropy(logits_BTV[chosen], tokens_BT[:, 1:][chosen]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-        if step % 10 == 0:
-            progress(step / WARM_START_STEPS, f"warm start, step {step}/{WARM_START_STEPS}")

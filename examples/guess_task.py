@@ -25,7 +25,6 @@ START = [TOKENS.index("?")]
 HALVINGS = 0.15  # share of the demonstrated guesses that halve what is left; the others are drawn from it
 WARM_START_STEPS = 120
 GAMES_PER_STEP = 64
-PEAK_LR = 5e-3
 
 
 def prompts(*, seed: int) -> Iterator[dict[str, int]]:
@@ -83,24 +82,13 @@ def demonstration(source: random.Random) -> tuple[list[int], list[bool]]:
 
 def make_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
     """Write a model of 124 thousand parameters that has seen a few games of a mediocre player."""
-    import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from small_model import write_model  # beside this file
 
-    torch.manual_seed(seed)
-    tokenizer = make_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True, initializer_range=0.125,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    source = random.Random(f"guess games {seed}")
+    write_model(
+        directory, make_tokenizer(), lambda: [demonstration(source) for _ in range(GAMES_PER_STEP)],
+        seed=seed, steps=WARM_START_STEPS, initializer_range=0.125, progress=progress,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    _warm_start(model, random.Random(f"guess games {seed}"), progress)
-    model.generation_config = GenerationConfig(
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True
-    )
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
 
 
 def make_tokenizer() -> "PreTrainedTokenizerFast":
@@ -115,28 +103,3 @@ def make_tokenizer() -> "PreTrainedTokenizerFast":
         tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     )  # fmt: skip
-
-
-def _warm_start(model: Any, source: random.Random, progress: Callable[[float, str], None]) -> None:
-    import torch
-    import torch.nn.functional as F
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min(1.0, (step + 1) / 20) * (1 - step / WARM_START_STEPS)
-    )
-    for step in range(WARM_START_STEPS):
-        games = [demonstration(source) for _ in range(GAMES_PER_STEP)]
-        width = max(len(tokens) for tokens, _ in games)
-        tokens_BT = torch.tensor([tokens + [0] * (width - len(tokens)) for tokens, _ in games])
-        is_guess_BT = torch.tensor([marks + [False] * (width - len(marks)) for _, marks in games])
-        # padding is on the right and has no loss, so the causal mask alone is right
-        logits_BTV = model(tokens_BT[:, :-1], use_cache=False).logits
-        chosen = is_guess_BT[:, 1:]
-        F.cross_entropy(logits_BTV[chosen], tokens_BT[:, 1:][chosen]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-        if step % 10 == 0:
-            progress(step / WARM_START_STEPS, f"warm start, step {step}/{WARM_START_STEPS}")
