@@ -1,6 +1,5 @@
 """`launch.py test` in processes of its own: which tests it runs, and what becomes of vLLM's part."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 import install
 from controller.cli import testing
+from tests.support.vllm_environment import not_installed, pretend_installed
 
 PROPERTIES = """
 from hypothesis import given, settings, strategies
@@ -46,21 +46,7 @@ def test_seen():
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
     """Where the vLLM environment would be; there is none yet, and one may be installed."""
-    path = tmp_path / "environment"
-    monkeypatch.setattr(testing, "VLLM_ENVIRONMENT", path)
-    monkeypatch.setattr(testing, "find_spec", lambda name: None)
-    monkeypatch.delenv("STALEFLOW_NO_INSTALL", raising=False)
-    return path
-
-
-def pretend_installed(environment):
-    """An environment that is complete by its stamp, whose interpreter is this one."""
-    python = install.python_of(environment)
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    stamp = {"project": install._project_hash(), "extras": testing.VLLM_EXTRAS}
-    (environment / "staleflow.json").write_text(json.dumps(stamp))
+    return not_installed(tmp_path / "environment", monkeypatch)
 
 
 def test_a_package_that_cannot_be_had_leaves_vllm_out_and_fails_nothing(environment, monkeypatch, capfd):

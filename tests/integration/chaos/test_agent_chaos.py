@@ -1,15 +1,10 @@
 """A real run of agents whose processes are killed at random moments: nothing is sampled or trained twice."""
 
-import json
 from pathlib import Path
 
 import pytest
-from test_chaos import Chaos
-from test_killed_runs import trained
+from test_chaos import Chaos, whole
 from test_whole_runs import config
-
-from controller.durability.recording import Recording
-from controller.durability.replay import replay
 
 STEPS, GROUPS = 8, 16
 AGENT = Path(__file__).parents[2] / "tasks" / "even_turns.py"
@@ -65,33 +60,22 @@ async def test_killed_agents_and_controllers_cost_no_token(tmp_path, monkeypatch
     chaos = Chaos(seed, tmp_path, str(steps), program=PROGRAM, steps=steps, groups=GROUPS, strikes=strikes)
     await chaos.run()
     assert dict(chaos.done) == strikes
-    run = tmp_path / "run"
-    batches = trained(run)
-    assert list(batches) == list(range(steps))
-    assert sorted(group for groups in batches.values() for group in groups) == list(range(steps * GROUPS))
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["is_success"], summary["reason"]
-    assert summary["staleness/violations"] == 0
-    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
-    assert summary["tokens/generated"] == spent
-    assert summary["counts"].get("episodes/diverged", 0) == summary["tokens/lost"] == 0
+    summary = whole(tmp_path / "run", steps=steps, groups=GROUPS, epochs=1 + strikes["controller"])
+    assert summary["counts"].get("episodes/diverged", 0) == 0
     assert summary["counts"]["episodes/replayed_turns"] > 0
-    with Recording(run) as recording:
-        verdict = replay(recording)
-    assert verdict.is_equal
-    assert verdict.epochs == 1 + strikes["controller"]
-    assert not _sampled_twice(log, but=chaos.killed.get("rollout", []))
+    twice, again = _sampled_again(log, killed=chaos.killed.get("rollout", []))
+    assert not twice
+    assert summary["tokens/lost"] <= again  # of a killed rollout worker, what it told when it was given up
 
 
-def _sampled_twice(log: Path, *, but: list[int]) -> list[tuple[str, ...]]:
-    """Tokens that two processes, or one twice, have sampled; not those that died with a rollout worker."""
+def _sampled_again(log: Path, *, killed: list[int]) -> tuple[list[tuple[str, ...]], int]:
+    """Tokens that live workers have sampled twice, and how many of a killed one others have sampled again."""
     lines = [line.split() for line in log.read_text().splitlines()]
     assert len(lines) > 500
     once: set[tuple[str, ...]] = set()
     twice = []
     for pid, *token in lines:
-        if int(pid) in but:
-            continue
-        twice += [tuple(token)] if tuple(token) in once else []
-        once.add(tuple(token))
-    return twice
+        if int(pid) not in killed:
+            twice += [tuple(token)] if tuple(token) in once else []
+            once.add(tuple(token))
+    return twice, sum(int(pid) in killed and tuple(token) in once for pid, *token in lines)

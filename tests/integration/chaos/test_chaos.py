@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -188,6 +189,23 @@ def _go_on(process: psutil.Process) -> None:
         process.send_signal(signal.SIGCONT)
 
 
+def whole(run: Path, *, steps: int, groups: int, epochs: int) -> dict[str, Any]:
+    """The summary of a run that trained each prompt once and replays equal. Raises: AssertionError."""
+    batches = trained(run)
+    assert list(batches) == list(range(steps))
+    assert sorted(group for batch in batches.values() for group in batch) == list(range(steps * groups))
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["is_success"], summary["reason"]
+    assert summary["staleness/violations"] == 0
+    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
+    assert summary["tokens/generated"] == spent
+    with Recording(run) as recording:
+        verdict = replay(recording)
+    assert verdict.is_equal
+    assert verdict.epochs == epochs
+    return summary
+
+
 @pytest.mark.parametrize(
     ("seed", "ranks", "keep_kv"),
     [
@@ -203,18 +221,7 @@ async def test_a_run_under_thirty_kills_and_five_pauses_is_whole_and_learns(tmp_
     await chaos.run()
     assert dict(chaos.done) == STRIKES
     run = tmp_path / "run"
-    batches = trained(run)
-    assert list(batches) == list(range(STEPS))
-    assert sorted(group for groups in batches.values() for group in groups) == list(range(STEPS * GROUPS))
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["is_success"], summary["reason"]
-    assert summary["staleness/violations"] == 0
-    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
-    assert summary["tokens/generated"] == spent
-    with Recording(run) as recording:
-        verdict = replay(recording)
-    assert verdict.is_equal
-    assert verdict.epochs == 1 + STRIKES["controller"]
+    whole(run, steps=STEPS, groups=GROUPS, epochs=1 + STRIKES["controller"])
     rewards = [json.loads(line)["reward/mean"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(rewards) == STEPS
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.05, rewards

@@ -1,14 +1,12 @@
 """`launch.py test`: when vLLM is left out and why, and what the exit code comes from."""
 
-import json
 import shutil
-import sys
 from collections import namedtuple
 
 import pytest
 
-import install
 from controller.cli import testing
+from tests.support.vllm_environment import not_installed, pretend_installed
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -16,21 +14,7 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
     """Where the vLLM environment would be; there is none yet, and one may be installed."""
-    path = tmp_path / "environment"
-    monkeypatch.setattr(testing, "VLLM_ENVIRONMENT", path)
-    monkeypatch.setattr(testing, "find_spec", lambda name: None)
-    monkeypatch.delenv("STALEFLOW_NO_INSTALL", raising=False)
-    return path
-
-
-def pretend_installed(environment):
-    """An environment that is complete by its stamp, whose interpreter is this one."""
-    python = install.python_of(environment)
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    stamp = {"project": install._project_hash(), "extras": testing.VLLM_EXTRAS}
-    (environment / "staleflow.json").write_text(json.dumps(stamp))
+    return not_installed(tmp_path / "environment", monkeypatch)
 
 
 def test_too_little_disk_or_a_ban_on_installing_leaves_vllm_out_in_words(environment, monkeypatch):
