@@ -81,7 +81,7 @@ VERSION = (
         WORKER,
         "publish",
         "write, checksum, seal",
-        ("workers/trainer/publisher.py", "workers/weights/store.py"),
+        ("workers/trainer/publishing/publisher.py", "workers/weights/store.py"),
     ),
     Box(
         CORE,

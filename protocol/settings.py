@@ -180,7 +180,7 @@ class TrainerSettings(Section):
 
     engine: str = "fsdp"
     """`fsdp`, or an import path `module:Class` of a class with what `TrainerEngine` in
-    workers/trainer/worker.py names."""
+    workers/trainer/interface.py names."""
     algorithm: Literal[
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforce_pp", "dapo", "gspo", "cispo", "m2po", "ppo", "sft"
     ] = "grpo"

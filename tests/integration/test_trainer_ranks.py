@@ -27,7 +27,8 @@ from protocol.settings import (
     load_settings,
 )
 from workers.trainer.checkpoints import newest_checkpoint, read_state
-from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer, publish_shards
+from workers.trainer.publishing.copies import Copies
+from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
 SAVED = f"checkpoints/step_{STEPS}"
@@ -66,7 +67,8 @@ def lead(settings, model_directory):
     """Be rank 0 as TrainerWorker is, without a link: some more steps, and a checkpoint."""
     trainer = make_trainer(settings, model_directory)
     publisher = make_publisher(settings, trainer)
-    publisher.seal(publish_shards(trainer, publisher))
+    copies = Copies(trainer, publisher)
+    copying = copies.begin()
     metrics, sent = [], 0
     reduce_scatter = dist.reduce_scatter_single
 
@@ -85,12 +87,15 @@ def lead(settings, model_directory):
                 trainer.train_ahead(part, some)
         trainer.ranks.broadcast(train, frames)
         metrics.append(trainer.train_step(train, frames))
-        publisher.seal(publish_shards(trainer, publisher))
+        publisher.seal(copying.result().written)
+        copying = copies.begin()  # while the next batch is trained on
         publisher.retire(version)
     dist.reduce_scatter_single = reduce_scatter
     trainer.ranks.broadcast(SaveCheckpoint(trainer.policy_version))
     trainer.save_checkpoint(trainer.policy_version)
+    publisher.seal(copying.result().written)
     publisher.close()
+    copies.close()
     trainer.ranks.stop()
     return {"metrics": metrics, "sent": sent}
 
@@ -264,6 +269,8 @@ def main():
     rank = place if scenario == "train" else 1 - place  # the parent is looked at, so it has to survive
     for ranks, port, file in stages:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": ranks, "MASTER_PORT": port}
+        if "four" in file:  # ranks that share no host send their rows of a version to rank 0
+            os.environ["STALEFLOW_HOST"] = f"host{rank}"
         settings = load_settings(Path(file).read_text())
         if rank == 0 and scenario != "train":
             Trainer(settings, model_directory)

@@ -8,7 +8,8 @@ after the other; a single rank needs no environment and no network.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -21,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from protocol.errors import ConfigError, RunError
+from protocol.errors import ConfigError, RunError, StaleFlowError
 from protocol.messages import Message, Welcome
 from protocol.settings import WorkerSettings, load_settings
 from protocol.wire.codec import from_fields, pack, to_fields, unpack
@@ -188,3 +189,18 @@ class Ranks:
         """Rank 0 tells the others to stop; everyone leaves the group. A single rank keeps its own."""
         if self.size > 1:
             _disband()
+
+
+@contextmanager
+def torch_errors_in_words() -> Iterator[None]:
+    """Raises: RunError in the place of what torch raises."""
+    try:
+        yield
+    except StaleFlowError:
+        raise
+    except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
+        raise RunError(
+            f"The trainer failed: {type(error).__name__}: {error}. If memory ran out, lower "
+            "`trainer.max_tokens_per_microbatch`; if another rank was lost, its log says why. Resume from "
+            "the newest checkpoint."
+        ) from error

@@ -77,7 +77,8 @@ class Trainer:
             )
         self.policy_version = 0
         self.seconds: dict[str, float] = {}
-        """Of the last train step: `proximal`, all that was computed without gradient before it."""
+        """Of the last train step: `proximal`, all that was computed without gradient before it; `copy`, waiting
+        for the copy of the version before it."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
@@ -103,6 +104,7 @@ class Trainer:
         self._saver = Saver(settings, self._model_directory, self.ranks, self._adapter)
         self._ahead = StreamedGroups()  # of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
+        self._copied: Callable[[], object] = lambda: None
 
     def _make_reference(self) -> PreTrainedModel:
         """The initial model, frozen and sharded, so that it costs each rank its share only."""
@@ -145,8 +147,8 @@ class Trainer:
         self.policy_version += 1
         return {
             **correction_metrics(flat, self.ranks, options=options, train_version=train.train_version),
-            **_means(taken, names=self._step_names),
-            **self._critic_metrics(flat),
+            **losses.means(taken, self._step_names),
+            **losses.value_metrics(flat.values, flat.returns),
             "lr": options.lr * warmth,
             "tokens": float(len(flat.advantages)),
             "nonfinite_log_ratios": nonfinite,
@@ -167,6 +169,10 @@ class Trainer:
         """What a policy version consists of, as this rank holds it; the next step changes it."""
         named = {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
         return named if self._digest is None else named | {DIGEST: self._digest}
+
+    def hold_weights(self, copied: Callable[[], object]) -> None:
+        """Call `copied` before the next change of a weight; it returns when they may be changed."""
+        self._copied = copied
 
     def state_for_publish(self) -> dict[str, torch.Tensor]:
         """On rank 0 all weights, whole, on the CPU, in `model.dtype`, tied ones once; elsewhere nothing."""
@@ -205,6 +211,7 @@ class Trainer:
                 f"{path} lacks {len(missing)} weights of this model, first {missing[0]}. Expected one that "
                 f"was written with {self._model_directory}; resume with the configuration that wrote it."
             )
+        self._await_copy()
         restore_state(self.model, self._optimizer, self.ranks, state)
         if self._critic:
             self._critic.restore(state, path)
@@ -366,22 +373,21 @@ class Trainer:
             name for name in step if name.endswith(("loss", "grad_norm")) and not math.isfinite(step[name])
         ]
         if not bad:
+            self._await_copy()
             self._optimizer.step()
         self._optimizer.zero_grad()
         if self._critic:
             self._critic.finish(is_taken=not bad, lr_share=warmth)
         return step | ({"problem": ", ".join(f"{name} {step[name]}" for name in bad)} if bad else {})
 
+    def _await_copy(self) -> None:
+        """Of the version that is published; the forward and backward pass went on meanwhile."""
+        began = time.perf_counter()
+        self._copied()
+        self._copied = lambda: None
+        self.seconds["copy"] = self.seconds.get("copy", 0.0) + time.perf_counter() - began
+
     @property
     def _step_names(self) -> tuple[str, ...]:
         names = MEANS if self._reference is None else (*MEANS, "kl_reference")
         return names if self._critic is None else (*names, *CRITIC_MEANS)
-
-    def _critic_metrics(self, flat: TokenBatch) -> dict[str, float]:
-        if flat.values is None:
-            return {}
-        return {"critic/explained_variance": losses.explained_variance(flat.values, flat.returns)}
-
-
-def _means(steps: Sequence[dict[str, Any]], *, names: Sequence[str]) -> dict[str, float]:
-    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in names}

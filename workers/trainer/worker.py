@@ -3,9 +3,9 @@
 Invariants:
 - Everything that touches the model runs in one thread of its own, so the event loop keeps beating.
 - It goes on from the newest complete checkpoint of the run, and says in Ready which version that is.
-- Versions are published in order, each from a copy that training does not touch, while the next batch may
-  already be trained on; at most one more waits, so publishing that cannot keep up holds training back. A
-  version that is made again is not published again.
+- Versions are published in order, each from a copy that is taken while the next batch is trained on, and is
+  whole before a weight changes; at most one more waits, so publishing that cannot keep up holds training
+  back. A version that is made again is not published again.
 - A checkpoint is copied to host memory between two steps, and written while the next ones go on.
 - What is being written when the link is lost is finished before `run` returns: whoever starts over from what
   lies there finds it whole, and nobody else writing. The model is not kept: what of it the next controller
@@ -18,15 +18,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, assert_never, cast, runtime_checkable
+from typing import TypeVar, assert_never, cast
 
-import torch
-
-from protocol.errors import ConfigError, RunError, StaleFlowError
+from protocol.errors import ConfigError
 from protocol.importing import load_object
 from protocol.messages import (
     MAX_METRICS,
@@ -49,76 +47,18 @@ from protocol.plain_text import plain_line
 from protocol.settings import WorkerSettings, load_settings
 from workers.link.link import Link, LinkClosed
 from workers.trainer.checkpoints import newest_checkpoint
-from workers.trainer.publisher import Publisher
-from workers.trainer.ranks import Ranks, share_settings
+from workers.trainer.interface import BackgroundCheckpoints, StreamingTrainer, TimedTrainer, TrainerEngine
+from workers.trainer.publishing.copies import Copies, Copy
+from workers.trainer.publishing.publisher import Publisher
+from workers.trainer.ranks import share_settings, torch_errors_in_words
 from workers.trainer.trainer import Trainer
 from workers.weights.exchange_process import make_weights_exchange
-from workers.weights.store import FileSegment, PublishedFile
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
 MAX_NAME_CHARS = 200  # of a metric, as the protocol has it
 Result = TypeVar("Result")
 log = logging.getLogger("workers")
-
-
-class _Snapshot(NamedTuple):
-    """A version that is written and not visible yet."""
-
-    policy_version: int
-    written: FileSegment | PublishedFile
-    write_s: float
-
-
-class TrainerEngine(Protocol):
-    """What `trainer.engine` names: a class that is called with the settings and the folder of the model.
-
-    `Trainer` in workers/trainer/trainer.py says what each method does, and on which ranks.
-    """
-
-    policy_version: int
-    ranks: Ranks
-
-    def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
-        """Train on one batch; its metrics."""
-        ...
-
-    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
-        """What a policy version consists of, as this rank holds it."""
-        ...
-
-    def save_checkpoint(self, policy_version: int) -> Path:
-        """Write a checkpoint, and return where."""
-        ...
-
-    def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint."""
-        ...
-
-
-@runtime_checkable
-class StreamingTrainer(TrainerEngine, Protocol):
-    """A trainer that `trainer.streaming` may be on with."""
-
-    def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
-        """Make the gradients of groups of a batch that is not complete."""
-        ...
-
-
-@runtime_checkable
-class BackgroundCheckpoints(TrainerEngine, Protocol):
-    """A trainer whose checkpoints are written while it goes on."""
-
-    def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
-        """Copy what belongs to a checkpoint; the call that is returned writes it, in any thread."""
-        ...
-
-
-@runtime_checkable
-class TimedTrainer(TrainerEngine, Protocol):
-    """A trainer that says where the time of its last step went."""
-
-    seconds: dict[str, float]
 
 
 class TrainerWorker:
@@ -130,7 +70,7 @@ class TrainerWorker:
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
         self._settings = settings
         self._model_directory = model_directory
-        self._snapshots: asyncio.Queue[_Snapshot | None] = asyncio.Queue(maxsize=1)
+        self._snapshots: asyncio.Queue[Future[Copy] | None] = asyncio.Queue(maxsize=1)
         self._checkpoints: asyncio.Queue[tuple[int, Callable[[], Path]] | None] = asyncio.Queue(maxsize=1)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._is_draining = False
@@ -174,6 +114,7 @@ class TrainerWorker:
         await self._in_thread(share_settings, self._settings)
         self._trainer = await self._in_thread(make_trainer, self._settings, self._model_directory)
         self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
+        self._copies = Copies(self._trainer, self._publisher)
         stack.callback(self._let_go)
         self._weights_exchange = make_weights_exchange(
             self._publisher.directory,
@@ -189,8 +130,9 @@ class TrainerWorker:
 
     def _let_go(self) -> None:
         """Of what the trainer holds: a traceback may keep `self`, not a model on a GPU."""
+        self._copies.close()
         self._publisher.close()
-        del self._trainer, self._publisher
+        del self._trainer, self._publisher, self._copies
 
     async def _serve(self) -> None:
         while not self._is_draining:
@@ -252,20 +194,18 @@ class TrainerWorker:
             self._link.send(PolicyPublished(version, *published, 0.0))
 
     async def _snapshot(self) -> None:
-        version, began = self._trainer.policy_version, time.perf_counter()
-        written = await self._in_thread(publish_shards, self._trainer, self._publisher)
-        assert written is not None, "rank 0 writes"
-        await self._snapshots.put(_Snapshot(version, written, time.perf_counter() - began))
+        await self._snapshots.put(await self._in_thread(self._copies.begin))
 
     async def _publish(self) -> None:
-        while (snapshot := await self._snapshots.get()) is not None:
+        while (copying := await self._snapshots.get()) is not None:
+            version, written, write_s = await asyncio.wrap_future(copying)
+            assert written is not None, "rank 0 writes"
             began = time.perf_counter()
-            published = await asyncio.to_thread(self._publisher.seal, snapshot.written)
-            publish_s = snapshot.write_s + time.perf_counter() - began
-            self._link.send(PolicyPublished(snapshot.policy_version, *published, publish_s))
+            published = await asyncio.to_thread(self._publisher.seal, written)
+            self._link.send(PolicyPublished(version, *published, write_s + time.perf_counter() - began))
 
     async def _in_thread(self, call: Callable[..., Result], *arguments: object) -> Result:
-        with _torch_errors_in_words():
+        with torch_errors_in_words():
             return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
 
@@ -320,11 +260,6 @@ def make_publisher(settings: WorkerSettings, trainer: TrainerEngine) -> Publishe
     return Publisher(settings, trainer.ranks, trainer.tensors_for_publish())
 
 
-def publish_shards(trainer: TrainerEngine, publisher: Publisher) -> FileSegment | PublishedFile | None:
-    """Write the version that the trainer holds; on all ranks alike. Raises: RunError."""
-    return publisher.write(trainer.policy_version, trainer.tensors_for_publish())
-
-
 def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | None:
     """Be a rank other than 0: do what rank 0 does until it stops, or starts over.
 
@@ -332,11 +267,12 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
 
     Raises: RunError if rank 0 is lost, ConfigError if the model or the group cannot be set up.
     """
-    with _torch_errors_in_words(), ExitStack() as stack:
+    with torch_errors_in_words(), ExitStack() as stack:
         trainer = make_trainer(settings, model_directory)
-        publisher = make_publisher(settings, trainer)
+        copies = Copies(trainer, make_publisher(settings, trainer))
+        stack.callback(copies.close)
         if not settings.trainer.is_supervised:
-            publish_shards(trainer, publisher)
+            copies.begin()
         saving = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="checkpoints"))
         begun: Future[Path] | None = None
         while True:
@@ -345,7 +281,7 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                 case Train(_, _, is_published):
                     trainer.train_step(order, frames)
                     if not is_published:
-                        publish_shards(trainer, publisher)
+                        copies.begin()
                 case TrainAhead():
                     assert isinstance(trainer, StreamingTrainer), "make_trainer has looked"
                     trainer.train_ahead(order, frames)
@@ -360,17 +296,3 @@ def follow(settings: WorkerSettings, model_directory: str) -> WorkerSettings | N
                         begun.result()
                     trainer.ranks.stop()
                     return None
-
-
-@contextmanager
-def _torch_errors_in_words() -> Iterator[None]:
-    try:
-        yield
-    except StaleFlowError:
-        raise
-    except (RuntimeError, ValueError, IndexError, OSError) as error:  # what torch raises
-        raise RunError(
-            f"The trainer failed: {type(error).__name__}: {error}. If memory ran out, lower "
-            "`trainer.max_tokens_per_microbatch`; if another rank was lost, its log says why. Resume from "
-            "the newest checkpoint."
-        ) from error

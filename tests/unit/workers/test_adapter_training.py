@@ -27,7 +27,7 @@ from workers.engines.torch.engine import make_engine
 from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
 from workers.models.lora_layers import without_adapter
 from workers.trainer.checkpoints import newest_checkpoint
-from workers.trainer.worker import Trainer, make_publisher, make_trainer, publish_shards
+from workers.trainer.worker import Trainer, make_publisher, make_trainer
 from workers.weights.tensors import read
 
 needs_peft = pytest.mark.skipif(
@@ -89,7 +89,7 @@ def test_the_engine_computes_what_peft_computes_after_every_update(
     kept = {name: tensor.clone() for name, tensor in engine.read_weights().items()}
     prompt = list(range(3, 13))
     for version in range(5):
-        published = publisher.seal(publish_shards(trainer, publisher))
+        published = publisher.seal(publisher.write(trainer.policy_version, trainer.tensors_for_publish()))
         tensors = read(*published[:2])
         engine.load_weights(version, tensors)
         found = {}
@@ -125,7 +125,7 @@ def test_a_version_is_a_small_share_of_the_model_and_only_the_adapter_learns(
     request.addfinalizer(publisher.close)
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     whole = sum(t.nbytes for t in load_file(f"{model_directory}/model.safetensors").values())
-    published = publisher.seal(publish_shards(trainer, publisher))
+    published = publisher.seal(publisher.write(trainer.policy_version, trainer.tensors_for_publish()))
     adapter = read(*published[:2])
     assert sum(t.nbytes for t in adapter.values()) < 0.15 * whole
     assert published.size_bytes < 0.2 * whole

@@ -7,11 +7,11 @@ with numbers worked by hand; none knows of ranks, packing or optimizers.
 from workers.trainer.losses.advantages import generalized_advantages, standardized, token_rewards
 from workers.trainer.losses.aggregation import divisor, response_weights
 from workers.trainer.losses.chunked_head import head_logprobs
-from workers.trainer.losses.critic import explained_variance, value_loss
+from workers.trainer.losses.critic import explained_variance, value_loss, value_metrics
 from workers.trainer.losses.importance import effective_sample_size, importance_weights, loglinear_proximal
 from workers.trainer.losses.kept import KeptTokens
 from workers.trainer.losses.logprobs import Softmax, chosen_logprobs, parts_of
-from workers.trainer.losses.metrics import engine_metrics, mismatch_metrics
+from workers.trainer.losses.metrics import engine_metrics, means, mismatch_metrics
 from workers.trainer.losses.policy import LOSSES, Loss, TokenLoss, Tokens, policy_loss
 from workers.trainer.losses.ratios import kl_estimate, log_ratio, nonfinite, over
 from workers.trainer.losses.rejection import rejection
@@ -34,6 +34,7 @@ __all__ = [
     "kl_estimate",
     "log_ratio",
     "loglinear_proximal",
+    "means",
     "mismatch_metrics",
     "nonfinite",
     "over",
@@ -44,4 +45,5 @@ __all__ = [
     "standardized",
     "token_rewards",
     "value_loss",
+    "value_metrics",
 ]

@@ -34,3 +34,10 @@ def explained_variance(values_N: torch.Tensor, returns_N: torch.Tensor) -> float
     """1 - var(return - value) / var(return): 1 is a perfect critic, 0 one that knows the mean only."""
     variance = returns_N.var(correction=0).item() if len(returns_N) else 0.0
     return 1 - (returns_N - values_N).var(correction=0).item() / variance if variance > 0 else 0.0
+
+
+def value_metrics(values_N: torch.Tensor | None, returns_N: torch.Tensor) -> dict[str, float]:
+    """For metrics.jsonl; nothing without a critic."""
+    if values_N is None:
+        return {}
+    return {"critic/explained_variance": explained_variance(values_N, returns_N)}

@@ -4,6 +4,8 @@ Shapes: N response tokens.
 """
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -85,3 +87,8 @@ def _temperature(d_N: torch.Tensor, surprise_N: torch.Tensor) -> dict[str, float
         "engine/temperature_error": error / inverse**2,
         "engine/fresh_tokens": float(len(d_N)),
     }
+
+
+def means(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    """Of these numbers over optimizer steps; 0 without any."""
+    return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in names}

@@ -14,7 +14,7 @@ from protocol.settings import (
     WeightsSettings,
     WorkerSettings,
 )
-from workers.trainer.publisher import Publisher
+from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.ranks import Ranks
 from workers.weights.tensors import read
 

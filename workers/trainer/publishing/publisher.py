@@ -1,7 +1,8 @@
 """The trainer's side of publishing, on every rank.
 
 Invariants: each rank writes its own shards straight into the storage that becomes the version, which is also
-the private copy that the optimizer does not touch; ranks on several hosts hand rank 0 one tensor at a time;
+the private copy that the optimizer does not touch; ranks on several hosts hand rank 0 one tensor at a time,
+in the precision that is published; ranks talk in a group of its own here, so that they may train meanwhile;
 rank 0 alone decides where versions lie, makes them visible and retires them; a version that is there already
 is not written again: readers may have it.
 """
@@ -11,6 +12,7 @@ import logging
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,11 +20,12 @@ from torch.distributed.tensor import DTensor
 
 from protocol.segments import has_room, segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
-from workers.trainer.ranks import Ranks
+from workers.trainer.ranks import PATIENCE, Ranks
+from workers.trainer.saved.shares import place_of
 from workers.weights import store
 from workers.weights.manifest import Layout
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
-from workers.weights.tensors import layout_of, views, write_shard, write_whole
+from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
 VERSIONS = 4  # that must have room: the newest, one being pulled, one being sealed, one being written
 KEPT_MAPPINGS = 4  # of a rank above 0: storage comes round again
@@ -32,12 +35,14 @@ log = logging.getLogger("workers")
 class Publisher:
     """One rank's hand in the versions.
 
-    `write` and the constructor are collective: all ranks call them alike, from the thread that trains.
+    `write` and the constructor are collective: all ranks call them alike, one call after the other. `write`
+    may run beside the thread that trains.
     """
 
     def __init__(self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor]) -> None:
         """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""
         self._ranks = ranks
+        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if ranks.size > 1 else None
         self._dtype: torch.dtype = getattr(torch, settings.model.dtype)
         self._is_one_host = self._share_host()
         base = settings.weights.directory
@@ -125,11 +130,23 @@ class Publisher:
     ) -> None:
         targets = views(segment.map, layout) if segment else {}
         for name, entry in layout.entries.items():
-            tensor = tensors[name]
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            whole = self._whole(tensors[name], DTYPES[entry.dtype])
             if segment is not None:
-                write_shard(targets[name], whole)
+                targets[name].copy_(whole)
                 self._store.written(segment, entry.start + entry.size)
+
+    @torch.no_grad()
+    def _whole(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """All rows of a tensor, on rank 0, in host memory."""
+        if not isinstance(tensor, DTensor):
+            return tensor
+        _, count = place_of(tensor)
+        each = -(-tensor.shape[0] // self._ranks.size)
+        mine = torch.zeros(each, *tensor.shape[1:], dtype=dtype)
+        mine[:count] = tensor.to_local()
+        parts = [torch.empty_like(mine) for _ in range(self._ranks.size)] if self._ranks.rank == 0 else None
+        dist.gather(mine, parts, dst=0, group=self._group)
+        return torch.cat(parts)[: tensor.shape[0]] if parts else mine
 
     def _map_partial(self, policy_version: int) -> mmap.mmap:
         """Rank 0's storage; a mapping that was made before is much faster than a new one."""
@@ -143,7 +160,10 @@ class Publisher:
 
     def _agree(self, word: bool) -> bool:
         """Rank 0's word, on every rank, once all have come here."""
-        return bool(self._ranks.sum(torch.tensor(int(word and self._ranks.rank == 0))).item())
+        told = torch.tensor(int(word and self._ranks.rank == 0))
+        if self._ranks.size > 1:
+            dist.all_reduce(told, group=self._group)
+        return bool(told.item())
 
     def _share_host(self) -> bool:
         if self._ranks.size == 1:
@@ -151,5 +171,5 @@ class Publisher:
         digest = hashlib.sha256(this_host().encode()).digest()
         mine = torch.tensor([int.from_bytes(digest[:7], "little")])
         everyone = [torch.empty_like(mine) for _ in range(self._ranks.size)]
-        dist.all_gather(everyone, mine)
+        dist.all_gather(everyone, mine, group=self._group)
         return all(torch.equal(other, mine) for other in everyone)

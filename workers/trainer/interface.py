@@ -1,0 +1,70 @@
+"""What the worker asks of a trainer: a built-in one, or the class that `trainer.engine` names."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from protocol.messages import Train, TrainAhead
+from workers.trainer.ranks import Ranks
+
+
+class TrainerEngine(Protocol):
+    """What `trainer.engine` names: a class that is called with the settings and the folder of the model.
+
+    `Trainer` in workers/trainer/trainer.py says what each method does, and on which ranks.
+    """
+
+    policy_version: int
+    ranks: Ranks
+
+    def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
+        """Train on one batch; its metrics."""
+        ...
+
+    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
+        """What a policy version consists of, as this rank holds it."""
+        ...
+
+    def save_checkpoint(self, policy_version: int) -> Path:
+        """Write a checkpoint, and return where."""
+        ...
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+@runtime_checkable
+class StreamingTrainer(TrainerEngine, Protocol):
+    """A trainer that `trainer.streaming` may be on with."""
+
+    def train_ahead(self, part: TrainAhead, frames: Sequence[bytes]) -> None:
+        """Make the gradients of groups of a batch that is not complete."""
+        ...
+
+
+@runtime_checkable
+class BackgroundCheckpoints(TrainerEngine, Protocol):
+    """A trainer whose checkpoints are written while it goes on."""
+
+    def begin_checkpoint(self, policy_version: int) -> Callable[[], Path]:
+        """Copy what belongs to a checkpoint; the call that is returned writes it, in any thread."""
+        ...
+
+
+@runtime_checkable
+class TimedTrainer(TrainerEngine, Protocol):
+    """A trainer that says where the time of its last step went."""
+
+    seconds: dict[str, float]
+
+
+@runtime_checkable
+class HoldingTrainer(TrainerEngine, Protocol):
+    """A trainer that waits for the copy of a version before it changes a weight."""
+
+    def hold_weights(self, copied: Callable[[], object]) -> None:
+        """Call `copied` before the next change of a weight; it returns when they may be changed."""
+        ...

@@ -1,0 +1,1 @@
+"""Policy versions on their way out of the trainer."""
