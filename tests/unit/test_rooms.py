@@ -173,6 +173,7 @@ unit/workers/test_adapter_training.py: workers/models/lora workers/models/lora_l
 unit/workers/trainer/losses/test_corrections.py: workers/trainer/losses/aggregation
  workers/trainer/losses/importance workers/trainer/losses/ratios workers/trainer/losses/rejection
 unit/workers/trainer/losses/test_losses_advantages.py: workers/trainer/losses/critic
+unit/workers/trainer/publishing/test_copies.py: workers/trainer/interface
 unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker

@@ -1,4 +1,4 @@
-"""Copies of versions while the trainer goes on: no optimizer step tears one, and no forward pass waits for one."""
+"""Copies of versions while the trainer goes on: no optimizer step tears one, no forward pass waits for it."""
 
 import asyncio
 import threading
@@ -22,12 +22,11 @@ LIMIT_S = 60
 
 
 @pytest.fixture
-def made(settings, model_directory, tmp_path, request):
+def made(settings, model_directory, tmp_path):
     """A trainer, and its publisher, which begins to copy when `begin` is set."""
     options = settings().model_copy(update={"weights": WeightsSettings(directory=str(tmp_path))})
     trainer = Trainer(options, str(model_directory))
     publisher, begin = make_publisher(options, trainer), threading.Event()
-    request.addfinalizer(publisher.close)
     write = publisher.write
 
     def write_late(*arguments):
@@ -35,8 +34,9 @@ def made(settings, model_directory, tmp_path, request):
         return write(*arguments)
 
     publisher.write = write_late
-    request.addfinalizer(begin.set)
-    return trainer, publisher, begin
+    yield trainer, publisher, begin
+    begin.set()
+    publisher.close()
 
 
 def weights_of(trainer):
@@ -105,7 +105,7 @@ def test_a_trainer_of_the_users_that_cannot_hold_its_weights_waits_for_each_copy
 
 
 def test_a_copy_that_has_no_room_ends_the_next_step_in_words(made):
-    trainer, publisher, begin = made
+    trainer, publisher, _ = made
 
     def refuse(*_):
         raise OSError("No space left on device")
