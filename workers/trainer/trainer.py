@@ -77,8 +77,8 @@ class Trainer:
             )
         self.policy_version = 0
         self.seconds: dict[str, float] = {}
-        """Of the last train step: `proximal`, all that was computed without gradient before it; `copy`, its wait
-        for the copy of the version before."""
+        """Of the last train step: `proximal`, all passes without gradient before it; `copy`, its wait for the
+        copy of the version before."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
