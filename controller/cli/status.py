@@ -130,12 +130,16 @@ def controller_of(run: Path) -> int | None:
 
 
 def _table(workers: list[dict[str, Any]]) -> list[str]:
-    rows = [("worker", "version", "running", "tokens held", "silent", "working on")]
+    rows = [("worker", "version", "running", "tokens held", "memory", "silent", "working on")]
     for worker in workers:
         version = "-" if worker["policy_version"] < 0 else str(worker["policy_version"])
         held = f"{worker['resident_tokens']:,}"
         silent = f"{worker['silent_s']:.1f} s"
-        rows.append((worker["name"], version, str(worker["running"]), held, silent, worker["working_on"]))
+        memory = f"{worker['resident_mb']:,} MB" if worker.get("resident_mb") else "-"
+        if worker.get("device_total_mb"):
+            memory += f", device {worker['device_mb']:,} of {worker['device_total_mb']:,} MB"
+        running, doing = str(worker["running"]), worker["working_on"]
+        rows.append((worker["name"], version, running, held, memory, silent, doing))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows]  # fmt: skip

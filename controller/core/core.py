@@ -59,7 +59,7 @@ from controller.core.state.views.instances import InstanceViews
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
 from controller.core.worker_settings import worker_settings
 from protocol import messages
-from protocol.messages import Attach, Message
+from protocol.messages import Attach, MachineUse, Message
 from strategies.kinds import Strategies
 
 OVERDUE_S = 1.0  # later than its own deadline by this much: then the controller itself did not run
@@ -375,7 +375,9 @@ class Core:
         silent_s = self.state.now - worker.last_heard
         doing = working_on(self, worker) or self.limits.owed(worker)
         due_s, then = self.limits.outlook(worker)
+        used = worker.usage or MachineUse(0, "")
         return WorkerSnapshot(
             worker.name, worker.role, worker.ready, version, running, resident, silent_s, doing,
-            serves_at=worker.endpoint, due_s=due_s, then=then,
+            serves_at=worker.endpoint, due_s=due_s, then=then, resident_mb=used.resident_mb,
+            device=used.device, device_mb=used.device_mb, device_total_mb=used.device_total_mb,
         )  # fmt: skip

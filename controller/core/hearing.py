@@ -19,6 +19,7 @@ REPORTS = (
     messages.Generated,
     messages.InstanceStatus,
     messages.Beat,
+    messages.MachineUse,
     messages.GroupScored,
     messages.ScoreFailed,
     messages.PromptsEncoded,
@@ -49,6 +50,8 @@ def _from_any_role(core: "Core", worker: Worker, message: FromAnyRole) -> None:
             core.membership.detach(worker, reason)
         case messages.WorkerFailed():
             core.membership.failed(worker, message)
+        case messages.MachineUse():
+            worker.usage = message
         case _:
             assert_never(message)
 

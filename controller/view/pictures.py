@@ -4,6 +4,7 @@ Invariants: pure, and nothing is changed; every number is the core's own; a grou
 few hundred bytes, so that thousands of them are one answer.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from controller.core.core import Core
@@ -14,6 +15,7 @@ from controller.durability.replay import Replayed, in_words, kind, shortened
 MOST_WAITS = 40
 MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
+OF_MACHINES = ("throughput/", "compute/", "phase/", "memory/")  # in metrics.jsonl
 Json = dict[str, Any]
 
 
@@ -46,6 +48,16 @@ def now_of(core: Core) -> Json:
         "oldest_group": None if seen.oldest_group is None else _slots(seen.oldest_group),
         "workers": [_slots(worker) for worker in seen.workers],
         "mean_step_s": _mean_step_s(core),
+    }
+
+
+def figures_of(lines: Sequence[Json], step: int) -> dict[str, float]:
+    """Speed, arithmetic, memory and phases of the newest of some lines of metrics.jsonl up to this step."""
+    newest = next((line for line in reversed(lines) if line.get("step", step + 1) <= step), {})
+    return {
+        key: value
+        for key, value in newest.items()
+        if key.startswith(OF_MACHINES) and isinstance(value, int | float)
     }
 
 

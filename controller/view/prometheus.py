@@ -13,6 +13,13 @@ Shown = tuple[str, str, Mapping[str, Any]]
 """Name of a run; live, over or gone; what its page Now shows."""
 
 
+MB = 1 << 20
+PER_DEVICE = {
+    "rollout": "throughput/tokens_per_s_per_device",
+    "trainer": "throughput/trained_tokens_per_s_per_device",
+}
+
+
 class Series(NamedTuple):
     """One line of a metric."""
 
@@ -60,11 +67,47 @@ def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
         "workers", "gauge", "Attached workers by role and state.",
         [Series({"role": role, "state": each}, count) for (role, each), count in sorted(workers.items())],
     )  # fmt: skip
+    yield from _of_machines(now["workers"], now["last_step"])
     yield "staleness_versions", "histogram", "Trained trajectories by staleness.", []
     yield from _staleness(now["ages"])
     yield (
         "staleness_violations_total", "counter", "Trained trajectories older than the bound.",
         [Series({}, now["violations"])],
+    )  # fmt: skip
+
+
+def _of_machines(
+    workers: Iterable[Mapping[str, Any]], line: Mapping[str, float]
+) -> Iterator[tuple[str, str, str, list[Series]]]:
+    """Memory of the largest worker of each role, and speed by the newest line of metrics.jsonl."""
+    for name, key, what in (
+        ("worker_resident_bytes", "resident_mb", "Largest resident memory of a worker with all below it."),
+        ("worker_device_bytes", "device_mb", "Most memory in use on the device of a worker."),
+    ):
+        most: dict[str, int] = {}
+        for worker in workers:
+            most[worker["role"]] = max(most.get(worker["role"], 0), worker[key])
+        series = [Series({"role": role}, MB * mb) for role, mb in sorted(most.items()) if mb]
+        yield name, "gauge", what, series
+    speeds = {role: line.get(key) for role, key in PER_DEVICE.items()}
+    yield (
+        "device_tokens_per_second", "gauge", "Tokens that one device generates or trains on in a second.",
+        [Series({"role": role}, speed) for role, speed in speeds.items() if speed is not None],
+    )  # fmt: skip
+    for name, key, what in (
+        (
+            "trainer_device_flops",
+            "compute/flops_per_s_per_device",
+            "FLOPs of one of its devices in 1 s.",
+        ),
+        ("trainer_mfu_ratio", "compute/mfu", "Share of its device's peak; none where that is not known."),
+        ("flops_per_token", "compute/flops_per_token", "FLOPs of a train step by the tokens of its batch."),
+    ):
+        yield name, "gauge", what, [Series({}, line[key])] if key in line else []
+    phases = {key.removeprefix("phase/"): share for key, share in line.items() if key.startswith("phase/")}
+    yield (
+        "step_phase_ratio", "gauge", "Shares of the newest step's time by what it waited for.",
+        [Series({"cause": cause}, share) for cause, share in phases.items()],
     )  # fmt: skip
 
 

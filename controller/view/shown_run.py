@@ -25,7 +25,7 @@ from controller.view.past.background import Background
 from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import Instant, Replica
 from controller.view.past.timeline import picture
-from controller.view.pictures import event_of, group_of, ledger_of, now_of
+from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -112,7 +112,10 @@ class ShownRun:
         """The page Now."""
 
         def show(replica: Replica, instant: Instant) -> Json:
-            return _place(replica, instant) | now_of(instant.core) | {"alarms": self._alarms(instant.core)}
+            core = instant.core
+            newest = figures_of(self._lines("metrics.jsonl"), core.state.steps)
+            found = {"alarms": self._alarms(core), "last_step": newest}
+            return _place(replica, instant) | now_of(core) | found
 
         return self._with(at, show)
 

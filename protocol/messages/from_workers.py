@@ -271,6 +271,18 @@ class FetchModel(WorkerMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class MachineUse(WorkerMessage):
+    """What a worker takes of its machine now; every few seconds, for people alone."""
+
+    tag: ClassVar[int] = 53
+    said_by: ClassVar[tuple[Party, ...]] = ROLES
+    resident_mb: Count  # of its process and all below it; pages that they share count in each
+    device: Name  # as its maker calls it; "cpu" without one
+    device_mb: Count = 0  # in use on that device, whoever uses it
+    device_total_mb: Count = 0  # that the device has; 0 without one
+
+
+@dataclass(frozen=True, slots=True)
 class DrainWorker(WorkerMessage):
     """First and only word of an operator, answered by Close: have this worker leave."""
 
@@ -316,7 +328,7 @@ class TrainedAhead(WorkerMessage):
     train_version: Version
 
 
-FromAnyRole = Beat | Ready | Detach | WorkerFailed
+FromAnyRole = Beat | Ready | Detach | WorkerFailed | MachineUse
 FromRollout = (
     FromAnyRole | Generated | GenerationFailed | InstanceStatus | Pulled | PullFailed | Serving | Holding
 )

@@ -20,8 +20,10 @@ from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
 from protocol.wire.sockets import GARBLED, REFUSED, Frames
+from workers.link.machine_use import machine_use
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
+MEASURE_S = 10.0  # between two looks at what this process takes of its machine
 BROKEN_HANDSHAKES = 3  # in a row: the other end is no controller that knows us, rather than one that starts
 
 
@@ -61,6 +63,7 @@ class Link:
         self.name = ""  # that the controller calls this worker by
         self._beat_s = self._lease_s = 0.0
         self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
+        self._measured_at = -MEASURE_S
 
     @classmethod
     async def attach(
@@ -183,7 +186,11 @@ class Link:
                 )
             )
             return
-        self._connection.send(Beat())
+        if now - self._measured_at >= MEASURE_S:
+            self._measured_at = now
+            self._connection.send(machine_use())
+        else:
+            self._connection.send(Beat())
         self._timer = loop.call_later(self._beat_s, self._beat)
 
     def _take(self, message: Message, frames: Frames) -> None:

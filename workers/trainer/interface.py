@@ -62,6 +62,13 @@ class TimedTrainer(TrainerEngine, Protocol):
 
 
 @runtime_checkable
+class MeteredTrainer(TrainerEngine, Protocol):
+    """A trainer that says how much arithmetic its last step was."""
+
+    compute: dict[str, float]
+
+
+@runtime_checkable
 class HoldingTrainer(TrainerEngine, Protocol):
     """A trainer that waits for the copy of a version before it changes a weight."""
 

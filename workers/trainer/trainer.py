@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from protocol.errors import ConfigError, RemoteError, RunError
 from protocol.messages import Train, TrainAhead
 from protocol.settings import WorkerSettings
+from workers.models.arithmetic import ComputeMeter, passes_of
 from workers.models.lora import DIGEST
 from workers.models.lora_layers import without_adapter
 from workers.models.model import pick_device
@@ -79,6 +80,8 @@ class Trainer:
         self.seconds: dict[str, float] = {}
         """Of the last train step: `proximal`, all passes without gradient before it; `copy`, its wait for the
         copy of the version before."""
+        self.compute: dict[str, float] = {}
+        """Of the last train step: how much arithmetic it was, and how fast."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
@@ -89,6 +92,8 @@ class Trainer:
             settings, self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype
         )
         self.model, self._adapter, self._digest = policy
+        passes = passes_of(settings.trainer, has_own_pass=needs_own_pass(settings.trainer))
+        self._meter = ComputeMeter(self.model, self.ranks, self._forward_dtype, passes)
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
         self._tails = {
             self.model: check_policy(
@@ -128,7 +133,7 @@ class Trainer:
         Raises: RemoteError if the batch is for another version; RunError if nothing is finite any more.
         """
         self._check_version(train)
-        options = self._settings.trainer
+        began, options = time.perf_counter(), self._settings.trainer
         warmth = lr_share(options, step=self.policy_version, steps=self._settings.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = options.lr * warmth
@@ -145,6 +150,8 @@ class Trainer:
                 self._skipped.clear()
                 taken.append(step)
         self.policy_version += 1
+        seconds = time.perf_counter() - began + self.seconds.get("ahead", 0.0)
+        self.compute = self._meter.metrics(batch.lengths, len(flat.advantages), seconds)
         return {
             **correction_metrics(flat, self.ranks, options=options, train_version=train.train_version),
             **losses.means(taken, self._step_names),

@@ -47,7 +47,13 @@ from protocol.plain_text import plain_line
 from protocol.settings import WorkerSettings, load_settings
 from workers.link.link import Link, LinkClosed
 from workers.trainer.checkpoints import newest_checkpoint
-from workers.trainer.interface import BackgroundCheckpoints, StreamingTrainer, TimedTrainer, TrainerEngine
+from workers.trainer.interface import (
+    BackgroundCheckpoints,
+    MeteredTrainer,
+    StreamingTrainer,
+    TimedTrainer,
+    TrainerEngine,
+)
 from workers.trainer.publishing.copies import Copies, Copy
 from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.ranks import share_settings, torch_errors_in_words
@@ -170,6 +176,8 @@ class TrainerWorker:
         metrics = self._trainer.train_step(train, frames)
         if isinstance(self._trainer, TimedTrainer):
             metrics |= {f"time_s/{name}": spent for name, spent in self._trainer.seconds.items()}
+        if isinstance(self._trainer, MeteredTrainer):
+            metrics |= self._trainer.compute
         return metrics
 
     def _train_ahead(self, order: TrainAhead, frames: tuple[bytes, ...]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import fsum, sqrt
 from statistics import fmean
+from typing import NamedTuple
 
 from controller.core.state.agents.episode_figures import episode_metrics
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
@@ -21,6 +22,13 @@ ROLLOUT_ONLY = (
     "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
     "tokens/reprefilled", "time_s/pull", "time_s/publish", "source/",
 )  # fmt: skip
+
+
+class Devices(NamedTuple):
+    """On how many devices a run works."""
+
+    per_instance: int = 1
+    trainer: int = 1
 
 
 class Stopwatch:
@@ -113,6 +121,17 @@ def _reward_parts(contributions: Sequence[Contribution]) -> dict[str, float]:
     }
 
 
+def _with_trainer(
+    line: dict[str, object], own: Mapping[str, object], trainer: Mapping[str, float]
+) -> dict[str, object]:
+    """A line with what the trainer says, under names that neither it nor `own` has."""
+    for name, value in trainer.items():
+        while name in line or name in own:
+            name = f"trainer/{name}"
+        line[name] = value
+    return line
+
+
 def without_rollout(line: dict[str, object]) -> dict[str, object]:
     """A line or a summary without what means nothing where responses come out of the data."""
     return {key: value for key, value in line.items() if not key.startswith(ROLLOUT_ONLY)}
@@ -158,7 +177,8 @@ class Accounts:
         self._trainer_total, self._rollout_total = BusyTime(), BusyTime()
         self._first_step_s: float | None = None
         self._last_line_s = 0.0
-        self._last_tokens = 0
+        self._last_tokens = self._last_trained = 0
+        self._last_spent_s: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self._now = 0.0
 
@@ -239,6 +259,7 @@ class Accounts:
         batch: dict[str, object],
         trainer: dict[str, float],
         more: dict[str, object],
+        devices: Devices,
     ) -> dict[str, object]:
         """The line of metrics.jsonl for a finished train step.
 
@@ -266,21 +287,43 @@ class Accounts:
         tokens = self.generated if self._rollout_total.total_s else self.trained
         own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         own["throughput/trajectories_per_s"] = trajectories / elapsed
+        own |= self._per_device(tokens - self._last_tokens, elapsed, devices)
+        own |= self._phases()
         own["idle/trainer"], own["idle/rollout"] = self._trainer.idle, self._rollout.idle
         own |= {
             f"time_s/{name}": self._seconds.get(name, 0.0) for name in ("wait", "train", "publish", "pull")
         }
         own |= more
-        for name, value in trainer.items():
-            while name in line or name in own:
-                name = f"trainer/{name}"
-            line[name] = value
-        line |= own
+        line = _with_trainer(line, own, trainer) | own
         self._first_step_s = now if self._first_step_s is None else self._first_step_s
-        self._last_line_s, self._last_tokens = now, tokens
+        self._last_line_s, self._last_tokens, self._last_trained = now, tokens, self.trained
+        self._last_spent_s = dict(self.spent_s)
         self._trainer, self._rollout = BusyTime(), BusyTime()
         self._seconds.clear()
         return line
+
+    def _per_device(self, tokens: int, elapsed: float, devices: Devices) -> dict[str, object]:
+        """Tokens per second that one device makes, and that one device trains on, since the last line.
+
+        Of rollout the devices of the instances that were ready, on the mean of the time in which any work
+        could be done.
+        """
+        found: dict[str, object] = {
+            "throughput/trained_tokens_per_s_per_device": (self.trained - self._last_trained)
+            / elapsed
+            / devices.trainer
+        }
+        if self._rollout.total_s > 0:
+            ready = self._rollout.total_s / self._trainer.total_s
+            per_device = tokens / elapsed / (ready * devices.per_instance)
+            found["throughput/tokens_per_s_per_device"] = per_device
+        return found
+
+    def _phases(self) -> dict[str, object]:
+        """Shares of the time since the last line by what the run waited for; their sum is 1."""
+        spent = {cause: s - self._last_spent_s.get(cause, 0.0) for cause, s in self.spent_s.items()}
+        whole = fsum(spent.values())
+        return {f"phase/{cause}": s / whole for cause, s in sorted(spent.items())} if whole > 0 else {}
 
     def figures(self, *, cap: float) -> Figures:
         """What `bottleneck` names the bound by; `cap`: batches that may be in the system."""

@@ -17,7 +17,7 @@ from controller.core.state.groups import Trajectory
 from controller.core.state.told import Told, told_as
 from controller.core.state.transitions import GONE, WORKER, WorkerState, move_member, move_worker
 from protocol.ids import PeerId, TrajectoryId
-from protocol.messages import Attach, InstanceStatus, Role
+from protocol.messages import Attach, InstanceStatus, MachineUse, Role
 from strategies.fitting import OnlineFit
 
 AHEAD = 2  # times what a reward worker scores at once: the next groups are there when the first are done
@@ -38,6 +38,7 @@ class Worker:
     endpoint: str = ""  # where it hands policy versions to other hosts; "" until it says so
     is_asked: bool = False  # to do so
     told: Told = field(default_factory=lambda: Told(0.0))
+    usage: MachineUse | None = None  # of its machine; None until it says so
 
     @property
     def ready(self) -> bool:

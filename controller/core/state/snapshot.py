@@ -18,6 +18,10 @@ class WorkerSnapshot:
     serves_at: str = ""  # endpoint at which it hands policy versions to other hosts; "" if it does not
     due_s: float | None = None  # until something is done about what it owes; None if it owes nothing
     then: str = ""  # what that is
+    resident_mb: int = 0  # of its process and all below it; 0: not said yet
+    device: str = ""  # that it works on; "" until it says so
+    device_mb: int = 0  # in use there, whoever uses it
+    device_total_mb: int = 0  # that the device has; 0 without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,22 +21,50 @@ export async function render({ ask, go }) {
         figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
         figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
         figure(short(now.queued), "responses queued"),
-        figure(short(now.tokens.generated), "tokens generated"))),
+        figure(short(now.tokens.generated), "tokens generated"),
+        ...speeds(now.last_step))),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
       card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
-      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
+      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.last_step), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
     make("div", { class: "grid" },
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
         now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
       card("Staleness of what was trained", bar(now.ages, Object.fromEntries(Object.keys(now.ages).map((age) => [age, `--v${age % 6}`])), short, (age) => `${age} versions old`))),
-    card("Workers", table(["worker", "role", "version", "running", "tokens held", "silent", "working on", "then"], now.workers.map((one) => [
+    card("Workers", table(["worker", "role", "version", "running", "tokens held", "memory", "device", "silent", "working on", "then"], now.workers.map((one) => [
       one.name, one.role, one.policy_version < 0 ? "" : `v${one.policy_version}`, one.running, one.resident_tokens,
+      one.resident_mb ? megabytes(one.resident_mb) : "", device(one),
       make("span", { class: one.silent_s > 5 ? "warn" : "" }, `${one.silent_s.toFixed(1)} s`), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
   ];
 }
+
+/** What the newest step says of the devices; nothing of what it does not say. */
+function speeds(line) {
+  const told = (key, label, format) => (line[key] === undefined ? null : figure(format(line[key]), label));
+  return [
+    told("throughput/tokens_per_s_per_device", "tokens/s generated per device", short),
+    told("throughput/trained_tokens_per_s_per_device", "tokens/s trained per device", short),
+    told("compute/flops_per_token", "FLOPs per trained token", scaled),
+    told("compute/flops_per_s_per_device", "FLOPs/s per trainer device", scaled),
+    told("compute/mfu", "of the trainer device's peak (MFU)", (share) => `${(100 * share).toFixed(1)} %`),
+  ];
+}
+
+function phases(line) {
+  const shares = Object.fromEntries(Object.entries(line).filter(([key]) => key.startsWith("phase/")).map(([key, share]) => [key.slice(6), share]));
+  return Object.keys(shares).length ? [make("p", { class: "dim" }, "The newest step:"), bar(shares, CAUSES, (share) => `${(100 * share).toFixed(0)} %`, undefined, false)] : [];
+}
+
+function scaled(value) {
+  const [size, name] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1, ""]].find(([size]) => value >= size) ?? [1, ""];
+  return `${(value / size).toPrecision(3)} ${name}`;
+}
+
+const megabytes = (mb) => (mb < 1024 ? `${mb} MB` : `${(mb / 1024).toFixed(1)} GB`);
+
+const device = (one) => (one.device_total_mb ? `${one.device}: ${megabytes(one.device_mb)} of ${megabytes(one.device_total_mb)}` : one.device);
 
 function headline(now) {
   if (now.is_over || now.ending) return now.ending || "The run is over.";
@@ -57,7 +85,7 @@ function meanAge(ages) {
   return all ? (Object.entries(ages).reduce((sum, [age, count]) => sum + age * count, 0) / all).toFixed(2) : "–";
 }
 
-function bar(counts, colours, format = short, name = (key) => key) {
+function bar(counts, colours, format = short, name = (key) => key, hasShares = true) {
   const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
   const parts = Object.entries(counts).filter(([, count]) => count > 0);
   const colour = (key) => `var(${colours[key] ?? "--dim"})`;
@@ -66,5 +94,5 @@ function bar(counts, colours, format = short, name = (key) => key) {
     make("div", { class: "bar", role: "img", "aria-label": parts.map(([key, count]) => `${name(key)} ${format(count)}`).join(", ") },
       parts.map(([key, count]) => make("i", { style: { width: `${(100 * count) / total}%`, background: colour(key) }, title: `${name(key)}: ${format(count)}` }))),
     make("div", { class: "legend" }, parts.map(([key, count]) => make("span", {}, make("i", { style: { background: colour(key) } }),
-      `${name(key)} ${format(count)} (${((100 * count) / total).toFixed(1)} %)`))));
+      `${name(key)} ${format(count)}${hasShares ? ` (${((100 * count) / total).toFixed(1)} %)` : ""}`))));
 }

@@ -22,6 +22,7 @@ from controller.core.state.told import ToldTrainer
 from controller.core.state.transitions import move_group
 from controller.core.state.views.admission import admission_view
 from controller.core.state.views.instances import instance_view
+from controller.core.state.views.machines import devices_of, memory_figures
 from protocol.messages import (
     CheckpointSaved,
     Ready,
@@ -225,9 +226,15 @@ class Training:
             "staleness/cap": round(self.state.pace.cap / self.state.ledger.batch_groups, 4),
             "cost_model/error": fmean(errors) if errors else None,
             **self.state.windows.figures(),
+            **memory_figures(self.state.registry.workers.values()),
         }
         line = self.state.accounts.step_line(
-            self.state.now, step=self.state.steps, batch=self._metrics, trainer=metrics, more=more
+            self.state.now,
+            step=self.state.steps,
+            batch=self._metrics,
+            trainer=metrics,
+            more=more,
+            devices=devices_of(self.state.config),
         )
         if skipped := metrics.get("skipped_steps"):
             self.state.warn_once(

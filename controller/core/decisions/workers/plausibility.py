@@ -21,6 +21,7 @@ from protocol.messages import MAX_REWARD, MAY_SAY, Ask, Delta, Generated, Instan
 
 MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
+MAX_MEMORY_MB = 1 << 30  # of a process, or of a device: a thousand times what the largest machines have
 MAX_CHUNKS = 1 << 32  # of one version
 MAX_SURVIVORS = 1000  # versions that a trainer may find on its host
 CLOCKS = 2.0  # a worker's clock, and what it measures with it, may differ from ours by this factor
@@ -45,6 +46,8 @@ class Plausibility:
             return self._ready(worker, message)
         if isinstance(message, messages.Serving):
             return None if worker.told.may_serve else "It said where it serves; nobody has asked."
+        if isinstance(message, messages.MachineUse):
+            return _machine_use(message)
         told = worker.told
         if isinstance(told, ToldInstance):
             assert isinstance(worker, Instance)
@@ -332,6 +335,16 @@ class Plausibility:
         if not trainer.ready and told.announcements >= MAX_SURVIVORS:
             return f"It has found more than {MAX_SURVIVORS} versions on its host."
         return self._took("publishing", message.publish_s, told.since)
+
+
+def _machine_use(message: messages.MachineUse) -> str | None:
+    used, total = message.device_mb, message.device_total_mb
+    if used > total or max(message.resident_mb, total) > MAX_MEMORY_MB:
+        return (
+            f"It takes {message.resident_mb} MB, and {used} of the {total} MB of its device; expected at "
+            f"most {MAX_MEMORY_MB} MB, and no more than the device has."
+        )
+    return None
 
 
 def _words(key: Key) -> str:

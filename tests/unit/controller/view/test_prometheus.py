@@ -8,8 +8,11 @@ NOW = {
     "now_s": 12.5, "steps": 3, "published_version": 3, "paused": "", "queued": 2, "violations": 0,
     "tokens": {"generated": 30, "trained": 20, "in_flight": 10}, "groups": {"generating": 4},
     "spent_s": {"training": 6.0, "rollout": 1.5}, "ages": {"0": 5, "2": 3},
-    "workers": [{"role": "rollout", "ready": True}, {"role": "rollout", "ready": True},
-                {"role": "trainer", "ready": False}],
+    "workers": [{"role": "rollout", "ready": True, "resident_mb": 3, "device_mb": 5},
+                {"role": "rollout", "ready": True, "resident_mb": 4, "device_mb": 0},
+                {"role": "trainer", "ready": False, "resident_mb": 0, "device_mb": 0}],
+    "last_step": {"throughput/tokens_per_s_per_device": 12.5, "compute/mfu": 0.5, "phase/training": 0.25,
+                  "phase/rollout": 0.75},
 }  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\} [0-9.e+-]+|# (HELP|TYPE) [a-z_]+ .+')
 
@@ -40,3 +43,15 @@ def test_workers_are_counted_and_never_named():
     lines = exposition([("a", "live", NOW)]).splitlines()
     assert 'staleflow_workers{run="a",role="rollout",state="ready"} 2' in lines
     assert 'staleflow_workers{run="a",role="trainer",state="starting"} 1' in lines
+
+
+def test_memory_is_of_the_largest_worker_of_a_role_and_speed_of_the_newest_step():
+    lines = exposition([("a", "live", NOW)]).splitlines()
+    assert [line for line in lines if line.startswith(("staleflow_worker_", "staleflow_device_"))] == [
+        f'staleflow_worker_resident_bytes{{run="a",role="rollout"}} {4 << 20}',
+        f'staleflow_worker_device_bytes{{run="a",role="rollout"}} {5 << 20}',
+        'staleflow_device_tokens_per_second{run="a",role="rollout"} 12.5',
+    ]
+    assert 'staleflow_trainer_mfu_ratio{run="a"} 0.5' in lines
+    assert 'staleflow_step_phase_ratio{run="a",cause="rollout"} 0.75' in lines
+    assert not [line for line in lines if line.startswith("staleflow_flops_per_token")]

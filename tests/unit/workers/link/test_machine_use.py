@@ -1,0 +1,55 @@
+"""What a worker says of its memory, and that it says so now and then in place of a beat."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+from protocol.messages import Beat, MachineUse
+from workers.link.link import MEASURE_S, Link
+from workers.link.machine_use import machine_use
+
+
+def test_the_memory_of_a_process_is_that_of_all_below_it():
+    held = "import sys; held = bytearray(64 << 20); print('x', flush=True); sys.stdin.read()"
+    before, pipe = machine_use(), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", held], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout.read(1) == b"x"
+        during = machine_use()
+        child.communicate()
+    assert before.resident_mb > 0
+    assert during.resident_mb >= before.resident_mb + 60
+
+
+def test_a_worker_without_a_device_says_so(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    use = machine_use()
+    assert (use.device, use.device_mb, use.device_total_mb) == ("cpu", 0, 0)
+
+
+def test_a_device_that_torch_uses_is_told_with_its_memory(monkeypatch):
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        mem_get_info=lambda: (10 << 20, 80 << 20),
+        get_device_name=lambda: "NVIDIA H200",
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    use = machine_use()
+    assert (use.device, use.device_mb, use.device_total_mb) == ("NVIDIA H200", 70, 80)
+    cuda.is_initialized = lambda: False
+    assert machine_use().device == "cpu"
+
+
+async def test_the_first_beat_and_one_in_a_while_says_what_the_process_takes():
+    link, sent = Link("tcp://127.0.0.1:1", "reward"), []
+    link._connection.send = sent.append
+    link._beat_s, link._lease_s = 100.0, 1_000.0
+    try:
+        for _ in range(3):
+            link._beat()
+            link._timer.cancel()
+        link._measured_at -= MEASURE_S
+        link._beat()
+    finally:
+        await link.aclose()
+    assert [type(one) for one in sent] == [MachineUse, Beat, Beat, MachineUse]

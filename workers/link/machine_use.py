@@ -1,0 +1,51 @@
+"""What this process takes of its machine: resident memory with all below it, and memory of its device.
+
+Invariants: nothing is loaded for it, and no context is made on a device: without torch, or before the worker
+has used its device, there is none; only descendants are looked at, so it costs the same on a busy machine.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from protocol.messages import MachineUse
+from protocol.plain_text import plain_line
+
+MB = 1 << 20
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+NO_DEVICE = "cpu"
+MAX_NAME_CHARS = 200
+
+
+def machine_use() -> MachineUse:
+    """As it is now. Without /proc the memory is 0."""
+    name, free, total = _device()
+    resident = sum(_resident_bytes(process) for process in _with_descendants(os.getpid()))
+    return MachineUse(resident // MB, name, (total - free) // MB, total // MB)
+
+
+def _device() -> tuple[str, int, int]:
+    """Name, free bytes and all bytes of the device that torch uses in this process."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return NO_DEVICE, 0, 0
+    free, total = torch.cuda.mem_get_info()
+    return plain_line(torch.cuda.get_device_name())[:MAX_NAME_CHARS] or NO_DEVICE, free, total
+
+
+def _with_descendants(process: int) -> list[int]:
+    """As the kernel lists the children of each thread; a kernel that does not lists the process alone."""
+    found = [process]
+    for one in found:
+        with suppress(OSError):  # it has ended meanwhile
+            for thread in os.listdir(f"/proc/{one}/task"):
+                found += map(int, Path(f"/proc/{one}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _resident_bytes(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
+    except (OSError, IndexError):  # it has ended meanwhile
+        return 0
