@@ -21,6 +21,7 @@ from controller.data.tables import Found
 from protocol.errors import ConfigError
 
 FIRST_ROWS = 256  # as many that are refused in a row end a run
+OF_A_RUN = "a run that goes on needs the data that it began with"
 BEGINNINGS = {
     b"ARROW1": ("Arrow", "datasets.Dataset.from_file({path!r}).to_json({to!r})"),
     b"\x1f\x8b": ("compressed by gzip", ""),
@@ -132,7 +133,8 @@ def _path_problem(name: str, kind: Format, files: list[str], *, split: str) -> s
     if kind == "function":
         return _function_problem(name)
     if kind == "nothing":
-        return f"there is no file or folder {name} in {Path.cwd()} or beside the configuration."
+        where = f"in {Path.cwd()} or beside the configuration"
+        return f"there is no file or folder {name} {where}. Mind its name; {OF_A_RUN}."
     return next(filter(None, map(_format_problem, map(Path, files))), None) if kind == "lines" else None
 
 
@@ -206,7 +208,8 @@ def _first_row_problems(
     data: DataSettings, first: Found | None, section: str, *, expected: list[str]
 ) -> Iterator[Remark]:
     if first is None:
-        yield "error", f"{section}.path", f"{data.path} has no rows; expected at least one."
+        text = f"{data.path} has no rows; expected at least one. Name another source; {OF_A_RUN}."
+        yield "error", f"{section}.path", text
         return
     row = first[1]
     if not isinstance(row, dict):

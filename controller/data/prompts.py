@@ -157,8 +157,8 @@ class PromptSource:
 
     def _left_nothing(self, count: int) -> ConfigError:
         return ConfigError(
-            f"None of {count:,} rows of {self._data.path or 'the iterable'} is left by data.where, "
-            "min_chars and max_chars; expected at least one. Loosen them."
+            f"None of {count:,} rows of {self._data.path or 'the iterable'} is left by its `where`, "
+            "`min_chars` and `max_chars`; expected at least one. Loosen them."
         )
 
     def _follow_iterable(self, iterable: Iterable[object]) -> Iterator[tuple[str, object]]:

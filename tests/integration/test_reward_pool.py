@@ -259,7 +259,7 @@ async def test_a_late_async_group_is_cancelled_alone(pool: Open) -> None:
         late = asyncio.create_task(ask(made, "late"))
         (process,) = await ask_all(made, ["nothing"])
         outcome = await late
-        assert "longer than `reward.timeout_s` = 1 s and was cancelled" in outcome
+        assert "longer than `reward.timeout_s` = 1 s and was cancelled. Raise `reward.timeout_s`" in outcome
         assert await ask(made, "last") == process  # in the same process, where the late one said good-bye
 
 

@@ -168,7 +168,8 @@ class RewardChild(KeptProcess):
             self._write(packet(pipe.CANCEL, number))
             call.watch(self._limits.grace_s, self._on_disobedience)
         else:
-            self.blame(f"{self._took_too_long} and was killed with all that it had started.", call)
+            what = f"{self._took_too_long} and was killed with all that it had started."
+            self.blame(f"{what} {self._remedy}", call)
 
     def _on_disobedience(self, call: Call) -> None:
         killed = f"within {self._limits.grace_s:g} s, and was killed with all that it had started."
@@ -180,6 +181,10 @@ class RewardChild(KeptProcess):
     @property
     def _took_too_long(self) -> str:
         return f"The reward function took longer than `{self._limits.key}` = {self._limits.timeout_s:g} s"
+
+    @property
+    def _remedy(self) -> str:
+        return f"Raise `{self._limits.key}`, or look at what it waits for."
 
     def _take(self, kind: Any, parts: list[Any]) -> bool:
         if self.kind is None:
@@ -224,7 +229,7 @@ class RewardChild(KeptProcess):
         was_blocked = not call.is_heard or call.blocked_s > BLOCKED_SHARE * self._limits.timeout_s
         if call.had_company and was_blocked:
             return LoopBlocked()
-        return ScoringFailed(f"{self._took_too_long} and was cancelled.")
+        return ScoringFailed(f"{self._took_too_long} and was cancelled. {self._remedy}")
 
 
 def _checked(rewards: Any, members: int) -> list[float]:

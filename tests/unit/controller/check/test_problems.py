@@ -86,7 +86,7 @@ def test_memory_is_estimated_and_too_much_of_it_found(sound):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("", "has no rows"),
+        ("", "has no rows; expected at least one. Name another source; a run that goes on needs the data"),
         ("not json\n", "is not JSON"),
         ("[1]\n", "is a list"),
         ('{"question": "1+1"}\n', "has no column 'prompt'; it has 'question'"),

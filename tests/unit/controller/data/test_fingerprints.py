@@ -130,5 +130,5 @@ def test_cursors_ahead_of_the_journal_are_not_used(tmp_path):
 
 def test_a_source_of_which_a_filter_leaves_nothing_is_refused(tmp_path):
     path = jsonl(tmp_path / "rows.jsonl", 50)
-    with pytest.raises(ConfigError, match=r"None of 50 rows of .* is left by data\.where"):
+    with pytest.raises(ConfigError, match=r"None of 50 rows of .* is left by its `where`"):
         Sources(config(path, max_chars=2)).read(1)
