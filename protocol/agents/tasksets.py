@@ -68,21 +68,34 @@ def _check_installed(target: Foreign) -> None:
 
 def _class_of(target: Foreign) -> Foreign:
     """Raises: ConfigError."""
-    from verifiers.v1 import Taskset
-    from verifiers.v1.utils.loaders import taskset_class
+    from verifiers.v1 import Env, SingleAgentEnv, Taskset
+    from verifiers.v1.utils.loaders import environment_class, taskset_class
 
     found = load_object(target) if isinstance(target, str) and ":" in target else target
+    if isinstance(found, type) and issubclass(found, Env):
+        raise _has_own_play(target, found)
     if isinstance(found, str):
         try:
-            return taskset_class(found)
+            taskset: Foreign = taskset_class(found)
+            env: Foreign = environment_class(found)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"There is no taskset {found!r}: {error} Expected the id of an installed package that "
                 "exports one, such as `gsm8k`, or an import path, such as `tasks.py:Sums`."
             ) from error
+        if not issubclass(env, SingleAgentEnv):
+            raise _has_own_play(target, env)
+        return taskset
     if not isinstance(found, type) or not issubclass(found, Taskset):
         raise ConfigError(f"{target!r} is {found!r:.80}; expected a subclass of `verifiers.v1.Taskset`.")
     return found
+
+
+def _has_own_play(target: Foreign, env: Foreign) -> ConfigError:
+    return ConfigError(
+        f"{target!r} is played by the environment {env.__name__} of verifiers, which has several agents, or "
+        "a way of its own to play; here one policy plays one task. Expected a taskset that one agent plays."
+    )
 
 
 def nested(options: Mapping[str, Foreign]) -> dict[str, Foreign]:

@@ -5,8 +5,10 @@ import importlib.util
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,22 +32,42 @@ SESSIONS = 8
 ROW = {"first": "3"}
 
 
-@pytest.fixture(scope="module")
-def server():
+@contextmanager
+def serving(*words):
+    """The address of a server that this program runs, given a port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, str(FOLDER / "openenv_server.py"), str(port), str(SESSIONS)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()
-            break
-        except (urllib.error.URLError, ConnectionError):
-            assert process.poll() is None, process.stdout.read().decode()
-    yield f"http://127.0.0.1:{port}"
-    process.kill()
-    process.communicate()
+    command = [sys.executable, words[0], str(port), *words[1:]]
+    with tempfile.TemporaryFile() as told:  # a pipe that nobody reads would stop it
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()
+                break
+            except (urllib.error.URLError, ConnectionError):
+                told.seek(0)
+                assert process.poll() is None, told.read().decode()
+        yield f"http://127.0.0.1:{port}"
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(str(FOLDER / "openenv_server.py"), str(SESSIONS)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module", params=["served", "in process"])
+def safe(request):
+    """An environment whose actions are calls of tools."""
+    program = Path(__file__).parent / "connected_mcp.py"
+    if request.param == "in process":
+        yield f"{program}:Safe"
+        return
+    with serving(str(program)) as address:
+        yield address
 
 
 async def play(target, *answers, options=None, row=ROW):
@@ -78,6 +100,26 @@ async def test_the_ninth_session_is_named_at_the_start_and_in_the_run(server):
 async def test_a_class_is_played_as_its_server_is(server):
     served = await play(server, "4", "5", "6")
     assert await play(f"{FOLDER}/openenv_server.py:Digits", "4", "5", "6") == served
+
+
+async def test_tools_of_an_environment_are_called_and_a_bad_call_is_told(safe):
+    calls = [
+        (("opened", '{"key": 1}'), ("opened", '{"key": 7}')),
+        (("opened", '{"lock": 7}'),),
+        (("unlock", "{}"),),
+        (("answer", '{"secret": "gold 5"}'),),
+    ]
+    script = Script(*calls)
+    policy = AgentPolicy(script, seed=5)
+    result = await make_episode(load_agent(safe, "auto"))(policy, {"prompt": "open the safe"})
+    assert (result, policy.notes.rewards) == (1.0, {0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0})
+    first, last = script.asked[0], script.asked[-1]
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["opened", "answer"]
+    assert first["tools"][0]["function"]["parameters"]["properties"]["key"]["type"] == "integer"
+    told = [message["content"] for message in last["chat"] if message["role"] == "tool"]
+    assert told[:2] == ["it stays shut", "it holds gold 5"]
+    assert len(told) == 4
+    assert all("rror" in text for text in told[2:])
 
 
 @pytest.mark.thorough

@@ -103,6 +103,8 @@ async def test_what_cannot_be_asked_is_raised_as_it_is():
     [
         ("no_such_taskset", {}, "There is no taskset 'no_such_taskset'"),
         (f"{TASKS}:Bad", {}, r"expected a subclass of `verifiers.v1.Taskset`"),
+        ("harbor", {}, r"'harbor' is played by the environment HarborEnv of verifiers, .* one agent plays"),
+        ("verifiers.v1:SingleAgentEnv", {}, "is played by the environment SingleAgentEnv"),
         (SUCCESSORS, {"digit": "3"}, r"cannot be made with \{'digit': '3'\}.*SuccessorsConfig"),
         (SUCCESSORS, {"harness": "no_such"}, "the harness 'no_such'"),
     ],

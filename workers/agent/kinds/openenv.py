@@ -5,6 +5,7 @@ malformed is the policy's mistake, and it is told; anything else that fails is t
 """
 
 import asyncio
+import importlib
 import inspect
 import json
 import typing
@@ -17,11 +18,13 @@ from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.gym import Step, play_steps
 from workers.agent.kinds.openenv_texts import ActionMaker, Mistake, TextMaker
+from workers.agent.kinds.openenv_tools import AS_TOOLS, play_tools, wants_calls
 from workers.agent.kinds.openenv_wire import OpenEnvSession, Refusal, base_url
 from workers.agent.policy import AgentPolicy, EnvironmentFailed
 
 SCHEMA_LIMIT_S = 30.0
 OPTIONS = ("action", "observation", "reset")
+MCP_TYPES = "openenv.core.env_server.mcp_types"
 
 
 def is_openenv(target: Any) -> bool:
@@ -38,8 +41,9 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     """Episodes against a server, or with objects of a class. Raises: ConfigError.
 
     Options: `action`, how a text becomes an action, and `observation`, how an observation becomes text: a
-    field, `json`, or the import path of a function; by default the only field of text that there is. `reset`:
-    columns of the row, separated by commas, that `reset` gets beside the seed. Others are for the class.
+    field, `json`, or the import path of a function; by default the only field of text that there is. Where
+    actions are calls of tools, or `action` is `tools`, the policy calls them. `reset`: columns of the row,
+    separated by commas, that `reset` gets beside the seed. Others are for the class.
     """
     own = {name: str(options[name]) for name in OPTIONS if name in options}
     rest = {name: value for name, value in options.items() if name not in OPTIONS}
@@ -52,17 +56,20 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         schemas = _schemas(target)
     else:
         schemas = _schemas_of_class(target)
-    to_action = ActionMaker(own.get("action", ""), schemas.get("action", {}))
-    to_text = TextMaker(own.get("observation", ""), schemas.get("observation", {}))
+    how, schema = own.get("action", ""), schemas.get("action", {})
+    has_tools = how == AS_TOOLS or (not how and wants_calls(schema))
+    to_action = None if has_tools else ActionMaker(how, schema)
+    to_text = TextMaker(own.get("observation", ""), {} if has_tools else schemas.get("observation", {}))
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
         if is_address(target):
             session: Any = OpenEnvSession(target)
         else:
             session = _Within(await asyncio.to_thread(target, **rest), _action_class(target))
-        environment = _AsGym(session, to_action, to_text, columns)
         try:
-            return await play_steps(environment, policy, row)
+            if to_action is None:
+                return await _play_calls(session, policy, row, to_text=to_text, columns=columns)
+            return await play_steps(_AsGym(session, to_action, to_text, columns), policy, row)
         finally:
             await session.close()
 
@@ -78,18 +85,7 @@ class _AsGym:
 
     async def reset(self, seed: int, options: Mapping[str, Any]) -> Any:
         """Raises: EnvironmentFailed; RuntimeError if the row lacks a column."""
-        lacking = [name for name in self._columns if name not in options]
-        if lacking:
-            raise RuntimeError(
-                f"`agent.options.reset` names the column {lacking[0]!r}; the row has "
-                f"{', '.join(options) or 'none'}."
-            )
-        arguments = {"seed": seed, **{name: options[name] for name in self._columns}}
-        try:
-            found = await self._session.reset(arguments)
-        except Refusal as refusal:
-            raise EnvironmentFailed(f"The environment refuses reset({arguments}): {refusal}") from None
-        return self._to_text(found["observation"])
+        return self._to_text(await _begun(self._session, seed, options, self._columns))
 
     async def step(self, text: str) -> Step:
         """Raises: EnvironmentFailed."""
@@ -98,6 +94,30 @@ class _AsGym:
         except (Mistake, Refusal) as mistake:
             return f"Error: {mistake}", 0.0, False, False, {}
         return self._to_text(found["observation"]), found["reward"] or 0.0, bool(found["done"]), False, {}
+
+
+async def _play_calls(
+    session: Any, policy: AgentPolicy, row: Mapping[str, Any], *, to_text: TextMaker, columns: list[str]
+) -> float:
+    """Raises: EnvironmentFailed; RuntimeError."""
+    observed = await _begun(session, policy.seed, row, columns)
+    first = to_text.if_any(observed)
+    return await play_tools(session, policy, row, first=first, tools=await session.tools())
+
+
+async def _begun(session: Any, seed: int, row: Mapping[str, Any], columns: list[str]) -> Any:
+    """The first observation. Raises: EnvironmentFailed; RuntimeError if the row lacks a column."""
+    lacking = [name for name in columns if name not in row]
+    if lacking:
+        raise RuntimeError(
+            f"`agent.options.reset` names the column {lacking[0]!r}; the row has {', '.join(row) or 'none'}."
+        )
+    arguments = {"seed": seed, **{name: row[name] for name in columns}}
+    try:
+        found = await session.reset(arguments)
+    except Refusal as refusal:
+        raise EnvironmentFailed(f"The environment refuses reset({arguments}): {refusal}") from None
+    return found["observation"]
 
 
 class _Within:
@@ -120,6 +140,12 @@ class _Within:
             except ValueError as error:
                 raise Refusal(str(error)) from None
         return _told(await _called(self._environment.step, action))
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """Those that it has."""
+        asked = importlib.import_module(MCP_TYPES).ListToolsAction()
+        observed = await _called(self._environment.step, asked)
+        return [tool.model_dump() for tool in observed.tools]
 
     async def close(self) -> None:
         if callable(close := getattr(self._environment, "close", None)):
@@ -168,8 +194,15 @@ def _schemas_of_class(target: Any) -> dict[str, Any]:
     return {"action": action.model_json_schema()} if action is not None else {}
 
 
+def _has_mcp(target: Any) -> bool:
+    """Whether the class is one of openenv-core whose actions are calls of tools."""
+    return any(base.__name__ == "MCPEnvironment" for base in inspect.getmro(target))
+
+
 def _action_class(target: Any) -> Any:
     """What `step` takes, if it says so by its types."""
+    if _has_mcp(target):
+        return importlib.import_module(MCP_TYPES).CallToolAction
     try:
         hints = typing.get_type_hints(target.step)
     except (NameError, TypeError, AttributeError):

@@ -57,6 +57,12 @@ class TextMaker:
         self._function = load_object(how) if ":" in how else None
         self._is_guess = not how
 
+    def if_any(self, observation: Mapping[str, Any]) -> str:
+        """What it says, "" if it has no field of text and none was named. Raises: RuntimeError."""
+        if not self._is_guess:
+            return str(self(observation))
+        return next((value for value in observation.values() if isinstance(value, str)), "")
+
     def __call__(self, observation: Any) -> Any:
         """Text, or chat messages. Raises: RuntimeError if the observation has no such field."""
         if self._function is not None:

@@ -66,6 +66,19 @@ class OpenEnvSession:
         """Of the session, which proves that there is one. Raises: EnvironmentFailed."""
         return await self._ask({"type": "state"})
 
+    async def tools(self) -> list[Any]:
+        """Those that the environment has, as MCP tells of them. Raises: EnvironmentFailed."""
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        answer = await self._ask({"type": "mcp", "data": asked})
+        found = answer.get("result")
+        if not isinstance(found, dict) or not isinstance(found.get("tools"), list):
+            error = answer.get("error")
+            reason = error.get("message") if isinstance(error, dict) else answer
+            raise EnvironmentFailed(
+                f"The environment server {self._address} does not say which tools it has: {reason!r:.200}."
+            )
+        return found["tools"]
+
     async def close(self) -> None:
         """End the session."""
         if self._socket is not None:

@@ -51,7 +51,7 @@ async def _play(
     environment: Any, tools: Mapping[str, Tool], policy: AgentPolicy, row: Mapping[str, Any]
 ) -> Any:
     first = await _call(environment.reset, _wanted(environment.reset, row))
-    messages = _prompt(row, first)
+    messages = first_messages(row, first)
     schemas = [tool.schema for tool in tools.values()]
     try:
         while True:
@@ -85,7 +85,7 @@ async def _answer(environment: Any, tools: Mapping[str, Tool], function: Mapping
         return f"Error: {error}"[:MAX_ANSWER_CHARS]
 
 
-def _prompt(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
+def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
     """The row's prompt, with what `reset` says behind it."""
     prompt = row.get("prompt", "")
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*map(dict, prompt)]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from typing import ClassVar
 
 import pytest
 
@@ -32,11 +33,15 @@ class Server:
         finally:
             self._places += 1
 
+    tools: ClassVar = {"result": {"tools": [{"name": "add"}]}}
+
     def answer(self, message):
         self.seen.append(message)
         match message["type"], message.get("data"):
             case "state", _:
                 said = {"type": "state", "data": {"step_count": 0}}
+            case "mcp", {"method": "tools/list", "id": number}:
+                said = {"type": "mcp", "data": {"jsonrpc": "2.0", "id": number, **self.tools}}
             case "reset", _:
                 said = {"type": "observation", "data": {"observation": {"text": "go"}}}
             case _, {"text": "bad"}:
@@ -116,3 +121,17 @@ def test_an_address_is_taken_in_any_form():
     for address in ("http://h:1", "http://h:1/", "ws://h:1/ws"):
         assert base_url(address) == "http://h:1"
     assert base_url("wss://h/ws/") == "https://h"
+
+
+async def test_tools_are_listed_and_a_server_without_them_is_named():
+    server = Server(2)
+    async with serving(server) as address:
+        session = OpenEnvSession(address)
+        await session.reset({})
+        assert await session.tools() == [{"name": "add"}]
+        server.tools = {"error": {"code": -32603, "message": "Environment does not support MCP"}}
+        with pytest.raises(
+            EnvironmentFailed, match=r"which tools it has: 'Environment does not support MCP'"
+        ):
+            await session.tools()
+        await session.close()

@@ -1,0 +1,100 @@
+"""Environments of OpenEnv whose actions are calls of tools (MCP): the policy calls them, as an agent does.
+
+Invariants: the environment says at each episode's beginning which tools there are; a call that cannot be made
+is told to the policy; the rewards of the calls in an answer are those of its turn.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workers.agent.kinds.openenv_wire import Refusal
+from workers.agent.kinds.tools import MAX_ANSWER_CHARS, first_messages
+from workers.agent.policy import AgentPolicy, BudgetExceeded
+
+AS_TOOLS = "tools"
+CALL = "call_tool"
+
+
+def wants_calls(schema: Mapping[str, Any]) -> bool:
+    """Whether an action by this JSON schema is a call of a tool."""
+    properties = schema.get("properties", {})
+    return {"type", "tool_name", "arguments"} <= set(properties) and CALL in json.dumps(properties["type"])
+
+
+def schema_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as chat completions have it, from what the environment says."""
+    given = tool.get("input_schema") or tool.get("inputSchema") or {}
+    function = {"name": tool["name"], "description": tool.get("description") or "", "parameters": given}
+    return {"type": "function", "function": function}
+
+
+async def play_tools(
+    session: Any,
+    policy: AgentPolicy,
+    row: Mapping[str, Any],
+    *,
+    first: str,
+    tools: Sequence[Mapping[str, Any]],
+) -> float:
+    """One episode of a session that was reset, until it is done or the policy calls nothing.
+
+    `first`: what the environment says, behind the row's prompt. Returns the sum of its rewards. Raises:
+    RuntimeError if there is neither; EnvironmentFailed.
+    """
+    messages, total = first_messages(row, first), 0.0
+    if not messages or not messages[-1].get("content"):
+        raise RuntimeError(
+            "Neither has the row a `prompt`, nor does the environment's `reset` say a text. Give the data a "
+            "prompt, or name the field with `agent.options.observation`."
+        )
+    schemas = [schema_of(tool) for tool in tools]
+    try:
+        while True:
+            answer = await policy.chat(messages, tools=schemas)
+            messages.append(answer)
+            calls = answer.get("tool_calls") or ()
+            for call in calls:
+                content, reward, is_done = await _called(session, call["function"])
+                policy.reward(reward)
+                total += reward
+                if is_done:
+                    return total
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+            if not calls:
+                return total
+    except BudgetExceeded:
+        return total
+
+
+async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float, bool]:
+    """What the policy is told, the reward, and whether that was the end."""
+    name = function["name"]
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError) as error:
+        return f"Error: the arguments of {name} are no JSON: {error}.", 0.0, False
+    if not isinstance(arguments, dict):
+        return f"Error: the arguments of {name} are no JSON object.", 0.0, False
+    try:
+        found = await session.step({"type": CALL, "tool_name": name, "arguments": arguments})
+    except Refusal as refusal:
+        return f"Error: {refusal}", 0.0, False
+    text = _text_of(found["observation"])[:MAX_ANSWER_CHARS]
+    return text, float(found["reward"] or 0.0), bool(found["done"])
+
+
+def _text_of(observation: Mapping[str, Any]) -> str:
+    """What a call gave: the texts of its content, else its data, else all as JSON."""
+    error = observation.get("error")
+    if error:
+        return f"Error: {error.get('message', error) if isinstance(error, Mapping) else error}"
+    result = observation.get("result")
+    if isinstance(result, Mapping):
+        content = result.get("content")
+        parts = content if isinstance(content, list) else []
+        texts = [str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part]
+        if texts:
+            return "\n".join(texts)
+        result = result.get("data", result)
+    return result if isinstance(result, str) else json.dumps(result, default=str)
