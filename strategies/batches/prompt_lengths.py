@@ -63,9 +63,8 @@ class PromptLengths:
             keep = 1 - 1 / GROUPS
             new = (1.0, before, came, before * before, before * came)
             self._sums = [keep * old + one for old, one in zip(self._sums, new, strict=True)]
-            old_weight = min(seen, REMEMBERED)
-            came = (old_weight * before + count * came) / (old_weight + count)
-            count += old_weight
+            came = (seen * before + count * came) / (seen + count)
+            count += seen
         elif 2 * self._table.count >= self._table.room and self._table.sets < self._most_sets:
             self._table = self._table.doubled()
         self.forgotten += self._table.put(prompt, came, min(count, REMEMBERED))
@@ -132,7 +131,7 @@ class PromptTable:
         """As `find`, of each."""
         keys = np.array(prompts, np.int64)
         rows = keys % self.sets
-        hits = (self._keys[rows] == keys[:, None]) & (keys[:, None] != 0)
+        hits = self._keys[rows] == keys[:, None]  # an empty place, of key 0, holds zeros
         places, there = hits.argmax(axis=1), hits.any(axis=1)
         logs, seen = (np.where(there, column[rows, places], 0.0) for column in (self._logs, self._seen))
         return logs.tolist(), seen.tolist()

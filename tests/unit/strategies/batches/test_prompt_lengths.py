@@ -6,7 +6,8 @@ from math import exp, log1p
 import numpy as np
 import pytest
 
-from strategies.batches.prompt_lengths import PromptLengths, PromptTable
+from strategies.batches import prompt_lengths
+from strategies.batches.prompt_lengths import GROUPS, PromptLengths, PromptTable
 
 SIGMA = 1.3
 
@@ -65,6 +66,60 @@ def test_prompts_without_identity_are_not_told_apart():
     assert model.expect([(0, 0)])[0].seen == 0
 
 
+def test_responses_without_identity_say_nothing_of_prompts_that_have_one():
+    model = PromptLengths()
+    for _ in range(3):
+        model.observe(1, 0, [100])
+        model.observe(2, 0, [10])
+    before = model.expect([(1, 0), (2, 0)])
+    for _ in range(20):
+        model.observe(0, 1, [5000])
+    assert model.expect([(1, 0), (2, 0)]) == before
+
+
+def test_a_slope_is_half_of_what_it_is_believed_to_be_until_groups_have_shown_more():
+    model = PromptLengths()
+    for length in (10, 100):
+        model.observe(length, 0, [length])
+    for length in (10, 100):  # each comes back as it was: two groups of evidence for 1, eight for 1/2
+        model.observe(length, 0, [length])
+    short, long = model.expect([(10, 0), (100, 0)])
+    assert long.log - short.log == pytest.approx((2 * 1 + 8 * 0.5) / 10 * (log1p(100) - log1p(10)), rel=1e-4)
+
+
+def test_the_mean_of_a_source_follows_the_policy():
+    model = PromptLengths()
+    for length, groups in ((10, 2 * GROUPS), (1000, GROUPS)):
+        for _ in range(groups):
+            model.observe(0, 0, [length])
+    moved = (model.expect([(0, 0)])[0].log - log1p(10)) / (log1p(1000) - log1p(10))
+    assert moved == pytest.approx(1 - exp(-1), abs=0.01)  # and not a third
+
+
+def test_what_came_back_long_ago_counts_for_little(monkeypatch):
+    monkeypatch.setattr(prompt_lengths, "GROUPS", 8)
+    model = PromptLengths()
+    for _ in range(200):
+        for prompt, length in ((1, 10), (2, 1000)):
+            model.observe(prompt, 0, [length])
+    short, long = model.expect([(1, 0), (2, 0)])
+    assert long.log - short.log > 2
+    for _ in range(8):  # now each is as the other was
+        for prompt, length in ((1, 1000), (2, 10)):
+            model.observe(prompt, 0, [length])
+    short, long = model.expect([(1, 0), (2, 0)])
+    assert long.log == pytest.approx(short.log)  # no slope, and none below 0 either
+
+
+def test_what_is_remembered_of_a_prompt_is_of_its_last_responses():
+    model = PromptLengths()
+    for length in (*[10] * 100, 1000):
+        model.observe(1, 0, [length] * 8)
+    log, seen = model._table.find(1)
+    assert seen == 32
+    assert log == pytest.approx((32 * log1p(10) + 8 * log1p(1000)) / 40, rel=1e-6)
+
+
 def test_a_full_memory_forgets_what_was_met_longest_ago_and_stays_bounded():
     model = PromptLengths(64)
     for prompt in range(1, 1001):
@@ -91,3 +146,14 @@ def test_a_table_that_grows_keeps_its_prompts_and_when_they_were_met():
         larger.put(prompt, 1.0, 1.0)
     assert larger.find(8) == (0.0, 0.0)  # the first that was met, though it was moved
     assert larger.find(16)[1]
+
+
+def test_a_table_that_grows_knows_which_prompt_was_met_last():
+    table = PromptTable(1)
+    for prompt in (8, 16, 24, *[8] * 9):
+        table.put(prompt, 1.0, 1.0)
+    larger = table.doubled()
+    for prompts, gone in (([32, 40, 48, 56, 64, 72], {16}), ([80], {16, 24}), ([88], {8, 16, 24})):
+        for prompt in prompts:
+            larger.put(prompt, 1.0, 1.0)
+        assert {prompt for prompt in (8, 16, 24, 32, 40) if not larger.find(prompt)[1]} == gone

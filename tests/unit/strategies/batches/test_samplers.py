@@ -52,6 +52,14 @@ def test_neighbouring_batches_are_of_neighbouring_lengths_unless_they_are_shuffl
     assert any(abs(one - other) > 2 for one, other in pairwise(ranks))
 
 
+def test_lengths_rise_first_in_some_windows_and_fall_first_in_others():
+    behind = set()
+    for seed in range(16):
+        order = [LOGS[place] // 2 for place in similar_length(window(LOGS, seed=seed))][::2]
+        behind.add([*order, order[0]][order.index(0) + 1])  # the batch behind the shortest
+    assert behind == {1, 2}
+
+
 @pytest.mark.parametrize("sample", [similar_length, similar_length_shuffled])
 def test_prompts_of_which_nothing_is_known_stay_in_their_order(sample):
     assert list(sample(window([2.5] * 6))) == list(range(6))

@@ -1,5 +1,7 @@
 """Windows of prompts: when one is made, in which order its groups start, and what is said of odd ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from controller.core.commands import Warn
@@ -67,6 +69,21 @@ def test_the_next_window_waits_until_the_last_one_runs_out():
     one.do(Tick())
     assert list(state.fresh) == [3, 4, 5, 6, 7]
     assert state.windows.opened == 2
+
+
+def test_chance_decides_anew_in_each_window_and_alike_in_each_replay():
+    seeds = []
+    for _ in range(2):
+        one, views = run(), []
+        one.core.state.strategies = replace(
+            one.core.state.strategies, sample=lambda view, views=views: views.append(view) or range(4)
+        )
+        read(one, 0, [11, 12, 13, 14])
+        one.core.state.fresh.clear()
+        read(one, 4, [11, 12, 13, 14])
+        seeds.append([view.seed for view in views])
+    assert seeds[0] == seeds[1]
+    assert len({*seeds[0]}) == 2
 
 
 def test_what_is_left_at_the_end_of_the_data_is_a_window_too():

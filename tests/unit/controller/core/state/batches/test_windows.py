@@ -62,3 +62,14 @@ def test_the_error_of_what_was_expected_is_told_apart_by_whether_the_prompt_was_
         books.trained(one, one.contribute(), 1)
     found = books.figures()
     assert (found["sampler/log_error"], found["sampler/log_error_new"]) == (2.0, 3.0)
+
+
+def test_a_group_leaves_its_window_once_however_often_it_is_said():
+    books = Windows()
+    first, second = group(1, 10), group(2, 20)
+    books.open([first, second])
+    books.trained(first, first.contribute(), 1)
+    books.left(first)
+    assert books.figures() == {}
+    books.left(second)
+    assert books.figures()["sampler/windows"] == 1
