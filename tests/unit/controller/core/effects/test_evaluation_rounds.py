@@ -1,7 +1,10 @@
 """Held-out prompts that an agent plays: which episodes begin, at which version, and what becomes of them."""
 
-from controller.core.events import HeldOutRead
+import pytest
+
+from controller.core.events import HeldOutRead, Tick
 from controller.core.state.groups import FIRST_EVALUATION_GROUP
+from protocol import messages
 from tests.support.agent_run import AgentRun
 
 HELD = FIRST_EVALUATION_GROUP
@@ -38,6 +41,19 @@ def test_an_episode_of_a_held_out_prompt_is_routed_at_once_with_evaluation_sampl
     assert run.routes[HELD, 0].is_evaluation
     assert run.core.state.groups[HELD].state == "generating"  # its sibling has not asked, and need not have
     assert HELD not in run.core.state.ledger
+    assert run.core.state.groups[HELD].prompt_tokens == 3
+
+
+def test_an_instance_stays_at_its_version_while_an_environment_thinks():
+    """There may be another turn, and an exact evaluation is answered by one version."""
+    run = evaluating(evaluation={"exact": True})
+    run.ask(HELD, 0)
+    run.sample(HELD, 0)
+    run.publish(1)
+    assert not any(pull.policy_version == 1 for pull in run.sent(messages.Pull))
+    run.ask(HELD, 0)
+    assert run.routes[HELD, 0].is_evaluation
+    assert run.core.state.registry.workers["rollout-0"].next_version == 0
 
 
 def test_a_second_turn_goes_on_behind_the_first_with_noise_of_its_own():
@@ -75,6 +91,45 @@ def test_prepared_groups_that_wait_for_a_place_do_not_keep_evaluation_from_its_s
         for episode in (0, 1):
             play(run, group, episode, 1.0)
     assert len(run.core.evaluation.reports) == 1
+
+
+def test_prompts_of_training_that_wait_go_before_evaluation_beyond_its_share():
+    run = evaluating(capacity=8, prompts=6, evaluation={"share": 0.25}, agent={"prepare_groups": 8})
+    assert at_workers(run) == {0, 1, 2, HELD}
+    for group, there in ((0, {1, 2, 4, HELD}), (1, {2, 3, 4, HELD})):
+        run.ask_all((group,))
+        for episode in (0, 1):
+            run.sample(group, episode)
+            run.end(group, episode)
+        assert at_workers(run) == there
+
+
+def test_held_out_prompts_of_an_agent_wait_for_no_encoding():
+    run = evaluating(capacity=4, prompts=6)
+    assert run.core.evaluation.round.unplaced
+    assert run.core.evaluation.unencoded == 0
+
+
+def test_a_share_of_less_than_one_place_is_one_group():
+    run = evaluating(capacity=4, prompts=6, evaluation={"share": 0.1})
+    assert at_workers(run) == {0, HELD}
+
+
+def test_a_prompt_that_fails_before_its_episodes_begin_is_passed_over():
+    run = evaluating(capacity=4, held_out=3, prompts=6)
+    run.core.evaluation.on_failed(run.core.state.groups[HELD + 1], "its version is gone")
+    for episode in (0, 1):
+        play(run, HELD, episode, 1.0)
+    assert at_workers(run) == {0, HELD + 2}
+
+
+def test_a_prompt_that_fails_while_its_episodes_begin_is_in_nobodys_way():
+    run = evaluating(capacity=4, agents=2, held_out=1, prompts=6, agent={"prepare_groups": 8})
+    run.ask_all((0,))
+    run.core.evaluation.on_failed(run.core.state.groups[HELD], "its version is gone")
+    run.do(Tick())
+    run.lose(run.worker_of(0, 0))  # its episodes take the places of groups that are only prepared
+    assert 0 in at_workers(run)
 
 
 def test_groups_that_are_only_prepared_give_their_places_to_the_share_of_evaluation():
@@ -122,8 +177,9 @@ def test_environments_of_a_prompt_have_the_same_seed_in_every_evaluation_and_ano
     ]
 
 
-def test_a_run_that_has_made_its_steps_calls_training_off_for_its_last_evaluation():
-    run = evaluating(capacity=4, held_out=2)
+@pytest.mark.parametrize("prompts", [2, 6])
+def test_a_run_that_has_made_its_steps_calls_training_off_for_its_last_evaluation(prompts):
+    run = evaluating(capacity=4, held_out=2, prompts=prompts, agent={"prepare_groups": 8})
     assert at_workers(run) == {0, HELD}
     run.core.state.end("all steps are made", is_success=True)
     run.core.state.steps = 2
