@@ -10,6 +10,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from time import sleep
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -86,8 +87,8 @@ def post(url: str, run: str, news: News, *, pause: Callable[[float], None] = sle
             failure = f"it answered with status {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, ValueError) as error:
-            failure = str(error)
+        except (OSError, ValueError, HTTPException) as error:
+            failure = str(error) or type(error).__name__
     return failure
 
 
@@ -98,6 +99,6 @@ def run_command(command: Sequence[str], run: str, news: News) -> str:
         done = subprocess.run(
             words, timeout=TIMEOUT_S, capture_output=True, check=False, stdin=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return str(error)
     return f"it ended with exit code {done.returncode}" if done.returncode else ""

@@ -186,3 +186,11 @@ def test_a_run_that_has_made_its_steps_calls_training_off_for_its_last_evaluatio
     run.do(HeldOutRead(99, (), ""))
     assert at_workers(run) == {HELD, HELD + 1}
     assert not run.core.state.finished
+
+
+def test_a_run_that_ends_prepares_no_more_groups_of_training():
+    run = evaluating(capacity=6, held_out=1, prompts=6, agent={"prepare_groups": 8})
+    run.core.state.end("all steps are made", is_success=True)
+    run.core.state.steps = 2
+    run.do(Tick())
+    assert at_workers(run) == {HELD}

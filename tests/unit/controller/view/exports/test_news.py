@@ -1,13 +1,24 @@
 """What people are told of a run, and how often."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from controller.history.alarms import Alarm
-from controller.view.exports.news import AGAIN_S, Bell, News, of_alarm, of_end, post, run_command
+from controller.view.exports.news import (
+    AGAIN_S,
+    MOST_CHARS,
+    PAUSES_S,
+    Bell,
+    News,
+    of_alarm,
+    of_end,
+    post,
+    run_command,
+)
 
 
 @pytest.fixture
@@ -73,6 +84,31 @@ def test_one_that_never_answers_is_given_up_in_a_sentence():
     failure = post("http://127.0.0.1:9/", "run", News("done", "end", "Done."), pause=lambda s: None)
     assert "refused" in failure
     assert post("no address", "run", News("done", "end", "Done."), pause=lambda s: None)
+
+
+def test_what_is_no_http_is_given_up_in_a_sentence_too():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            for _ in range(1 + len(PAUSES_S)):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"220 mail.example ready\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        assert "220 mail" in post(url, "run", News("done", "end", "Done."), pause=lambda s: None)
+        thread.join()
+    assert post("http://host/a b\x00", "run", News("done", "end", "Done."), pause=lambda s: None)
+
+
+def test_a_long_text_is_cut_and_one_that_no_program_can_get_is_told():
+    long = News("failed", "end", "x" * (MOST_CHARS + 1))
+    same = ["/bin/sh", "-c", f'test ${{#3}} = {MOST_CHARS} -a "$2" = failed', "sh"]
+    assert run_command(same, "run", long) == ""
+    assert "null byte" in run_command(["/bin/true"], "run", News("failed", "end", "a\0b"))
 
 
 def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(tmp_path):
