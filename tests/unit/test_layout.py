@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ IMPURE = {"asyncio", "socket", "time", "zmq", "os", "pathlib", "subprocess", "th
 SIMULATION = "controller/simulation/"  # hosts the core in virtual time, with simulated workers
 
 
+@cache
 def imports(file: Path) -> set[str]:
     """Dotted names of all modules that a file imports, wherever in it; relative imports are not used here."""
     found: set[str] = set()
@@ -54,6 +56,7 @@ def imports(file: Path) -> set[str]:
     return found
 
 
+@cache
 def is_module(name: str) -> bool:
     place = ROOT / name.replace(".", "/")
     return place.with_suffix(".py").exists() or (place / "__init__.py").exists()

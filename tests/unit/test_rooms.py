@@ -194,16 +194,21 @@ def arrows(folder: str) -> Iterator[tuple[str, str, str]]:
     for file in sorted((ROOT / folder).rglob("*.py")):
         me = ".".join(file.relative_to(ROOT / folder).with_suffix("").parts)
         prefix = folder.replace("/", ".") + "."
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            for name in names:
-                if name.startswith(prefix):
-                    yield str(file.relative_to(ROOT)), me, name.removeprefix(prefix)
+        for name in imported(file):
+            if name.startswith(prefix):
+                yield str(file.relative_to(ROOT)), me, name.removeprefix(prefix)
+
+
+@cache
+def imported(file: Path) -> list[str]:
+    """Dotted names of what a file imports, wherever in it: modules, and names in modules."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return names
 
 
 @pytest.mark.parametrize(("package", "rooms"), [("controller", CONTROLLER), ("workers", WORKERS)])
@@ -329,11 +334,11 @@ def own_test(module: Path) -> Path | None:
     place = module.relative_to(ROOT).parent
     alone = {f"test_{module.stem}"}
     with_room = {f"test_{room}_{module.stem}" for room in place.parts}
+    mirror = ROOT / "tests/unit" / place
     for file in TEST_FILES:
-        if file.parent == ROOT / "tests/unit" / place:
-            if file.stem in alone | with_room or file.stem.startswith(f"test_{module.stem}_"):
-                return file
-        elif file.stem in with_room and "unit" not in file.parts:
+        if file.stem in with_room and (file.parent == mirror or "unit" not in file.parts):
+            return file
+        if (file.stem in alone or file.stem.startswith(f"test_{module.stem}_")) and file.parent == mirror:
             return file
     return None
 
