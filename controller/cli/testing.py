@@ -9,6 +9,7 @@ why they were left out; tests that are named run one after the other, whole tier
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,12 +62,13 @@ def run_tests(
         )
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower with more threads
+    keep_bytecode()
     every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml
     if context.args:
         few = ["--few-examples"] if fast else []
         raise typer.Exit(int(pytest.main([*every, *few, *context.args])))
     require_extras("lint", reason="every tier runs a linter and a type checker")
-    code = int(pytest.main([*every, *on_all_cores(), SLOWEST, *(FAST if fast else ["tests"])]))
+    code = int(pytest.main([*every, *on_all_cores(fast), SLOWEST, *(FAST if fast else ["tests"])]))
     if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
     if not code and thorough:
@@ -74,12 +76,24 @@ def run_tests(
     raise typer.Exit(code)
 
 
-def on_all_cores() -> list[str]:
-    """Words to pytest that run as many tests at a time as there are cores; none without pytest-xdist."""
+def keep_bytecode() -> None:
+    """Let Python keep what it compiles, also where the environment forbids it, as images of containers do:
+    the tests start some hundred processes, and each would compile all that it imports once more."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def on_all_cores(fast: bool) -> list[str]:
+    """Words to pytest that keep all cores busy; none without pytest-xdist.
+
+    The fast tier runs as many tests at a time as there are cores. Others run one more: a test with real
+    processes waits for them, for deadlines and for silence.
+    """
     if find_spec("xdist") is None:
         print("pytest-xdist is missing, so that tests run one after the other: pip install -e '.[test]'")
         return []
-    return [f"-n{len(os.sched_getaffinity(0))}", "--dist=worksteal"]
+    count = len(os.sched_getaffinity(0)) + (not fast)
+    return [f"-n{count}", "--dist=worksteal"]
 
 
 def why_no_vllm() -> str:

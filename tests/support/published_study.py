@@ -8,8 +8,11 @@ from typing import Any
 
 from controller.config.models import Config
 from controller.simulation import Simulation
+from controller.simulation.bounds import Demand, shortest_period_s
+from controller.simulation.simulated_workers import distribution_of
 from strategies.routing import Routing
 from strategies.views import InstanceView, Settings, WorkView
+from workers.simulated.workload import classes
 
 INSTANCES, BATCH, VERSIONS, SKIP = 16, 512, 41, 10
 
@@ -105,3 +108,26 @@ def _reserve(simulation: Simulation) -> None:
 
     state.expected_tokens = lambda group, trajectory: workload.length(group.id, trajectory.id.member)
     state.strategies = replace(state.strategies, route=Routing(route))
+
+
+def bounded_cluster(
+    kind: str, cap: int, *, max_staleness: int = 0, pull_s: float = 0.0, publish: str = "early", **engine: Any
+) -> Config:
+    """The cluster whose bounds the study prints: 16 instances, batches of 512 responses."""
+    return Config.model_validate(
+        {
+            "rollout": {"instances": 16, "group_size": 1, "max_response_tokens": cap, "max_running": 4096},
+            "trainer": {"batch_groups": 512},
+            "staleness": {"max_staleness": max_staleness},
+            "simulation": {
+                "workload": {"kind": kind}, "pull_s": pull_s, "publish": publish, "engine": engine
+            },
+        }
+    )  # fmt: skip
+
+
+def bound_in_equal_classes(config: Config) -> float:
+    """The bound with the lengths in 50 equally likely classes, as that study has them."""
+    lengths = tuple(classes(distribution_of(config).sample(), 50))
+    demand = replace(Demand.of(config), classes=lengths)
+    return demand.batch / shortest_period_s(demand, config.staleness.max_staleness)

@@ -1,6 +1,7 @@
 """The tiers of `launch.py test`: what is run, how many examples, how many tests at a time."""
 
 import os
+import sys
 
 import pytest
 import typer
@@ -18,6 +19,8 @@ def asked(monkeypatch):
     monkeypatch.setattr(testing, "why_no_connectors", lambda: "this is a test")
     monkeypatch.setattr(testing, "test_connectors", lambda why: calls.append(["connectors", why]) or 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return calls
 
 
@@ -28,11 +31,11 @@ def launch(*words):
     return CliRunner().invoke(application, words)
 
 
-def test_the_default_runs_everything_on_all_cores_and_shows_the_slowest(asked):
+def test_the_default_runs_everything_with_one_test_more_than_cores_and_shows_the_slowest(asked):
     assert launch("--without-vllm").exit_code == 0
-    cores = f"-n{len(os.sched_getaffinity(0))}"
+    at_a_time = f"-n{len(os.sched_getaffinity(0)) + 1}"
     assert asked == [
-        [cores, "--dist=worksteal", "--durations=20", "tests"],
+        [at_a_time, "--dist=worksteal", "--durations=20", "tests"],
         ["vllm", "--without-vllm was given"],
     ]
 
@@ -40,7 +43,14 @@ def test_the_default_runs_everything_on_all_cores_and_shows_the_slowest(asked):
 def test_the_fast_tier_is_unit_tests_and_few_examples_without_vllm(asked):
     assert launch("--fast").exit_code == 0
     (words,) = asked
+    assert words[0] == f"-n{len(os.sched_getaffinity(0))}"
     assert words[-3:] == ["--few-examples", "tests/unit", "tests/properties"]
+
+
+def test_processes_of_tests_keep_what_they_compile(asked):
+    launch("--fast")
+    assert not sys.dont_write_bytecode
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
 
 
 def test_the_thorough_tier_leaves_nothing_out(asked):

@@ -19,14 +19,15 @@ FAULTS = Faults(rollout_kills=0.1, reward_kills=0.05, late_share=0.02, late_s=0.
 
 
 class Forgetful(Simulation):
-    """Its core is replaced by its own image before one event in thirty."""
+    """Its core is replaced by its own image before some events, drawn by chance."""
 
-    def __init__(self, settings, *, seed: int) -> None:
+    def __init__(self, settings, *, seed: int, share: float) -> None:
         super().__init__(settings, seed=seed, faults=FAULTS, check_every=1)
-        self.settings, self.dice, self.freezer, self.images = settings, random.Random(seed), Freezer(), []
+        self.settings, self.dice, self.share = settings, random.Random(seed), share
+        self.freezer, self.images = Freezer(), []
 
     def _deliver(self, event) -> None:
-        if self.dice.random() < 1 / 30:
+        if self.dice.random() < self.share:
             self.images.append(self.freezer.freeze(self.core))
             self.core = thaw(self.images[-1], load_strategies(self.settings))
         super()._deliver(event)
@@ -42,7 +43,7 @@ def rules(case: str | int) -> dict:
 def test_a_thawed_core_goes_on_as_if_nothing_had_happened(case):
     settings = config(steps=6, **rules(case))
     undisturbed = Simulation(settings, seed=7, faults=FAULTS).run(max_events=30_000)
-    simulation = Forgetful(settings, seed=7)
+    simulation = Forgetful(settings, seed=7, share=10 / undisturbed.events)
     assert simulation.run(max_events=30_000).digest == undisturbed.digest
     assert len(simulation.images) > 3
 
