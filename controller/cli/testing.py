@@ -77,8 +77,10 @@ def run_tests(
 
 
 def keep_bytecode() -> None:
-    """Let Python keep what it compiles, also where the environment forbids it, as images of containers do:
-    the tests start some hundred processes, and each would compile all that it imports once more."""
+    """Let Python keep what it compiles, also where the environment forbids it, as images of containers do.
+
+    The tests start some hundred processes, and each would compile all that it imports once more.
+    """
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
 
