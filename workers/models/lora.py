@@ -31,7 +31,8 @@ def target_layers(model: PreTrainedModel, lora: LoraSettings) -> dict[str, nn.Li
 
     Raises: ConfigError if one of `target_modules` is not there, or cannot have one.
     """
-    linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    # not subclasses: routers of experts are such, and give more than a product
+    linear = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
     output, inputs = model.get_output_embeddings(), model.get_input_embeddings()
     chosen = {
         name: layer for name, layer in linear.items()

@@ -35,7 +35,13 @@ def add_adapter(model: PreTrainedModel, lora: LoraSettings, *, seed: int) -> lis
     config.inference_mode = False
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        try:
+            inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+        except ValueError as error:
+            raise ConfigError(
+                f"peft puts no adapter into {type(model).__name__}: {error}. Expected layers that it takes; "
+                "name others by trainer.lora.target_modules, or set trainer.lora.rank: 0."
+            ) from error
     for parameter in adapter_tensors(model).values():
         parameter.data = parameter.data.float()  # peft gave it the layer's own dtype
     return layers

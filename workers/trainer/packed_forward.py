@@ -103,27 +103,30 @@ def packed_sdpa(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each sequence of a row: an attention function as transformers calls it.
 
+    `s_aux`: scores [H] of a sink, which takes a share of the weight and gives nothing.
     Raises: ConfigError if the model wants something that this attention cannot do.
     """
-    if unknown := [name for name in ("s_aux", "position_bias") if options.get(name) is not None]:
+    if options.get("position_bias") is not None:
         raise ConfigError(
-            f"The model's attention uses {', '.join(unknown)}, which packed training on this machine does "
-            "not support. Expected softmax attention, plain, capped or in a sliding window; choose another "
-            "model."
+            "The model's attention uses position_bias, which packed training on this machine does not "
+            "support. Expected softmax attention, plain, capped, in a sliding window or with sinks; choose "
+            "another model."
         )
+    is_plain = softcap is None and s_aux is None
     parts = []
     for query, key, value in zip(
         *(states.split(sequence_lengths, dim=2) for states in (query_1HTD, key_1HTD, value_1HTD)), strict=True
     ):
         length = query.shape[2]
         window = sliding_window if sliding_window is not None and length > sliding_window else None
-        mask = _mask(length, window, query.device) if window is not None or softcap is not None else None
-        if softcap is not None and mask is not None:
-            parts.append(_capped(query, key, value, mask, scaling=scaling, softcap=softcap))
+        mask = _mask(length, window, query.device) if window is not None or not is_plain else None
+        if mask is not None and not is_plain:
+            parts.append(_explicit(query, key, value, mask, scaling=scaling, softcap=softcap, sinks_H=s_aux))
             continue
         parts.append(
             torch.nn.functional.scaled_dot_product_attention(
@@ -145,21 +148,30 @@ def _mask(length: int, window: int | None, device: torch.device) -> torch.Tensor
     return mask if window is None else mask.triu(1 - window)
 
 
-def _capped(
+def _explicit(
     query_1HTD: torch.Tensor,
     key_1HTD: torch.Tensor,
     value_1HTD: torch.Tensor,
     mask_TT: torch.Tensor,
     *,
     scaling: float | None,
-    softcap: float,
+    softcap: float | None,
+    sinks_H: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention whose scores are squeezed into ±softcap, as Gemma 2 wants it and SDPA cannot."""
+    """Attention with scores squeezed into ±softcap (Gemma 2) or beside sinks (gpt-oss), as SDPA cannot."""
     repeats = query_1HTD.shape[1] // key_1HTD.shape[1]
     key_1HTD, value_1HTD = (states.repeat_interleave(repeats, dim=1) for states in (key_1HTD, value_1HTD))
     scale: float = query_1HTD.shape[-1] ** -0.5 if scaling is None else scaling
-    scores_1HTT = torch.tanh(query_1HTD @ key_1HTD.mT * (scale / softcap)) * softcap
-    weights_1HTT = scores_1HTT.masked_fill(~mask_TT, -torch.inf).softmax(-1, dtype=torch.float32)
+    scores_1HTT = query_1HTD @ key_1HTD.mT * scale
+    if softcap is not None:
+        scores_1HTT = torch.tanh(scores_1HTT / softcap) * softcap
+    scores_1HTT = scores_1HTT.masked_fill(~mask_TT, -torch.inf)
+    if sinks_H is None:
+        weights_1HTT = scores_1HTT.softmax(-1, dtype=torch.float32)
+    else:
+        sinks_1HT1 = sinks_H.view(1, -1, 1, 1).expand(*scores_1HTT.shape[:-1], 1).to(scores_1HTT.dtype)
+        with_sinks = torch.cat([scores_1HTT, sinks_1HT1], dim=-1)
+        weights_1HTT = with_sinks.softmax(-1, dtype=torch.float32)[..., :-1]
     return weights_1HTT.to(value_1HTD.dtype) @ value_1HTD
 
 
@@ -276,7 +288,7 @@ def check_no_leak(
         with torch.no_grad():
             packed = forward_row(model, _whole_row([ids[:5], ids[5:]]))[5:]
             alone = forward_row(model, _whole_row([ids[5:]]))
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise ConfigError(
             f"{type(model).__name__} does not take packed sequences: {error}. Expected a model that hands "
             "its keyword arguments down to transformers' attention interface; choose another model."

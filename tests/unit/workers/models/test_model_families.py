@@ -48,6 +48,13 @@ PACKED = {
     "glm": SIZED,
     "helium": SIZED,
     "ernie4_5": SIZED,
+    "gpt_oss": {
+        **SIZED,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+    },
     "opt": {
         **{k: v for k, v in SHAPE.items() if k != "intermediate_size"},
         "ffn_dim": 48,
@@ -57,7 +64,6 @@ PACKED = {
 REFUSED = {
     "bloom": {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4},
     "falcon": SHAPE,
-    "gpt_oss": {**SIZED, "num_local_experts": 2, "num_experts_per_tok": 1},
     "mamba": {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "stablelm": GROUPED,
 }

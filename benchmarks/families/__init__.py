@@ -1,0 +1,1 @@
+"""Families of models, each probed by a tiny one: `python -m docs.make_models` writes the table."""
