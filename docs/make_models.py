@@ -42,7 +42,7 @@ def table(rows: list[tuple[Family, Row]], architectures: set[str]) -> str:
     summary = (
         f"\n{len(rows)} families, {versions}, sequences of up to {LONGEST} tokens, windows of {SPAN}, "
         f"chunks and original lengths of {BEYOND}.\nExact: engine {exact['engine']}, trainer "
-        f"{exact['trainer']}, LoRA {exact['adapter']}; the rest refused by name; above {BOUND:.0e}: {wrong}.\n"
+        f"{exact['trainer']}, LoRA {exact['adapter']}; the rest refused; above {BOUND:.0e}: {wrong}.\n"
     )
     return BEGIN + HEAD + "".join(lines) + summary + END
 
