@@ -152,6 +152,7 @@ class Core:
             self.training.run_ahead()
             self.reports.give_up_lost_evaluation()
             self.evaluation_schedule.run()
+            self.pulls.end_rests()
             self.pulls.serve_evaluation()
             self.pulls.run()
             self.migrations.run()
@@ -185,7 +186,7 @@ class Core:
             return self.state.now
         moments = (
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
-            self.limits.next(), self.episodes.next(), still_until(self),
+            self.limits.next(), self.episodes.next(), self.state.versions.rests.next(), still_until(self),
         )  # fmt: skip
         return min((moment for moment in moments if moment is not None), default=None)
 

@@ -53,7 +53,7 @@ def why_alive(core: "Core") -> Reason:
     if core.state.finished:
         return Reason(ReasonKind.OVER, "the run", None, core.state.ending or "")
     for find in (
-        _at_work, _pulling, _environments, _owing, _starting, _absent, _paused, _held, _reading,
+        _at_work, _pulling, _environments, _resting, _owing, _starting, _absent, _paused, _held, _reading,
     ):  # fmt: skip
         if (found := find(core)) is not None:
             return found
@@ -139,6 +139,15 @@ def _pulling(core: "Core") -> Reason | None:
         if instance.pulling is not None:
             return _of_worker(core, ReasonKind.PULLS, instance)
     return None
+
+
+def _resting(core: "Core") -> Reason | None:
+    """An instance tries again after a while what it could not pull."""
+    until = core.state.versions.rests.next()
+    if until is None:
+        return None
+    text = f"a pull that has failed is tried again in {max(0.0, until - core.state.now):.0f} s"
+    return Reason(ReasonKind.AWAITED, "a pull", until, text)
 
 
 def _environments(core: "Core") -> Reason | None:
@@ -260,7 +269,7 @@ def _could_go_on(core: "Core") -> Iterator[tuple[str, str]]:
     if scoring.to_score and text_worker is not None:
         yield "", f"group {next(iter(scoring.to_score))} could be scored by {text_worker.name}"
     worker = next(state.registry.agents(), None)
-    if core.episodes.is_unplaced and worker is not None and not worker.episodes:
+    if core.episodes.starts.is_unplaced and worker is not None and not worker.episodes:
         yield "", f"an episode could begin at {worker.name}"
     for instance in state.registry.instances():
         if instance.ready:

@@ -96,6 +96,7 @@ def _go_on_evaluating(core: "Core") -> bool:
         return False
     core.reports.give_up_lost_evaluation()
     core.evaluation_schedule.run()
+    core.pulls.end_rests()
     core.pulls.serve_evaluation()
     core.evaluation_placement.run()
     core.scoring.take_completed()

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from controller.core.state.transitions import VersionEvent, VersionState, next_of_version
+from protocol.ids import PeerId
 
 UNSURE_FREED = 16  # a trainer that died may not have freed the last of the versions that it was told to
 
@@ -24,6 +25,36 @@ class Published:
     host: str = ""  # where the location is
 
 
+class PullRests:
+    """Instances that are not to pull a version again before a time, since it has failed there at once."""
+
+    def __init__(self) -> None:
+        self._until: dict[PeerId, tuple[int, float]] = {}
+
+    def add(self, peer: PeerId, policy_version: int, until: float) -> None:
+        """Let it rest."""
+        self._until[peer] = policy_version, until
+
+    def has(self, peer: PeerId, policy_version: int) -> bool:
+        """Whether it rests from pulling this version."""
+        return peer in self._until and self._until[peer][0] == policy_version
+
+    def next(self) -> float | None:
+        """When the first rest is over."""
+        return min((until for _, until in self._until.values()), default=None)
+
+    def end(self, now: float) -> bool:
+        """End what is over; whether anything was."""
+        over = [peer for peer, (_, until) in self._until.items() if until <= now]
+        for peer in over:
+            del self._until[peer]
+        return bool(over)
+
+    def end_all(self) -> None:
+        """What failed is published again, elsewhere maybe: whoever rests may pull at the next decision."""
+        self._until = {peer: (version, 0.0) for peer, (version, _) in self._until.items()}
+
+
 class PolicyVersions:
     """The versions that can be pulled now."""
 
@@ -32,6 +63,7 @@ class PolicyVersions:
         self._newest: Published | None = None
         self._states: dict[int, VersionState] = {}  # of those in `_visible`
         self._pulled: dict[int, None] = {}  # visible versions that somebody has had whole
+        self.rests = PullRests()
         self.freed: deque[int] = deque(maxlen=UNSURE_FREED)
         """Versions that the trainer was told to free last."""
         self.passed = -1
@@ -80,6 +112,7 @@ class PolicyVersions:
         """A visible version was published again, maybe elsewhere; False if it is not visible."""
         if version.policy_version not in self._visible:
             return False
+        self.rests.end_all()
         if self._visible[version.policy_version] != version:
             self._pulled.pop(version.policy_version, None)
         self._move(version.policy_version, "renewed")
@@ -97,6 +130,7 @@ class PolicyVersions:
         """Forget all visible versions; the trainer announces again those that survived."""
         for version in self._visible:
             self._move(version, "forgotten")
+        self.rests.end_all()
         self._visible, self._newest, self._pulled, self.passed = {}, None, {}, -1
 
     def retire(self, needed: set[int]) -> list[int]:

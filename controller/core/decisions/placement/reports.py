@@ -190,8 +190,9 @@ class InstanceReports:
     ) -> PeerFaulted | None:
         """Retry with the newest version.
 
-        Now, or, if the trainer that published it died (`is_awaited`), once it is published again. Returns
-        who is at fault if the instance has failed too often.
+        Now, or, if the trainer that published it died (`is_awaited`), once it is published again. Before the
+        last time a lease passes: a trainer that has died is known to have done so by then. Returns who is at
+        fault if the instance has failed too often.
         """
         if instance.pulling != message.policy_version:
             return None
@@ -201,6 +202,9 @@ class InstanceReports:
             self.state.versions.lose(message.policy_version)
         else:
             instance.pull_failures += 1
+            if instance.pull_failures == MAX_PULL_FAILURES - 1:
+                until = self.state.now + self.state.config.controller.lease_s
+                self.state.versions.rests.add(instance.peer, message.policy_version, until)
         self.state.registry.changed[instance.peer] = None
         self.state.accounts.counts["pull_failures"] += 1
         self.state.warn_once(

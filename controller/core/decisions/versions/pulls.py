@@ -28,6 +28,11 @@ class Pulls:
         self._decided_at = 0.0
         self._decided_after = 0
 
+    def end_rests(self) -> None:
+        """Instances whose rest is over may pull again."""
+        if self.state.versions.rests.end(self.state.now):
+            self._seen = -1
+
     def run(self) -> None:
         """Bring the chosen instances to the newest version."""
         newest = self.state.versions.newest
@@ -66,7 +71,10 @@ class Pulls:
         free = [
             instance
             for instance in self.state.registry.instances()
-            if instance.ready and instance.pulling is None and (may_run_on or not instance.running)
+            if instance.ready
+            and instance.pulling is None
+            and (may_run_on or not instance.running)
+            and not self.state.versions.rests.has(instance.peer, wanted.policy_version)
         ]
         free = self.relay_tree.reachable(free, wanted)
         if free:
@@ -125,6 +133,7 @@ class Pulls:
         staleness = self.state.config.staleness
         may_run_on = staleness.partial_rollout or staleness.keep_kv or not instance.running
         is_behind = instance.ready and instance.pulling is None and instance.policy_version < newest
+        is_behind = is_behind and not self.state.versions.rests.has(instance.peer, newest)
         return is_behind and may_run_on and not self.evaluation.holds(instance)
 
     def _view(self, instance: Instance, useful: int) -> SyncView:

@@ -291,8 +291,10 @@ def test_a_worker_that_never_leaves_when_it_is_told_to_is_closed_and_not_started
 
 def test_an_instance_whose_pulls_fail_is_let_go_whether_it_leaves_or_not():
     run = Run(staleness=STALENESS)
-    for _ in range(3):
+    for _ in range(2):
         run.say("rollout-0", messages.PullFailed(0, "no route to host"))
+    run.wait(11.0)  # a lease: before the last time, a trainer that has died is to be known to have died
+    run.say("rollout-0", messages.PullFailed(0, "no route to host"))
     assert not run.is_there("rollout-0")
     assert told(run, "rollout-0 was closed", "3 pulls in a row failed", "no route to host")
 

@@ -134,6 +134,10 @@ def fail_pulls(run: Run, peer: str, times: int) -> list[str]:
     """Pulls that fail; returns who was forgotten because of it."""
     gone = []
     for _ in range(times):
+        while run.core.state.versions.rests.has(peer, 0):
+            run.now += 2.0
+            for worker in list(run.core.state.registry.workers):
+                run.say(worker, messages.Beat())
         run.say(peer, messages.PullFailed(0, "its checksum is wrong"))
         gone += [c.peer for c in run.commands if isinstance(c, Forget)]
     return gone
