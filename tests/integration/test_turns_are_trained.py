@@ -73,12 +73,15 @@ def trained_logprobs(settings, played, *, changed=None):
         return response_logprobs(Trainer(settings, settings.run_dir).model, row, temperature=1.0)[0]
 
 
-def test_logprobs_of_sampled_tokens_are_those_of_the_engine_over_all_turns(settings):
-    played = play(make_engine(settings, settings.run_dir), 40, random.Random(0))
+@pytest.mark.parametrize("episodes", [40, pytest.param(200, marks=pytest.mark.thorough)])
+def test_logprobs_of_sampled_tokens_are_those_of_the_engine_over_all_turns(settings, episodes):
+    played = play(make_engine(settings, settings.run_dir), episodes, random.Random(0))
     engine = torch.tensor([logprob for _, _, logprobs in played for logprob in logprobs])
     trainer = trained_logprobs(settings, played)
-    assert len(engine) > 300
-    assert (engine - trainer).abs().max().item() < TOLERANCE
+    assert len(engine) > 7 * episodes
+    apart = (engine - trainer).abs().max().item()
+    print(f"{len(engine)} tokens of {episodes} episodes: logprobs at most {apart:.1e} apart")
+    assert apart < TOLERANCE
     given = len(played[0][1]) - played[0][0][-1].count - 1  # the last token given to the first episode
     other = trained_logprobs(settings, played, changed=given)
     assert (engine - other).abs().max().item() > 100 * TOLERANCE
