@@ -98,6 +98,8 @@ class EnvironmentSettings(Section):
     """Share of waits that never end."""
     divergence_rate: float = Field(default=0.0, ge=0, le=1)
     """Share of episodes that ask something else each time that they are run."""
+    fork_rate: float = Field(default=0.0, ge=0, lt=1)
+    """Share of requests that begin another trajectory, and of those that do not wait for the one before."""
 
 
 class FaultSettings(Section):

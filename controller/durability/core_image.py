@@ -26,8 +26,8 @@ from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
+from controller.core.decisions.supply import episode_starts, prompt_order, scoring, supervised, training_groups
 from controller.core.decisions.supply import episodes as episode_decisions
-from controller.core.decisions.supply import prompt_order, scoring, supervised, training_groups
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
 from controller.core.decisions.workers import limits, membership, plausibility, reattachment
@@ -47,8 +47,8 @@ from controller.core.state import (
     told,
 )
 from controller.core.state.agents import episode_figures, episodes, told_agents
-from controller.core.state.batches import in_order_ledger, windows
-from controller.core.state.groups import Batch
+from controller.core.state.batches import contributions, in_order_ledger, windows
+from controller.core.state.batches.contributions import Batch
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
@@ -59,8 +59,9 @@ from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, agent_settings, asks, candidates, core, counting_ledger, data_settings, dispatch,
-    dispatch_queue, episode_decisions, episode_figures, episodes,
+    accounts, agent_settings, asks, candidates, contributions, core, counting_ledger, data_settings,
+    dispatch,
+    dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,

@@ -202,10 +202,12 @@ def _of_episode(message: Message, group: int) -> Iterator[str]:
         case messages.Begin(id, number, trial, known=known) if id == group:
             yield f"Begin episode {number}, trial {trial}" + (f", {known} turns known" if known else "")
         case messages.Ask(id, number, given=given, keep=keep) if id == group:
-            yield f"episode {number} asks for turn {message.number + 1}: {given} tokens given after {keep}"
+            turn = f"episode {number} asks for turn {message.number + 1}{_of_fork(message)}"
+            yield f"{turn}: {given} tokens given after {keep}" + ("" if message.is_trained else ", untrained")
         case messages.Turn(id, number, ending=ending) if id == group:
             sampled = _of_segments(message.segments)
-            yield f"turn {message.number + 1} of episode {number}: {sampled}, ends by {ending}"
+            turn = f"turn {message.number + 1} of episode {number}{_of_fork(message)}"
+            yield f"{turn}: {sampled}, ends by {ending}"
         case messages.EpisodeEnded(id, number, reward=reward) if id == group:
             worth = f"reward {reward[0]:g}" if reward else "to be scored"
             yield f"episode {number} ended by {message.ending}, {worth}"
@@ -213,6 +215,11 @@ def _of_episode(message: Message, group: int) -> Iterator[str]:
             yield f"episode {number} failed ({message.kind}): {shortened(reason)}"
         case _:
             pass
+
+
+def _of_fork(message: messages.Ask | messages.Turn) -> str:
+    """Which trajectory, if it is not the first of its episode."""
+    return "" if message.member == message.episode else f" in trajectory {message.group}.{message.member}"
 
 
 def _of_delta(delta: Delta) -> str:

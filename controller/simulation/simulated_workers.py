@@ -107,6 +107,7 @@ class Cluster:
             agent.max_turns,
             agent.max_turn_tokens or rollout.max_response_tokens,
             agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+            agent.max_trajectories,
         )
         seed, at_once = self._rng.getrandbits(32), agent.concurrency
         return SimulatedAgent(

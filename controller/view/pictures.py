@@ -98,8 +98,9 @@ def group_of(core: Core, number: int) -> Json | None:
     group = core.state.groups.get(number)
     if group is None:
         return None
-    rewards = dict(zip((m.id.member for m in group.kept), group.rewards, strict=False))
-    advantages = dict(zip((m.id.member for m in group.kept), group.outcomes, strict=False))
+    numbers = list(group.places)
+    rewards = dict(zip(numbers, group.rewards, strict=False))
+    advantages = dict(zip(numbers, group.outcomes, strict=False))
     ledger = core.state.ledger
     due = ledger.deadline(number) if number in ledger else None
     return {
@@ -119,10 +120,11 @@ def group_of(core: Core, number: int) -> Json | None:
                 "tokens": member.response_tokens,
                 "expected": core.state.expected_tokens(group, member),
                 "ending": member.ending,
-                "reward": rewards.get(member.id.member),
-                "advantage": advantages.get(member.id.member),
+                "reward": rewards.get(group.response_of(member)),
+                "advantage": advantages.get(group.response_of(member)),
             }
             for member in group.members
+            if member.state != "dropped" or member.attempt  # else the number is of no trajectory
         ],
     }
 

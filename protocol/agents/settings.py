@@ -66,6 +66,9 @@ class AgentSettings(Section):
     max_tokens: int = Field(default=0, ge=0)
     """Tokens of one trajectory, given and sampled: the context that the engine has. 0: the sum of
     `rollout.max_prompt_tokens` and `rollout.max_response_tokens`, which is also the most."""
+    max_trajectories: int = Field(default=64, ge=1, le=4096)
+    """Conversations of one episode. A request that goes on from no answer, since its history was edited or it
+    is a sub-agent's, begins another one, which is trained, too. 1: such a request is refused in words."""
     turn_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds that an environment may take between two turns. Time in which the policy is awaited does not
     count."""

@@ -30,7 +30,9 @@ from protocol.messages.pieces import (
 class Ask(WorkerMessage):
     """An environment has the policy's word next: continue this trajectory. Frame 0: the given tokens (int32).
 
-    They stand behind the `keep` tokens that the trajectory has, which are all of it. Answered by Turn.
+    They stand behind the `keep` tokens that the trajectory has, which are all of it. Answered by Turn. An
+    episode has one trajectory, and one more for each conversation that goes on from no other's end. In each,
+    one ask is open at a time; those of others may be open beside it.
     """
 
     tag: ClassVar[int] = 25
@@ -38,13 +40,15 @@ class Ask(WorkerMessage):
     group: Count
     episode: Count
     trial: Count
-    number: Count  # of the ask in this trial, from 0
-    member: Count  # the trajectory: the number of the episode
-    attempt: Count  # that the given run takes: the one after that of Begin, or of the last Turn
+    number: Count  # of the ask in its trajectory and this trial, from 0
+    # the trajectory: the k-th of an episode, in the order of first asks, is `episode + k * Begin.episodes`
+    member: Count
+    attempt: Count  # that the given run takes: the one after that of Begin, or of the trajectory's last Turn
     keep: Count  # tokens, given and sampled, that the trajectory has; 0: it begins here
     given: Count  # tokens in the frame
     digest: Name  # of the given tokens: hexadecimal blake2b of 16 bytes
     max_new_tokens: Count  # that the turn may have, 1 to `agent.max_turn_tokens`
+    is_trained: bool = True  # the same in all asks of a trajectory
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("tokens", self.given)]
@@ -55,7 +59,7 @@ class Ask(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEnded(WorkerMessage):
-    """The function of an episode has returned, after at least one Turn."""
+    """The function of an episode has returned, after at least one Turn that is trained."""
 
     tag: ClassVar[int] = 26
     said_by: ClassVar[tuple[Party, ...]] = ("agent",)
@@ -65,7 +69,7 @@ class EpisodeEnded(WorkerMessage):
     ending: EpisodeEnding
     reward: Many[Real]  # one; (): `reward.function` is to score it
     parts: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()  # of the reward
-    turn_rewards: Many[tuple[Count, Real]] = ()  # (number of the Ask, reward) of turns that got one
+    turn_rewards: Many[tuple[Count, Count, Real]] = ()  # (member, number of the Ask, reward)
     metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()
 
 

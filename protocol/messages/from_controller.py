@@ -346,7 +346,8 @@ class Begin(ControllerMessage):
     episode: Count  # its place in the group, from 0
     trial: Count  # from 1; one more each time that the episode begins anew, with no turn known
     seed: Count  # of the environment: one per group
-    attempt: Count  # its first Ask names the attempt after this one
+    attempt: Count  # the first Ask of each of its trajectories names the attempt after this one
+    episodes: Count  # of the group: see Ask.member
     known: Count = 0  # asks that were heard in this trial
 
     def outgoing_payload(self) -> list[list[Piece]]:
@@ -362,7 +363,7 @@ class Turn(ControllerMessage):
     group: Count
     episode: Count
     trial: Count
-    number: Count  # of the Ask
+    number: Count  # of the Ask, in its trajectory
     member: Count  # trajectory that it belongs to
     attempt: Count  # newest of the trajectory: its next Ask names the one after this
     ending: TurnEnding

@@ -97,7 +97,7 @@ def test_an_episode_is_played_turn_by_turn(settings, tokenizer):
         link.answer(second, "no", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
         assert ended == EpisodeEnded(
-            5, 0, 1, "stop", (0.75,), turn_rewards=((0, 0.25), (1, 0.5)), metrics=(("seen", 3.0),)
+            5, 0, 1, "stop", (0.75,), turn_rewards=((0, 0, 0.25), (0, 1, 0.5)), metrics=(("seen", 3.0),)
         )
 
     asyncio.run(serving(settings(), test))

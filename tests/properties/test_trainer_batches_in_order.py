@@ -8,7 +8,7 @@ from controller.config.models import Config
 from controller.config.strategies import load_strategies
 from controller.core.commands import DropPayload, Send
 from controller.core.decisions.training.trainer_batches import TrainerBatches
-from controller.core.state.groups import Batch
+from controller.core.state.batches.contributions import Batch
 from controller.core.state.run_state import RunState
 from protocol.messages import Train
 

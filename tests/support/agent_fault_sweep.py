@@ -76,6 +76,7 @@ def settings_of(seed: int) -> Config:
         "failure_rate": rng.choice([0.0, 0.05]),
         "hang_rate": rng.choice([0.0, 0.02]),
         "divergence_rate": rng.choice([0.0, 0.0, 0.3]),
+        "fork_rate": rng.choice([0.0, 0.0, 0.2, 0.5]),
     }
     agent = {
         "workers": 2,

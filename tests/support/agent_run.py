@@ -16,7 +16,7 @@ class AgentRun(Run):
         rollout = {"instances": 1, "group_size": 2, "max_response_tokens": 10, "max_running": 8}
         rollout |= {"max_prompt_tokens": 50} | sections.pop("rollout", {})
         self.begins: dict[tuple[int, int], Begin] = {}
-        self.turns: dict[tuple[int, int], Turn] = {}
+        self.turns: dict[tuple[int, int], Turn] = {}  # the newest of each trajectory
         self.ended: list[tuple[int, int, int]] = []
         self.routes: dict[tuple[int, int], Route] = {}
         self.at: dict[tuple[int, int], str] = {}
@@ -39,9 +39,10 @@ class AgentRun(Run):
                 case Begin(group, episode):
                     self.begins[group, episode] = message
                     self.at[group, episode] = command.peer
-                    self.turns.pop((group, episode), None)
-                case Turn(group, episode):
-                    self.turns[group, episode] = message
+                    for member in range(episode, 10, message.episodes):
+                        self.turns.pop((group, member), None)
+                case Turn(group):
+                    self.turns[group, message.member] = message
                 case Route(group, member):
                     self.routes[group, member] = message
                 case EndEpisodes(episodes):
@@ -52,15 +53,20 @@ class AgentRun(Run):
         """Where an episode was begun last."""
         return self.at[group, episode]
 
-    def ask(self, group=0, episode=0, *, given=3, digest="d", most=5, **other):
-        """The environment speaks: as an honest worker would, but for the fields that are given."""
-        begin, turn = self.begins[group, episode], self.turns.get((group, episode))
+    def ask(self, group=0, episode=0, *, fork=0, given=3, digest="d", most=5, **other):
+        """The environment speaks: as an honest worker would, but for the fields that are given.
+
+        `fork`: in which of its trajectories.
+        """
+        begin = self.begins[group, episode]
+        member = episode + fork * begin.episodes
+        turn = self.turns.get((group, member))
         told = self.core.state.registry.workers[self.worker_of(group, episode)].told
         begun = told.begun.get((group, episode, begin.trial))
         number = 0 if turn is None else turn.number + 1
         attempt = (begin.attempt if turn is None else turn.attempt) + 1
-        keep = begun.length if begun is not None else 0
-        fields = {"number": number, "member": episode, "attempt": attempt, "keep": keep, "given": given}
+        keep = begun.trajectories[member].length if begun is not None and turn is not None else 0
+        fields = {"number": number, "member": member, "attempt": attempt, "keep": keep, "given": given}
         fields |= {"digest": f"{digest}{number}", "max_new_tokens": most, "trial": begin.trial} | other
         trial = fields.pop("trial")
         return self.say(self.worker_of(group, episode), Ask(group, episode, trial, **fields))

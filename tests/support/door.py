@@ -27,7 +27,7 @@ class Counter:
 
     def begin(self, number):
         self._episodes[number] = HostedEpisode(
-            Begin(number, 0, 1, seed=7, attempt=0), b"{}", renderer=self.renderer,
+            Begin(number, 0, 1, seed=7, attempt=0, episodes=1), b"{}", renderer=self.renderer,
             limits=EpisodeBudget.of(self.settings, None),
         )  # fmt: skip
         self.key = self.door.desk.open(number)

@@ -47,7 +47,7 @@ class ScriptedLink:
 
     def begin(self, group, trial=1, **row):
         text = json.dumps({"group": group, **row}).encode()
-        self.tell(Begin(group, 0, trial, seed=7, attempt=0), text)
+        self.tell(Begin(group, 0, trial, seed=7, attempt=0, episodes=1), text)
 
     def answer(self, ask, text, tokenizer):
         tokens = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]

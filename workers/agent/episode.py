@@ -1,4 +1,4 @@
-"""One episode as the worker sees it: its conversation, its limits, and what has to be answered.
+"""One episode as the worker sees it: its conversations, its limits, and what has to be answered.
 
 Invariants: no I/O; what the user's process asks is checked here before anything is sent for it; a limit is
 told before a token is sampled beyond it.
@@ -14,10 +14,10 @@ from jinja2 import TemplateError
 
 from protocol.messages import Ask, Begin, Turn
 from protocol.settings import WorkerSettings
+from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import check_messages
 from workers.agent.policy import BudgetExceeded
 from workers.agent.renderer import Renderer, message_of
-from workers.agent.transcript import Transcript
 
 EpisodeKey = tuple[int, int, int]
 """(group, episode, trial), as messages name it."""
@@ -29,9 +29,10 @@ class EpisodeBudget:
 
     turns: int
     turn_tokens: int
-    tokens: int  # of its trajectory, given and sampled
+    tokens: int  # of a trajectory, given and sampled
     tokens_limit: str  # what the policy is told that this is: `tokens`, or the `context`
     vocabulary: int | None
+    trajectories: int = 64
 
     @classmethod
     def of(cls, settings: WorkerSettings, vocabulary: int | None) -> "EpisodeBudget":
@@ -44,6 +45,7 @@ class EpisodeBudget:
             tokens=agent.max_tokens or context,
             tokens_limit="tokens" if agent.max_tokens else "context",
             vocabulary=vocabulary,
+            trajectories=agent.max_trajectories,
         )
 
 
@@ -55,6 +57,7 @@ class _Open:
     messages: list[dict[str, Any]] | None  # None: it was token ids
     tools: Any
     reads_calls: bool  # in what the policy says
+    cut_at: bool  # it may have as many tokens as `agent.max_turn_tokens` allows
 
 
 class HostedEpisode:
@@ -66,68 +69,85 @@ class HostedEpisode:
         self.is_cut = False
         """Whether the last turn was cut at `agent.max_turn_tokens`."""
         self._limits, self._renderer = limits, renderer
-        self._transcript = Transcript(renderer)
-        self._attempt = begin.attempt
-        self._asked = self._answered = 0
-        self._open: _Open | None = None
+        self._conversations = Conversations(
+            renderer, first=begin.episode, step=begin.episodes, attempt=begin.attempt,
+            most=limits.trajectories,
+        )  # fmt: skip
+        self._asked = 0
+        self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
+        self._open: dict[int, _Open] = {}  # by trajectory
 
     def ask(self, number: Any, question: Mapping[str, Any]) -> tuple[Ask, bytes]:
         """What is to be asked of the controller; `number` comes back with the answer.
 
         Raises: BudgetExceeded, or ValueError in words.
         """
-        tools = messages = None
-        if "chat" in question:
-            tools, messages = question.get("tools") or None, check_messages(question["chat"])
-            try:
-                given = self._transcript.place(messages, tools)
-            except (TemplateError, TypeError, KeyError) as error:
-                raise ValueError(
-                    f"The chat template refuses the messages: {type(error).__name__}: {error}."
-                ) from None
-        else:
-            given = self._transcript.place_tokens(question["tokens"])
-        self._check_vocabulary(given)
-        max_new_tokens = self._budget(len(given), question.get("max_tokens"))
-        keep = len(self._transcript.tokens)
-        self._transcript.open(given)
-        self._open = _Open(number, messages, tools, question.get("reads_calls", True))
-        frame = np.asarray(given, dtype="<i4").tobytes()
-        group, episode, trial = self.key
-        asked = Ask(
-            group, episode, trial, number=self._asked, member=episode, attempt=self._attempt + 1, keep=keep,
-            given=len(given), digest=hashlib.blake2b(frame, digest_size=16).hexdigest(),
-            max_new_tokens=max_new_tokens,
-        )  # fmt: skip
+        placed, messages = self._place(question)
+        self._check_vocabulary(placed.given)
+        max_new_tokens = self._budget(placed.length, question.get("max_tokens"))
+        is_trained = not question.get("is_untrained")
+        transcript = placed.transcript or self._conversations.begin(is_trained=is_trained)
+        keep = len(transcript.tokens)
+        transcript.open(placed.given)
         self._asked += 1
-        self._cut_at = max_new_tokens == self._limits.turn_tokens
+        is_longest = max_new_tokens == self._limits.turn_tokens
+        self._open[transcript.member] = _Open(
+            number, messages, question.get("tools") or None, question.get("reads_calls", True), is_longest
+        )
+        frame = np.asarray(placed.given, dtype="<i4").tobytes()
+        asked = Ask(
+            *self.key, number=transcript.asks - 1, member=transcript.member, attempt=transcript.attempt + 1,
+            keep=keep, given=len(placed.given), digest=hashlib.blake2b(frame, digest_size=16).hexdigest(),
+            max_new_tokens=max_new_tokens, is_trained=is_trained,
+        )  # fmt: skip
         return asked, frame
 
     def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
         """The question that the turn answers, and the answer; None if it answers none."""
-        if self._open is None or turn.number != self._asked - 1:
+        transcript = self._conversations.find(turn.member)
+        opened = self._open.get(turn.member)
+        if transcript is None or opened is None or turn.number != transcript.asks - 1:
             return None
-        opened, self._open = self._open, None
+        del self._open[turn.member]
         sampled = np.frombuffer(tokens, dtype="<i4").tolist()
-        self._attempt = turn.attempt
-        self._answered += 1
-        self._transcript.answered(sampled)
-        self.is_cut = turn.ending == "length" and self._cut_at
+        transcript.attempt = turn.attempt
+        transcript.answered(sampled)
+        if transcript.is_trained:
+            self._turns.append((turn.member, turn.number))
+            self.is_cut = turn.ending == "length" and opened.cut_at
         if opened.messages is None or self._renderer is None:
             return opened.question, {"sampled": sampled, "ending": turn.ending}
         parsed = self._renderer.parse(sampled, reads_calls=opened.reads_calls)
-        answer = message_of(parsed, self._transcript.tokens)
-        self._transcript.held(opened.messages, answer, opened.tools)
+        answer = message_of(parsed, transcript.tokens)
+        transcript.held(opened.messages, answer, opened.tools)
         return opened.question, {"message": answer, "ending": turn.ending}
 
     @property
     def turns(self) -> int:
-        """Answers of the policy so far."""
-        return self._answered
+        """Answers of the policy so far that are trained."""
+        return len(self._turns)
 
-    def _budget(self, given: int, wanted: int | None) -> int:
-        """Tokens that the next turn may have. Raises: BudgetExceeded."""
-        limits, held = self._limits, len(self._transcript.tokens) + given
+    def turn_at(self, place: int) -> tuple[int, int]:
+        """Trajectory and number of the answer at this place. Raises: IndexError."""
+        return self._turns[place]
+
+    def _place(self, question: Mapping[str, Any]) -> tuple[Placed, list[dict[str, Any]] | None]:
+        """Where the request belongs, and its messages, if it is no token ids. Raises: ValueError in words."""
+        is_trained = not question.get("is_untrained")
+        if "chat" not in question:
+            return self._conversations.place_tokens(question["tokens"], is_trained=is_trained), None
+        messages = check_messages(question["chat"])
+        try:
+            placed = self._conversations.place(messages, question.get("tools") or None, is_trained=is_trained)
+        except (TemplateError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"The chat template refuses the messages: {type(error).__name__}: {error}."
+            ) from None
+        return placed, messages
+
+    def _budget(self, held: int, wanted: int | None) -> int:
+        """Tokens that the next turn may have, behind so many. Raises: BudgetExceeded."""
+        limits = self._limits
         if self._asked >= limits.turns:
             raise BudgetExceeded("turns", f"The episode has had its {limits.turns} turns (agent.max_turns).")
         if held >= limits.tokens:

@@ -16,6 +16,8 @@ from protocol.messages import MAX_REWARD
 MAX_METRICS = 64
 MODEL = "policy"
 """The name of the one model that clients find at the door."""
+UNTRAINED = "/untrained/v1"
+"""Where clients at the door ask for what is not trained."""
 
 
 class EnvironmentFailed(Exception):
@@ -48,6 +50,11 @@ class DoorAddress(NamedTuple):
 
     base_url: str
     api_key: str
+
+    @property
+    def untrained(self) -> "DoorAddress":
+        """The same for calls that are not trained."""
+        return DoorAddress(self.base_url.removesuffix("/v1") + UNTRAINED, self.api_key)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -89,16 +96,14 @@ class Notes:
             self.limit, self.is_limit_of_door = self.limit or limit, True
 
 
-class AgentPolicy:
-    """One episode's policy."""
+class PolicyCalls:
+    """What can be asked of a policy within one episode."""
 
     def __init__(
-        self, line: PolicyLine, *, seed: int, notes: Notes | None = None, door: DoorAddress | None = None
+        self, line: PolicyLine, notes: Notes, door: DoorAddress | None, *, is_trained: bool = True
     ) -> None:
-        self._line, self._door = line, door
-        self.notes = notes or Notes()
-        self.seed = seed
-        """One for all members of a group, so that they begin alike."""
+        self._line, self._door, self._is_trained = line, door, is_trained
+        self.notes = notes
         self.model = MODEL
 
     @property
@@ -146,6 +151,34 @@ class AgentPolicy:
         answer = await self._ask({"tokens": ids}, max_tokens)
         return TurnOfTokens(answer["sampled"], answer["ending"])
 
+    async def _ask(self, question: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
+        if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
+            raise ValueError(f"`max_tokens` is {max_tokens!r:.40}; expected a whole number of at least 1.")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"`max_tokens` is {max_tokens}; expected at least 1.")
+        try:
+            untrained = {} if self._is_trained else {"is_untrained": True}
+            answer = await self._line.ask(question | untrained | {"max_tokens": max_tokens})
+        except BudgetExceeded as error:
+            self.notes.limit = self.notes.limit or error.limit
+            raise
+        self.notes.turns += self._is_trained
+        return answer
+
+
+class AgentPolicy(PolicyCalls):
+    """One episode's policy."""
+
+    def __init__(
+        self, line: PolicyLine, *, seed: int, notes: Notes | None = None, door: DoorAddress | None = None
+    ) -> None:
+        super().__init__(line, notes or Notes(), door)
+        self.seed = seed
+        """One for all members of a group, so that they begin alike."""
+        self.untrained = PolicyCalls(line, self.notes, door and door.untrained, is_trained=False)
+        """The same policy for calls that are no part of the task, such as titles and summaries: nothing that
+        is sampled for them is trained."""
+
     def reward(self, value: float, turn: int = -1) -> None:
         """Add to the reward of a turn, counted from 0 or from the end, -1 being the newest.
 
@@ -172,20 +205,6 @@ class AgentPolicy:
                 f"policy.metric: {name!r} is one more than the {MAX_METRICS} that an episode has."
             )
         self.notes.metrics[name] = finite(value, "policy.metric")
-
-    async def _ask(self, question: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
-        if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, int)):
-            raise ValueError(f"`max_tokens` is {max_tokens!r:.40}; expected a whole number of at least 1.")
-        if max_tokens is not None and max_tokens < 1:
-            raise ValueError(f"`max_tokens` is {max_tokens}; expected at least 1.")
-        try:
-            answer = await self._line.ask(question | {"max_tokens": max_tokens})
-        except BudgetExceeded as error:
-            self.notes.limit = self.notes.limit or error.limit
-            raise
-        self.notes.turns += 1
-        return answer
-
 
 def finite(value: object, what: str) -> float:
     """The number. Raises: ValueError in words."""

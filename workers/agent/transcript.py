@@ -1,97 +1,70 @@
-"""The one conversation of an episode, as tokens: what a request adds to it.
+"""One conversation of an episode, as tokens: what was said in it, and where its turns end.
 
-Invariants: what was sampled stays as it was sampled: what follows is appended, never rendered again; a
-request that does not go on from the last answer is refused in words, and changes nothing.
+Invariant: what was sampled stays as it was sampled: what follows is appended, never rendered again.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from workers.agent.messages import is_same, normal
-from workers.agent.renderer import Renderer
+
+Talk = Sequence[Mapping[str, Any]]
+"""Messages as `normal` makes them."""
 
 
-class OneConversation(ValueError):
-    """A request that would need a second conversation, which an episode has not."""
+class TurnEnd(NamedTuple):
+    """Where a turn ended."""
+
+    messages: int
+    tokens: int
 
 
+@dataclass(slots=True)
 class Transcript:
-    """The trajectory of one episode."""
+    """One trajectory."""
 
-    def __init__(self, renderer: Renderer | None) -> None:
-        """`renderer`: None where the tokenizer has no chat template, so that there are no messages."""
-        self._renderer = renderer
-        self.tokens: list[int] = []
-        """All of it, given and sampled, an open request's prompt included."""
-        self._talk: list[dict[str, Any]] = []  # normal, as far as it was held in messages
-        self._tools: Any = None
-        self._is_open = False
-
-    def place(self, messages: Sequence[Mapping[str, Any]], tools: Any) -> list[int]:
-        """The tokens that these checked messages add. Raises: ValueError; whatever the template raises."""
-        self._check_turn()
-        if self._renderer is None:
-            raise ValueError(
-                "The tokenizer of `model.path` has no chat template. Give it one, set "
-                "`agent.renderer: plain`, or use policy.generate."
-            )
-        if not self._talk:
-            return self._behind(self._renderer.render(messages, tools))
-        talk = [normal(message) for message in messages]
-        pairs = zip(self._talk, talk, strict=False)
-        same = next((place for place, two in enumerate(pairs) if not is_same(*two)), len(self._talk))
-        if same < len(self._talk) or len(talk) <= len(self._talk):
-            raise OneConversation(
-                f"Message {min(same, len(talk))} is not what it was in the last request: "
-                f"{talk[same] if same < len(talk) else 'nothing'!r:.100} instead of "
-                f"{self._talk[min(same, len(self._talk) - 1)]!r:.100}. An episode has one conversation, "
-                "whose history cannot be edited; append to the messages."
-            )
-        if tools != self._tools:
-            raise OneConversation(
-                "The tools are others than in the last request. They stand at the beginning of the one "
-                "conversation that an episode has; give the same in every request."
-            )
-        return self._renderer.extend(self.tokens[-1], messages[len(self._talk) :], tools)
-
-    def place_tokens(self, whole: Sequence[int]) -> list[int]:
-        """The same of a request that is token ids, all that the policy is to continue. Raises: ValueError."""
-        self._check_turn()
-        return self._behind(list(whole))
+    member: int
+    attempt: int
+    """The newest, as messages name it."""
+    is_trained: bool = True
+    tokens: list[int] = field(default_factory=list)
+    """All of it, given and sampled, an open request's prompt included."""
+    asks: int = 0
+    is_open: bool = False
+    talk: list[dict[str, Any]] = field(default_factory=list)
+    """As far as it was held in messages."""
+    tools: Any = None
+    ends: list[TurnEnd] = field(default_factory=list)
+    """Of the turns in `talk`."""
 
     def open(self, given: Sequence[int]) -> None:
-        """The turn is asked for."""
+        """Another turn is asked for."""
         self.tokens += given
-        self._is_open = True
+        self.asks += 1
+        self.is_open = True
 
     def answered(self, sampled: Sequence[int]) -> None:
         """The turn was sampled."""
         self.tokens += sampled
-        self._is_open = False
+        self.is_open = False
 
-    def held(self, messages: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], tools: Any) -> None:
+    def held(self, messages: Talk, answer: Mapping[str, Any], tools: Any) -> None:
         """The last request was these messages, and its turn reads like the answer."""
-        self._talk, self._tools = [normal(message) for message in (*messages, answer)], tools
+        self.talk, self.tools = [normal(message) for message in (*messages, answer)], tools
+        self.ends.append(TurnEnd(len(self.talk), len(self.tokens)))
 
-    def _check_turn(self) -> None:
-        if self._is_open:
-            raise OneConversation(
-                "Two requests at once in one episode. It has one conversation: await the first answer before "
-                "asking again."
-            )
+    def shared(self, talk: Talk) -> int:
+        """How many messages this talk has in common with it, from the first on."""
+        pairs = list(zip(self.talk, talk, strict=False))
+        return next((place for place, two in enumerate(pairs) if not is_same(*two)), len(pairs))
 
-    def _behind(self, whole: list[int]) -> list[int]:
-        count = len(self.tokens)
-        if whole[:count] != self.tokens:
-            pairs = zip(whole, self.tokens, strict=False)
-            same = next((place for place, (new, old) in enumerate(pairs) if new != old), len(whole))
-            raise ValueError(
-                f"The request has {len(whole)} tokens, and differs at token {same} from the {count} of the "
-                "episode so far. An episode has one conversation; append to its tokens."
-            )
-        if len(whole) == count:
-            raise ValueError(
-                "The request adds nothing to the conversation; expected at least one token that the policy "
-                "has not answered yet."
-            )
-        return whole[count:]
+    def goes_on_as(self, talk: Talk, tools: Any) -> bool:
+        """Whether these messages are all that was said, and something new."""
+        is_longer = len(talk) > len(self.talk) > 0
+        return is_longer and tools == self.tools and self.shared(talk) == len(self.talk)
+
+    def last_end(self, talk: Talk, tools: Any) -> TurnEnd:
+        """Behind the last turn that these messages have in common with it, and go on from."""
+        most = min(self.shared(talk), len(talk) - 1) if tools == self.tools else 0
+        return max((end for end in self.ends if end.messages <= most), default=TurnEnd(0, 0))

@@ -226,6 +226,9 @@ class AgentHost:
             )  # fmt: skip
         elif not in_hand.episode.turns:
             self._fail(in_hand, "agent", "The agent returned before the policy had answered once.")
+        elif (rewards := _turn_rewards(in_hand.episode, ended)) is None:
+            told = f"{len(ended.turn_rewards)} rewards of turns, and had {in_hand.episode.turns} turns"
+            self._fail(in_hand, "agent", f"The process of the agent named {told}.")
         else:
             ending = ended.limit or ("length" if in_hand.episode.is_cut else "stop")
             self._link.send(
@@ -233,7 +236,7 @@ class AgentHost:
                     *in_hand.episode.key,
                     ending=cast("EpisodeEnding", ending),
                     reward=() if reward is None else (reward,),
-                    turn_rewards=ended.turn_rewards,
+                    turn_rewards=rewards,
                     metrics=ended.metrics,
                 )
             )
@@ -264,3 +267,10 @@ class AgentHost:
             if self._door is not None:
                 self._door.desk.close(number)
         return in_hand
+
+
+def _turn_rewards(episode: HostedEpisode, ended: Ended) -> tuple[tuple[int, int, float], ...] | None:
+    """With the turns' own names; None if there is no such turn."""
+    if any(not 0 <= place < episode.turns for place, _ in ended.turn_rewards):
+        return None
+    return tuple((*episode.turn_at(place), value) for place, value in ended.turn_rewards)

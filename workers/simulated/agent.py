@@ -2,11 +2,11 @@
 
 Invariants: what an episode asks is a function of the seed of its group, its number and its trial, unless it
 is one that diverges; how long its environment takes is drawn anew each time; it speaks of no episode that was
-called off, and asks one thing at a time.
+called off, and asks one thing at a time in each of its trajectories.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappop, heappush
 from math import exp
@@ -18,6 +18,7 @@ from workers.simulated.link import taken_by_link
 
 Key = tuple[int, int, int]
 """(group, episode, trial)."""
+UNTRAINED = 0.25  # share of forks
 
 
 class Environment(NamedTuple):
@@ -32,6 +33,7 @@ class Environment(NamedTuple):
     failure_rate: float
     hang_rate: float
     divergence_rate: float
+    fork_rate: float
     first_tokens: int  # of the first request
 
 
@@ -41,16 +43,38 @@ class EpisodeLimits(NamedTuple):
     turns: int
     turn_tokens: int
     tokens: int
+    trajectories: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A trajectory."""
+
+    member: int
+    attempt: int
+    is_trained: bool = True
+    number: int = 0  # of its next ask
+    length: int = 0
+    is_open: bool = False
 
 
 @dataclass(slots=True)
 class _Running:
-    seed: int
+    begin: messages.Begin
     turns: int
-    attempt: int
     is_diverging: bool
-    number: int = 0  # of the next ask
-    length: int = 0  # of its trajectory
+    asked: int = 0  # in all its trajectories
+    trajectories: list[_Asked] = field(default_factory=list)
+
+    def fork(self, *, is_trained: bool) -> _Asked:
+        begin = self.begin
+        member = begin.episode + len(self.trajectories) * begin.episodes
+        self.trajectories.append(_Asked(member, begin.attempt, is_trained))
+        return self.trajectories[-1]
+
+    @property
+    def is_open(self) -> bool:
+        return any(one.is_open for one in self.trajectories)
 
 
 class SimulatedAgent:
@@ -77,11 +101,13 @@ class SimulatedAgent:
         match order:
             case messages.Begin():
                 self._begin(now, order)
-            case messages.Turn(group, episode, trial, _, _, attempt, _, segments):
-                found = self._running[group, episode, trial]
+            case messages.Turn(group, episode, trial, _, member, attempt, _, segments):
+                running = self._running[group, episode, trial]
+                found = running.trajectories[member // running.begin.episodes]
                 found.length += sum(segment.count for segment in segments)
-                found.attempt = attempt
-                self._wait(now, (group, episode, trial), self._environment.wait_s)
+                found.attempt, found.is_open = attempt, False
+                if not running.is_open:
+                    self._wait(now, (group, episode, trial), self._environment.wait_s)
             case messages.EndEpisodes(episodes):
                 for key in episodes:
                     self._running.pop(key, None)
@@ -98,7 +124,7 @@ class SimulatedAgent:
                 assert message is not None
                 out.append(message)
             elif key in self._running:
-                out.append(self._speak(key))
+                out += self._speak(key)
         return out
 
     def _begin(self, now: float, begin: messages.Begin) -> None:
@@ -107,7 +133,7 @@ class SimulatedAgent:
         turns = max(1, round(self._environment.turns * exp(rng.gauss(0, self._environment.turns_sigma))))
         is_diverging = rng.random() < self._environment.divergence_rate
         most = min(turns, self._limits.turns)
-        self._running[key] = _Running(begin.seed, most, begin.attempt, is_diverging)
+        self._running[key] = _Running(begin, most, is_diverging)
         self._wait(now, key, self._environment.start_s)
 
     def _wait(self, now: float, key: Key, median_s: float) -> None:
@@ -118,23 +144,46 @@ class SimulatedAgent:
         seconds = median_s * exp(self._rng.gauss(0, self._environment.sigma))
         heappush(self._due, (now + seconds, self._count, key, None))
 
-    def _speak(self, key: Key) -> Message:
+    def _speak(self, key: Key) -> list[Message]:
+        """One thing, or several at once in as many trajectories."""
         found = self._running[key]
         if self._rng.random() < self._environment.failure_rate:
             del self._running[key]
-            return EpisodeFailed(*key, "environment", "The simulated environment failed.", "{}")
-        salt = self._rng.random() if found.is_diverging else 0.0
-        rng = random.Random(f"{found.seed}/{key[1]}/{key[2]}/{found.number}/{salt}")
-        drawn = self._environment.given_tokens * exp(rng.gauss(0, self._environment.sigma))
-        given = max(1, round(drawn)) if found.number else self._environment.first_tokens
-        room = self._limits.tokens - found.length - given
-        if found.number >= found.turns or (found.number and room < 1):
-            del self._running[key]
-            ending: EpisodeEnding = "stop" if found.number >= found.turns else "context"
-            return EpisodeEnded(*key, ending, (rng.random(),), turn_rewards=((0, rng.random()),))
-        digest = blake2b(f"{key}/{found.number}/{given}/{salt}".encode(), digest_size=16).hexdigest()
-        most = min(room, self._limits.turn_tokens)
-        ask = Ask(*key, found.number, key[1], found.attempt + 1, found.length, given, digest, most)
-        found.number += 1
-        found.length += given
+            return [EpisodeFailed(*key, "environment", "The simulated environment failed.", "{}")]
+        said: list[Message] = []
+        while True:
+            salt = self._rng.random() if found.is_diverging else 0.0
+            rng = random.Random(f"{found.begin.seed}/{key[1]}/{key[2]}/{found.asked}/{salt}")
+            drawn = self._environment.given_tokens * exp(rng.gauss(0, self._environment.sigma))
+            given = max(1, round(drawn)) if found.asked else self._environment.first_tokens
+            trajectory = self._choose(found, rng)
+            room = 0 if trajectory is None else self._limits.tokens - trajectory.length - given
+            if trajectory is None or found.asked >= found.turns or (found.asked and room < 1):
+                if not found.is_open:
+                    del self._running[key]
+                    ending: EpisodeEnding = "stop" if found.asked >= found.turns else "context"
+                    rewards = ((key[1], 0, rng.random()),)
+                    said.append(EpisodeEnded(*key, ending, (rng.random(),), turn_rewards=rewards))
+                return said
+            digest = blake2b(f"{key}/{found.asked}/{given}/{salt}".encode(), digest_size=16).hexdigest()
+            said.append(self._ask(key, found, trajectory, given, digest))
+            if not self._environment.fork_rate or rng.random() >= self._environment.fork_rate:
+                return said
+
+    def _choose(self, found: _Running, rng: random.Random) -> _Asked | None:
+        """The trajectory that goes on next, or a fork; None if there is none."""
+        closed = [one for one in found.trajectories if not one.is_open]
+        is_fork = self._environment.fork_rate > 0 and rng.random() < self._environment.fork_rate
+        if len(found.trajectories) < self._limits.trajectories and (is_fork or not closed):
+            is_trained = not found.trajectories or rng.random() >= UNTRAINED
+            return found.fork(is_trained=is_trained) if found.asked < found.turns else None
+        return rng.choice(closed) if len(closed) > 1 else next(iter(closed), None)
+
+    def _ask(self, key: Key, found: _Running, one: _Asked, given: int, digest: str) -> Ask:
+        most = min(self._limits.tokens - one.length - given, self._limits.turn_tokens)
+        ask = Ask(
+            *key, one.number, one.member, one.attempt + 1, one.length, given, digest, most, one.is_trained
+        )
+        one.number, one.length, one.is_open = one.number + 1, one.length + given, True
+        found.asked += 1
         return ask

@@ -94,7 +94,7 @@ def complete(state: RunState, group: Group) -> None:
     if group.is_complete and group.state == "generating":
         _drop_spare(state, group)
         if group.episodes:
-            group.size = sum(1 for _ in group.kept)  # those that are masked count for nothing
+            group.size = len(group.kept_episodes)  # those that are masked count for nothing
         if group.size:
             state.completed.append(group)
         else:

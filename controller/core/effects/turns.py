@@ -1,13 +1,13 @@
 """Turns of agents: the end of one, its answer, and episodes that are ended from here.
 
 Invariants: an agent worker hears of a turn only when all its tokens are in the store; an environment has a
-deadline from the moment that it has the word; an episode that leaves is with no worker any more. Nothing is
-chosen here: who calls knows why.
+deadline from the moment that it alone has the word; an episode that leaves is with no worker any more.
+Nothing is chosen here: who calls knows why.
 """
 
 from collections.abc import Iterable
 
-from controller.core.state.agents.episodes import Episode
+from controller.core.state.agents.episodes import AskedTurn, Episode
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
@@ -24,21 +24,23 @@ def end_turn(state: RunState, group: Group, member: Trajectory, ending: Ending) 
     if ending != "interrupt" and not group.is_evaluation:
         state.lengths.observe(member.turn_tokens, ending == "length")
     move_member(member, "handed")
-    episode = group.episodes[member.id.member]
-    asked = episode.asked[-1]
+    episode = group.episode_of(member.id.member)
+    asked = episode.open.pop(member.id.member)
     asked.ends = len(member.segments)
     asked.ending = "stop" if ending == "stop" else "length"
-    if episode.peer is not None and episode.is_caught_up:
-        answer(state, group, episode, len(episode.asked) - 1)
+    if asked.is_heard:
+        answer(state, group, episode, asked)
 
 
-def answer(state: RunState, group: Group, episode: Episode, number: int) -> None:
+def answer(state: RunState, group: Group, episode: Episode, asked: AskedTurn) -> None:
     """Send a turn that is over to the worker of its episode."""
     assert episode.peer is not None
-    member, asked = group.members[episode.number], episode.asked[number]
-    segments = tuple(member.segments[asked.begins : asked.ends])
-    turn = Turn(*episode.key, number, asked.ask.member, segments[-1].attempt, asked.ending, segments)
+    ask = asked.ask
+    segments = tuple(group.members[ask.member].segments[asked.begins : asked.ends])
+    turn = Turn(*episode.key, ask.number, ask.member, segments[-1].attempt, asked.ending, segments)
     state.send(episode.peer, turn)
+    if episode.awaits_policy:
+        return
     agent = state.config.agent
     await_environment(state, episode, min(agent.turn_timeout_s, agent.episode_timeout_s - episode.own_s))
 

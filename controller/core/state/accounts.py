@@ -13,9 +13,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from controller.core.state.agents.episode_figures import episode_metrics
+from controller.core.state.batches.contributions import Contribution
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
-from controller.core.state.groups import Contribution, Group
+from controller.core.state.groups import Group
 from controller.core.state.snapshot import TokenLedger
 
 ROLLOUT_ONLY = (

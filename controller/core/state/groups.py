@@ -3,18 +3,16 @@
 Invariants: groups and trajectories move as the tables in `transitions` say; an attempt's number grows with
 every route, also over a restart of its group, so that words of an abandoned attempt are recognised; its
 segments never change, only grow, and the versions of sampled ones never decrease; a group is scored only with
-exactly `size` finished trajectories, and what else it had is dropped. A trajectory of an agent begins with a
+exactly `size` responses, and what else it had is dropped. A response is one trajectory; an agent's is an
+episode, of one trajectory or more: the k-th of episode e is member `e + k * episodes`, each begins with a
 given run, and each of its turns follows one.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
-from typing import NamedTuple
 
-from controller.core.state.agents.episode_figures import EpisodeFigures
 from controller.core.state.agents.episodes import Episode
+from controller.core.state.batches.contributions import Contribution, contribution_of
 from controller.core.state.transitions import (
     GONE,
     GROUP,
@@ -25,14 +23,14 @@ from controller.core.state.transitions import (
     move_member,
 )
 from protocol.ids import PeerId, TrajectoryId
-from protocol.messages import GIVEN, Ask, Ending, Segment, TrainItem
+from protocol.messages import GIVEN, Ask, Ending, Segment
 
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """One response on its way."""
+    """One run of tokens that the policy continues, on its way."""
 
     id: TrajectoryId
     prompt_tokens: int
@@ -49,6 +47,7 @@ class Trajectory:
     most: int = 0  # tokens that this turn may have; 0: `rollout.max_response_tokens`
     begins: int = 0  # segments before this turn
     turns: int = 0  # that were asked for
+    is_trained: bool = True  # an agent may ask for tokens that are not
     is_urgent: bool = False  # it needs much of the time that is left, as of when it was last looked at
     expected_tokens: int = 0  # final response length, as predicted when it was last looked at
     next_prediction_at: int = 0  # response tokens from which on its prediction is made again
@@ -149,29 +148,6 @@ class Trajectory:
         return True
 
 
-class Contribution(NamedTuple):
-    """What a scored group brings to its batch, made once: a batch of many is then merged from few numbers."""
-
-    items: tuple[TrainItem, ...]
-    lengths: tuple[int, ...]
-    first_versions: dict[int, int]  # of the first token -> responses; those without tokens are left out
-    cut: int  # responses that did not end by themselves
-    partial: int  # responses of several policy versions
-    reward_sum: float
-    reward_squares: float  # squared differences from the group's own mean
-    reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
-    source: int = 0  # number of the source of its prompt
-    episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
-
-
-class Batch(NamedTuple):
-    """What one policy version was, or is being, made of."""
-
-    train_version: int
-    groups: tuple[int, ...]
-    items: tuple[TrainItem, ...]
-
-
 @dataclass(slots=True)
 class Group:
     """All trajectories of one prompt."""
@@ -187,9 +163,9 @@ class Group:
     seen: float = 0.0  # earlier responses to its prompt that this is based on
     policy_version: int | None = None  # oldest version that any member was started under; the group's age
     size: int = 0  # responses that are trained
-    members: list[Trajectory] = field(default_factory=list)  # size, and spare ones
-    episodes: list[Episode] = field(default_factory=list)  # of an agent: one for each member
-    finished_lengths: list[int] = field(default_factory=list)  # in the order in which they ended
+    members: list[Trajectory] = field(default_factory=list)  # size, and spare ones; of an agent, and forks
+    episodes: list[Episode] = field(default_factory=list)  # of an agent: one for each response
+    finished_lengths: list[int] = field(default_factory=list)  # of responses, in the order of their ends
     starts: int = 0  # 1, and one more for each time that it was started over
     is_cut_short: bool = False  # what runs ends where it is: a straggler at its deadline
     rewards: tuple[float, ...] = ()
@@ -222,13 +198,29 @@ class Group:
     def begin(self, episodes: int) -> None:
         """Its episodes are to begin: each has one trajectory, which waits for its environment."""
         move_group(self, "begun")
-        attempts = [member.attempt for member in self.members] or [0] * episodes
         trials = [episode.trial for episode in self.episodes] or [0] * episodes
+        attempts = [max(m.attempt for m in self.of(one)) for one in self.episodes] or [0] * episodes
         self.members = [Trajectory(TrajectoryId(self.id, i), 0, attempt=a) for i, a in enumerate(attempts)]
         self.episodes = [Episode(self.id, i, trial) for i, trial in enumerate(trials)]
         for member, episode in zip(self.members, self.episodes, strict=True):
             move_member(member, "handed")
             episode.begin_anew(member.attempt)
+
+    def fork(self, episode: Episode, number: int, *, is_trained: bool) -> Trajectory:
+        """Give an episode another trajectory, which waits for its environment.
+
+        Numbers before it that other episodes have not used are held by trajectories that are dropped.
+        """
+        while len(self.members) <= number:
+            self.members.append(Trajectory(TrajectoryId(self.id, len(self.members)), 0))
+            move_member(self.members[-1], "dropped")
+        assert self.members[number].state == "dropped", f"{self.members[number].id} is there"
+        member = Trajectory(
+            TrajectoryId(self.id, number), 0, attempt=episode.first_attempt, is_trained=is_trained
+        )
+        move_member(member, "handed")
+        self.members[number] = member
+        return member
 
     @property
     def is_evaluation(self) -> bool:
@@ -240,10 +232,53 @@ class Group:
         """Whether as many responses are finished as are trained."""
         return len(self.finished_lengths) >= self.size
 
+    def of(self, episode: Episode) -> list[Trajectory]:
+        """The trajectories of an episode, numbers that it has not used among them."""
+        return self.members[episode.number :: len(self.episodes)]
+
+    def response_of(self, member: Trajectory) -> int:
+        """The number of the response that a trajectory belongs to: that of its episode, or its own."""
+        return member.id.member % len(self.episodes) if self.episodes else member.id.member
+
+    def episode_of(self, number: int) -> Episode:
+        """Whose trajectory this is."""
+        return self.episodes[number % len(self.episodes)]
+
+    @property
+    def trained(self) -> Iterator[Trajectory]:
+        """The trajectories that are trained, those of one episode together."""
+        if not self.episodes:
+            return self.kept
+        members = (member for episode in self.episodes for member in self.of(episode))
+        return (member for member in members if member.state == "finished")
+
     @property
     def kept(self) -> Iterator[Trajectory]:
-        """The responses that are scored and trained."""
-        return (member for member in self.members if member.state == "finished")
+        """The responses that are scored and trained; of an episode, its first trajectory."""
+        if not self.episodes:
+            return (member for member in self.members if member.state == "finished")
+        return (self._finished_of(episode)[0] for episode in self.kept_episodes)
+
+    @property
+    def kept_episodes(self) -> list[Episode]:
+        """Those that are scored and trained."""
+        return [episode for episode in self.episodes if self._finished_of(episode)]
+
+    def _finished_of(self, episode: Episode) -> list[Trajectory]:
+        return [member for member in self.of(episode) if member.state == "finished"]
+
+    @property
+    def places(self) -> dict[int, int]:
+        """The place among `kept` of each response, by its number."""
+        return {self.response_of(member): place for place, member in enumerate(self.kept)}
+
+    @property
+    def response_lengths(self) -> list[int]:
+        """Sampled tokens of each of `kept`; of an episode, those of all its trajectories."""
+        if not self.episodes:
+            return [member.response_tokens for member in self.kept]
+        found = [self._finished_of(episode) for episode in self.kept_episodes]
+        return [sum(member.response_tokens for member in members) for members in found]
 
     @property
     def response_tokens(self) -> int:
@@ -252,14 +287,18 @@ class Group:
 
     def finish(self, member: Trajectory, ending: Ending) -> None:
         """A response is complete."""
+        self.finish_member(member, ending)
+        self.finished_lengths.append(member.response_tokens)
+
+    def finish_member(self, member: Trajectory, ending: Ending) -> None:
+        """A trajectory is complete."""
         move_member(member, "finished")
         member.ending = ending
-        self.finished_lengths.append(member.response_tokens)
 
     def oldest_token_version(self) -> int:
         """Version of the oldest token that is trained, which is never older than `policy_version`."""
         assert self.policy_version is not None, f"group {self.id} has not started"
-        first = [version for member in self.kept if (version := member.first_version) >= 0]
+        first = [version for member in self.trained if (version := member.first_version) >= 0]
         return min(first, default=self.policy_version)
 
     def take(
@@ -298,7 +337,7 @@ class Group:
             f"{here}, with {len(self.members)} members"
         )
         if self.state in ("scoring", "occupied", "training"):
-            finished = sum(member.state == "finished" for member in self.members)
+            finished = sum(1 for _ in self.kept)
             assert finished == self.size, f"{here}, with {finished} of {self.size} responses"
             assert all(m.state in ("finished", "dropped") for m in self.members), f"{here}, and not complete"
         if self.state in ("occupied", "training"):
@@ -314,51 +353,20 @@ class Group:
     def contribute(self) -> Contribution:
         """What the group brings to its batch. Call when it is scored; it does not change from then on."""
         if self.contribution is None:
-            kept = list(self.kept)
-            mean = fmean(self.rewards)
-            self.contribution = Contribution(
-                items=tuple(
-                    TrainItem(
-                        self.id,
-                        m.id.member,
-                        m.prompt_tokens,
-                        reward,
-                        outcome,
-                        m.ending,
-                        tuple(m.segments),
-                        m.id.member,
-                        self._segment_outcomes(place, m),
-                    )
-                    for place, (m, reward, outcome) in enumerate(
-                        zip(kept, self.rewards, self.outcomes, strict=True)
-                    )
-                ),
-                lengths=tuple(m.response_tokens for m in kept),
-                first_versions=dict(Counter(m.first_version for m in kept if m.segments)),
-                cut=sum(m.ending == "length" for m in kept),
-                partial=sum(m.is_partial for m in kept),
-                reward_sum=sum(self.rewards),
-                reward_squares=sum((reward - mean) ** 2 for reward in self.rewards),
-                reward_parts={name: sum(values) for name, values in self.reward_parts},
-                source=self.source,
-                episodes=tuple(
-                    EpisodeFigures(m.turns, m.given_tokens, self.episodes[m.id.member].noted)
-                    for m in (kept if self.episodes else ())
-                ),
-            )
+            self.contribution = contribution_of(self)
         return self.contribution
 
     @property
     def is_rewarded(self) -> bool:
         """Whether its episodes brought all their rewards with them."""
-        return bool(self.episodes) and all(episode.reward is not None for episode in self._kept_episodes)
+        return bool(self.episodes) and all(episode.reward is not None for episode in self.kept_episodes)
 
     def take_rewards(self, scored: Sequence[float] = ()) -> None:
         """Take the rewards of its responses.
 
         They are those that its episodes have, and for the others those that were `scored`.
         """
-        kept = self._kept_episodes
+        kept = self.kept_episodes
         own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
         self.rewards = tuple(own) if self.episodes else tuple(scored)
         parts = [dict(one.parts) for one in kept]
@@ -370,26 +378,11 @@ class Group:
     def turn_rewards(self) -> list[list[float]]:
         """Of each response, the reward of each turn; the reward of the episode counts at its last one."""
         found: list[list[float]] = []
-        for episode, reward in zip(self._kept_episodes, self.rewards, strict=True):
-            turns = [0.0] * len(episode.asked)
-            for number, value in episode.turn_rewards:
-                turns[number] += value
-            turns[-1] += reward
-            found.append(turns)
+        for episode, reward in zip(self.kept_episodes, self.rewards, strict=True):
+            turns = dict.fromkeys(episode.trained_turns, 0.0)
+            for member, number, value in episode.turn_rewards:
+                turns[member, number] += value
+            values = list(turns.values())
+            values[-1] += reward
+            found.append(values)
         return found
-
-    @property
-    def _kept_episodes(self) -> list[Episode]:
-        kept = {member.id.member for member in self.kept}
-        return [episode for episode in self.episodes if episode.number in kept]
-
-    def _segment_outcomes(self, place: int, member: Trajectory) -> tuple[float, ...]:
-        """The advantage of each segment of the response at this place, where its turns have their own."""
-        if not self.turn_outcomes:
-            return ()
-        found: list[float] = []
-        turn = -1
-        for segment in member.segments:
-            turn += segment.is_given
-            found.append(0.0 if segment.is_given else self.turn_outcomes[place][turn])
-        return tuple(found)

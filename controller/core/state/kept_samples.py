@@ -54,5 +54,14 @@ def kept_groups(
         if item.group in by_group:
             by_group[item.group].append(item)
     return tuple(
-        KeptGroup(group.id, why, tuple(by_group[group.id]), group.reward_parts) for group, why in chosen
+        KeptGroup(group.id, why, tuple(by_group[group.id]), _parts(group, by_group[group.id]))
+        for group, why in chosen
     )
+
+
+def _parts(group: Group, items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """Each trajectory of an episode has those of the episode."""
+    if not group.episodes:
+        return group.reward_parts
+    places = [group.places[item.episode] for item in items]
+    return tuple((name, tuple(values[place] for place in places)) for name, values in group.reward_parts)

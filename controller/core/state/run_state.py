@@ -12,11 +12,12 @@ from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
 from controller.core.state.agents.episodes import Episode
+from controller.core.state.batches.contributions import Batch
 from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
 from controller.core.state.counting_ledger import CountingLedger
 from controller.core.state.dispatch_queue import DispatchQueue
-from controller.core.state.groups import Batch, Group, Trajectory
+from controller.core.state.groups import Group, Trajectory
 from controller.core.state.ledger import Ledger
 from controller.core.state.policy_versions import PolicyVersions
 from controller.core.state.registry import Leases, Registry
@@ -121,8 +122,7 @@ class RunState:
         if self.window_groups:
             self.windows.generated(group)
             if not group.is_cut_short:
-                lengths = [member.response_tokens for member in group.kept]
-                self.windows.lengths.observe(group.prompt, group.source, lengths)
+                self.windows.lengths.observe(group.prompt, group.source, group.response_lengths)
 
     @property
     def is_all_occupied(self) -> bool:
@@ -176,7 +176,7 @@ class RunState:
         """
         again = f"/{group.starts}" if group.starts > 1 else ""
         if group.episodes:
-            again = f"/{group.episodes[trajectory.id.member].trial}.{trajectory.turns}"
+            again = f"/{group.episode_of(trajectory.id.member).trial}.{trajectory.turns}"
         return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
 
     def environment_seed(self, group: Group) -> int:

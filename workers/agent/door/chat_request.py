@@ -54,13 +54,14 @@ class ChatRequest:
     is_stream: bool
     has_usage: bool  # behind a stream
     disobeyed: tuple[str, ...]  # fields of sampling that are not the run's
+    is_untrained: bool = False
 
     @property
     def question(self) -> dict[str, Any]:
         """As the episode takes it."""
         return {
             "chat": self.messages, "tools": self.tools, "max_tokens": self.max_tokens,
-            "reads_calls": self.reads_calls,
+            "reads_calls": self.reads_calls, "is_untrained": self.is_untrained,
         }  # fmt: skip
 
 

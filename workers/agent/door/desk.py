@@ -49,7 +49,7 @@ class DoorQuestion:
             told = np.frombuffer(frames[1], dtype="<f4").tolist()
             pairs = [(text_of([token]), value) for token, value in zip(tokens, told, strict=True)]
             logprobs = [(text, value) for text, value in pairs if text]
-        name = f"chatcmpl-{turn.group}-{turn.episode}-{turn.trial}-{turn.number}"
+        name = f"chatcmpl-{turn.group}-{turn.episode}-{turn.trial}-{turn.member}-{turn.number}"
         self.settle(DoorAnswer(name, message, turn.ending == "length", self.given, len(tokens), logprobs))
 
 
@@ -87,7 +87,8 @@ class DoorDesk:
         self, number: int, body: bytes, request: ChatRequest, *, is_retry: bool, idempotency_key: str
     ) -> DoorQuestion:
         """The question that this request is, or repeats. Raises: DoorRefusal."""
-        known, digest = self._known[number], hashlib.blake2b(body, digest_size=16).digest()
+        kind = b"untrained" if request.is_untrained else b""
+        known, digest = self._known[number], hashlib.blake2b(kind + body, digest_size=16).digest()
         if idempotency_key in known.by_key:
             of_key, question = known.by_key[idempotency_key]
             if of_key != digest:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from workers.agent.conversations import TooManyConversations
 from workers.agent.policy import BudgetExceeded
-from workers.agent.transcript import OneConversation
 
 LIMIT_CODES = {"turns": "max_turns_exceeded"}
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """As OpenAI has it, and clients look for it."""
-ONE_CONVERSATION = "one_conversation"
+TOO_MANY_CONVERSATIONS = "too_many_conversations"
 
 
 class DoorRefusal(Exception):
@@ -27,7 +27,7 @@ class DoorRefusal(Exception):
 
 def refusal_of(error: BudgetExceeded | ValueError) -> DoorRefusal:
     """How a client is told that its episode cannot ask that, or no more."""
-    code = ONE_CONVERSATION if isinstance(error, OneConversation) else None
+    code = TOO_MANY_CONVERSATIONS if isinstance(error, TooManyConversations) else None
     if isinstance(error, BudgetExceeded):
         code = LIMIT_CODES.get(error.limit, CONTEXT_EXCEEDED)
     return DoorRefusal(400, str(error), param="messages", code=code)

@@ -7,6 +7,7 @@ nothing with it.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,7 +20,7 @@ from workers.agent.door.completion import CREATED, DoorAnswer, events, whole
 from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.keys import episode_over
 from workers.agent.door.refusal import DoorRefusal
-from workers.agent.policy import MODEL
+from workers.agent.policy import MODEL, UNTRAINED
 
 MAX_BODY_BYTES = 16 << 20
 BODY_LIMIT_S = 30.0
@@ -42,8 +43,9 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
         number = desk.keys.number_of(request.headers.get("authorization", ""))
         body = await _body(request)
         desk.keys.number_of(request.headers["authorization"])  # it may be over by now
+        is_untrained = request.url.path.startswith(UNTRAINED)
         question = desk.take(
-            number, body, read(body), is_retry=_is_retry(request),
+            number, body, replace(read(body), is_untrained=is_untrained), is_retry=_is_retry(request),
             idempotency_key=request.headers.get("idempotency-key", ""),
         )  # fmt: skip
         return await _answer(question)
@@ -60,9 +62,13 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/models", models),
-            Route("/v1/models/{name:path}", models),
+            route
+            for root in ("/v1", UNTRAINED)
+            for route in (
+                Route(f"{root}/chat/completions", chat, methods=["POST"]),
+                Route(f"{root}/models", models),
+                Route(f"{root}/models/{{name:path}}", models),
+            )
         ],
         exception_handlers={DoorRefusal: _refused, HTTPException: _no_such_place, ClientDisconnect: _nobody},
     )

@@ -89,7 +89,7 @@ class EvaluationPlacement:
         number = self.evaluation.number(group.id)  # the same noise for a prompt in every evaluation
         name = f"{state.config.run.seed}/evaluation/{number}/{trajectory.id.member}"
         if group.episodes:
-            name += f"/{group.episodes[trajectory.id.member].trial}.{trajectory.turns}"
+            name += f"/{group.episode_of(trajectory.id.member).trial}.{trajectory.turns}"
         seed = random.Random(name).getrandbits(52)
         message = Route(
             *trajectory.id, trajectory.attempt, seed, budget, tuple(trajectory.segments), is_evaluation=True,

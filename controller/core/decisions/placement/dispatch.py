@@ -247,7 +247,8 @@ class Dispatch:
         state.started += 1
         deadline = state.ledger.deadline(group.id)
         for member in group.members:
-            state.queue.push(member, deadline)
+            if member.state == "queued":  # of an episode, others have no ask yet
+                state.queue.push(member, deadline)
         first = group.members[0]
         first.expected_tokens = state.expected_tokens(group, first)
         return first

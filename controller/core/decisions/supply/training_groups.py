@@ -59,7 +59,7 @@ class TrainingGroups:
         self._filtered_in_a_row = 0
         group.outcomes = outcomes(
             group.rewards,
-            [member.response_tokens for member in group.kept],
+            group.response_lengths,
             settings=self.state.config.trainer,
             max_tokens=self.state.longest_response(group),
         )

@@ -8,7 +8,8 @@ counts for the trainer that got it alone: its successor gets the whole.
 """
 
 from controller.core.commands import DropPayload, Warn
-from controller.core.state.groups import Batch, Group
+from controller.core.state.batches.contributions import Batch
+from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId
 from protocol.messages import Retire, Train, TrainAhead

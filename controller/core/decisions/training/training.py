@@ -13,7 +13,8 @@ from controller.core.commands import KeepSamples, ReportStep, Warn
 from controller.core.decisions.training.logprob_drift import LogprobDrift
 from controller.core.decisions.training.trainer_batches import TrainerBatches
 from controller.core.state.accounts import batch_metrics, without_rollout
-from controller.core.state.groups import Batch, Contribution, Group
+from controller.core.state.batches.contributions import Batch, Contribution
+from controller.core.state.groups import Group
 from controller.core.state.kept_samples import kept_groups
 from controller.core.state.ledger import Ledger
 from controller.core.state.registry import Worker

@@ -77,14 +77,15 @@ class Plausibility:
         return is_known and max(map(add, message.starts, message.counts), default=0) <= most
 
     def _keeps_given(self, worker: AgentWorker, ask: Ask) -> bool:
-        """Of an episode that was ended, or that has asked for something else before, nothing is kept."""
-        if (
-            worker.episodes.get((ask.group, ask.episode)) != ask.trial
-            or self.objection(worker, ask) is not None
-        ):
+        """Of an episode that was ended, or that has asked something else before, nothing is kept."""
+        if worker.episodes.get((ask.group, ask.episode)) != ask.trial:
             return False
-        asked = self.state.groups[ask.group].episodes[ask.episode].asked
-        return ask.number >= len(asked) or asked[ask.number].is_repeated_by(ask)
+        told = worker.told
+        assert isinstance(told, ToldAgent)
+        if self.objection(worker, ask) is not None and not told.could_begin(ask, self._ask_limits()):
+            return False
+        asked = self.state.groups[ask.group].episodes[ask.episode].find(ask)
+        return asked is None or asked.is_repeated_by(ask)
 
     def _ask_limits(self) -> AskLimits:
         agent, rollout = self.state.config.agent, self.state.config.rollout
@@ -92,6 +93,7 @@ class Plausibility:
             agent.max_turns,
             agent.max_turn_tokens or rollout.max_response_tokens,
             agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+            agent.max_trajectories,
         )
 
     # -- all roles --------------------------------------------------------------------------------------

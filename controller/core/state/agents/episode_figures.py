@@ -5,7 +5,10 @@ Invariant: single-turn runs have no episodes, and no line of theirs has a key of
 
 from collections.abc import Iterable, Sequence
 from math import fsum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from controller.core.state.groups import Trajectory
 
 
 class EpisodeFigures(NamedTuple):
@@ -14,6 +17,13 @@ class EpisodeFigures(NamedTuple):
     turns: int
     given_tokens: int
     noted: tuple[tuple[str, float], ...]  # by `policy.metric`
+    trajectories: int = 1
+
+    @classmethod
+    def of(cls, members: "Sequence[Trajectory]", noted: tuple[tuple[str, float], ...]) -> "EpisodeFigures":
+        """Of its trajectories that are trained."""
+        turns, given = sum(member.turns for member in members), sum(member.given_tokens for member in members)
+        return cls(turns, given, noted, len(members))
 
 
 def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
@@ -25,6 +35,7 @@ def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
         "turns/mean": sum(turns) / len(turns),
         "turns/max": max(turns),
         "given_tokens/mean": sum(episode.given_tokens for episode in episodes) / len(episodes),
+        "trajectories/mean": sum(episode.trajectories for episode in episodes) / len(episodes),
     }
     return found | {f"agent/{name}": fsum(values) / len(values) for name, values in _by_name(episodes)}
 

@@ -1,8 +1,9 @@
 """Episodes: one attempt of an agent at one prompt, its asks, and the time of its environment.
 
-Invariants: an episode is at no more than one agent worker; its asks of a trial are numbered from 0 and are
-never changed, so that they can be answered again; a trial that is over is never gone on with; its environment
-has a deadline whenever it has the word, and none while the policy has it.
+Invariants: an episode is at no more than one agent worker; its asks of a trial are numbered from 0 in each of
+its trajectories and are never changed, so that they can be answered again, in the order in which they are
+asked again; a trial that is over is never gone on with; its environment has a deadline whenever it alone has
+the word, and none while the policy is to answer it.
 """
 
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class AskedTurn:
     begins: int  # segments of the trajectory before the turn
     ends: int = 0  # and up to its end; 0 while it is open
     ending: TurnEnding = "stop"
+    is_heard: bool = False  # since the episode was begun last
 
     @property
     def is_open(self) -> bool:
@@ -31,8 +33,8 @@ class AskedTurn:
     def is_repeated_by(self, ask: Ask) -> bool:
         """Whether this ask, of the function that runs again, is the same."""
         mine = self.ask
-        return (mine.member, mine.attempt, mine.keep, mine.given, mine.digest) == (
-            ask.member, ask.attempt, ask.keep, ask.given, ask.digest,
+        return (mine.member, mine.attempt, mine.keep, mine.given, mine.digest, mine.is_trained) == (
+            ask.member, ask.attempt, ask.keep, ask.given, ask.digest, ask.is_trained,
         )  # fmt: skip
 
 
@@ -41,11 +43,14 @@ class Episode:
     """One attempt of an agent at one prompt."""
 
     group: int
-    number: int  # its place in the group, which is also the number of its trajectory
+    number: int  # its place in the group, which is also the number of its first trajectory
     trial: int = 1
     peer: PeerId | None = None  # the agent worker that runs it; None: it is to be begun, or over
-    first_attempt: int = 0  # of its trajectory, before its first ask of this trial
-    asked: list[AskedTurn] = field(default_factory=list)
+    first_attempt: int = 0  # of its trajectories, before their first asks of this trial
+    asked: dict[tuple[int, int], AskedTurn] = field(default_factory=dict)
+    """By trajectory and number, in the order in which they were asked."""
+    open: dict[int, AskedTurn] = field(default_factory=dict)
+    """Those whose turns are not over, by trajectory."""
     known: int = 0  # asks that were known when it was begun last
     heard: int = 0  # asks of this trial since it was begun last; fewer than `asked` while they are repeated
     failures: int = 0  # of its environment or its function
@@ -57,7 +62,7 @@ class Episode:
     is_masked: bool = False  # it counts for nothing
     reward: float | None = None  # None: the reward function is to score it
     parts: tuple[tuple[str, float], ...] = ()
-    turn_rewards: tuple[tuple[int, float], ...] = ()
+    turn_rewards: tuple[tuple[int, int, float], ...] = ()  # trajectory, number, reward
     noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
 
     @property
@@ -71,6 +76,16 @@ class Episode:
         return self.heard == len(self.asked)
 
     @property
+    def awaits_policy(self) -> bool:
+        """Whether its environment has asked for a turn that is not over."""
+        return any(asked.is_heard for asked in self.open.values())
+
+    @property
+    def trained_turns(self) -> list[tuple[int, int]]:
+        """Its turns that are trained, in the order in which they were asked for."""
+        return [key for key, asked in self.asked.items() if asked.ask.is_trained]
+
+    @property
     def deadline(self) -> float | None:
         """When its environment is given up, in `awake_s`; None while it is not its turn."""
         return self.until
@@ -79,6 +94,25 @@ class Episode:
     def key(self) -> tuple[int, int, int]:
         """How messages name it."""
         return self.group, self.number, self.trial
+
+    def find(self, ask: Ask) -> AskedTurn | None:
+        """What it has asked there in this trial."""
+        return self.asked.get((ask.member, ask.number))
+
+    def hear(self, asked: AskedTurn) -> None:
+        """It has asked this, for the first time or again."""
+        asked.is_heard = True
+        self.heard += 1
+
+    def add(self, ask: Ask, *, begins: int) -> None:
+        """It asks something new."""
+        asked = AskedTurn(ask, begins)
+        self.asked[ask.member, ask.number] = self.open[ask.member] = asked
+        self.hear(asked)
+
+    def take_back(self, asked: AskedTurn) -> None:
+        """The answer is not wanted any more."""
+        del self.asked[asked.ask.member, asked.ask.number], self.open[asked.ask.member]
 
     def wait(self, now: float, limit_s: float) -> None:
         """Its environment has the word from now on, for so long at most."""
@@ -94,12 +128,15 @@ class Episode:
         """It is at no worker any more."""
         self.peer, self.heard, self.own_s = None, 0, 0.0
         self.since = self.until = None
+        for asked in self.asked.values():
+            asked.is_heard = False
 
     def begin_anew(self, attempt: int) -> None:
-        """Another trial, with nothing known.
+        """Another trial, with nothing known. `attempt`: the newest of its trajectories.
 
-        A late ask of the last one may have taken the `attempt` after the newest, so that one is left out.
+        A late ask of the last one may have taken the attempt after the newest, so that one is left out.
         """
         self.leave()
         self.trial += 1
-        self.first_attempt, self.asked, self.processes_lost = attempt + 1, [], 0
+        self.first_attempt = max(attempt, self.first_attempt) + 1
+        self.asked, self.open, self.processes_lost = {}, {}, 0

@@ -1,8 +1,8 @@
 """What an agent worker was told of episodes, and what contradicts it.
 
 Invariants: an honest worker is never contradicted, however late its words come: of an episode that was ended
-it may speak until it has heard of that; it names one trajectory per episode, continues it where it ends, and
-asks one thing at a time, within the limits of the configuration.
+it may speak until it has heard of that; it numbers the trajectories of an episode as it begins them,
+continues each where it ends, and asks one thing at a time in each, within the limits of the configuration.
 """
 
 from dataclasses import dataclass, field
@@ -32,22 +32,44 @@ class AskLimits(NamedTuple):
     turns: int
     turn_tokens: int
     tokens: int  # of a trajectory
+    trajectories: int
+
+
+@dataclass(slots=True)
+class AskedTrajectory:
+    """A trajectory that the worker has begun."""
+
+    order: int  # of its last turn, or of the beginning of its episode
+    attempt: int  # the newest, as far as the worker knows
+    is_trained: bool = True
+    asks: int = 0
+    turns: int = 0  # that answered them
+    length: int = 0  # in tokens
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an ask was not answered."""
+        return self.asks > self.turns
 
 
 @dataclass(slots=True)
 class Begun:
     """An episode that the worker was told to begin."""
 
-    order: int  # its place among what the worker was told
-    attempt: int  # newest of its trajectory, as far as the worker knows
-    asks: int = 0
-    turns: int = 0  # that answered them
-    length: int = 0  # tokens of its trajectory
+    order: int  # of what the worker was told, the last that it has certainly heard
+    attempt: int  # before the first of each trajectory
+    episodes: int  # of its group
+    trajectories: dict[int, AskedTrajectory] = field(default_factory=dict)
 
     @property
-    def is_open(self) -> bool:
-        """Whether an ask was not answered."""
-        return self.asks > self.turns
+    def asks(self) -> int:
+        """In all its trajectories."""
+        return sum(one.asks for one in self.trajectories.values())
+
+    def of(self, ask: Ask) -> AskedTrajectory:
+        """The trajectory that an ask is about, begun by it if need be."""
+        found = self.trajectories.get(ask.member)
+        return found or AskedTrajectory(self.order, self.attempt, ask.is_trained)
 
 
 @dataclass(slots=True)
@@ -63,10 +85,10 @@ class ToldAgent(Told):
         """Episodes to begin and to end, and turns."""
         self.orders += 1
         match message:
-            case Begin(group, episode, trial, _, attempt):
-                self.begun[group, episode, trial] = Begun(self.orders, attempt)
-            case Turn(group, episode, trial, _, _, attempt, _, segments):
-                found = self.begun[group, episode, trial]
+            case Begin(group, episode, trial, _, attempt, episodes):
+                self.begun[group, episode, trial] = Begun(self.orders, attempt, episodes)
+            case Turn(group, episode, trial, _, member, attempt, _, segments):
+                found = self.begun[group, episode, trial].trajectories[member]
                 found.turns += 1
                 found.order, found.attempt = self.orders, attempt
                 found.length += sum(segment.count for segment in segments)
@@ -85,12 +107,14 @@ class ToldAgent(Told):
         found = self.begun.get(key)
         if found is None:
             return
-        self._passed(found.order)
         if isinstance(message, Ask):
-            found.asks += 1
-            found.length += message.given
+            asked = found.trajectories[message.member] = found.of(message)
+            asked.asks += 1
+            asked.length += message.given
+            found.order = max(found.order, asked.order)
         else:
             del self.begun[key]
+        self._passed(found.order)
 
     def _passed(self, order: int) -> None:
         """It has come as far as this order, so of what was called off before it says no more."""
@@ -99,6 +123,16 @@ class ToldAgent(Told):
             if self.called_off[first] > order:
                 return
             del self.called_off[first]
+
+    def could_begin(self, ask: Ask, limits: AskLimits) -> bool:
+        """Whether an ask may begin a trajectory behind others that it begins in the same turn."""
+        found = self.begun.get((ask.group, ask.episode, ask.trial))
+        if found is None:
+            return False
+        place, rest = divmod(ask.member - ask.episode, found.episodes)
+        is_new = not rest and len(found.trajectories) < place < limits.trajectories
+        is_first = (ask.number, ask.keep, ask.attempt) == (0, 0, found.attempt + 1)
+        return is_new and is_first and 0 < ask.given <= limits.tokens
 
     # -- what contradicts it ----------------------------------------------------------------------------
 
@@ -119,20 +153,23 @@ class ToldAgent(Told):
         return _of_end(found, message) if isinstance(message, EpisodeEnded) else None
 
 
-def _of_ask(found: Begun, ask: Ask, limits: AskLimits) -> str | None:
+def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     here = _words((ask.group, ask.episode, ask.trial))
+    if problem := _of_member(begun, ask, limits):
+        return problem
+    found = begun.of(ask)
     if ask.number != found.asks:
         return f"Its ask {ask.number} of {here} came twice, or out of turn; expected ask {found.asks}."
     if found.is_open:
         return f"It asked twice for {here} before the first was answered."
-    if ask.member != ask.episode:
-        return f"It asked for trajectory {ask.group}.{ask.member} in {here}, which has {ask.episode}."
+    if ask.is_trained != found.is_trained:
+        return f"It asked for {here} that trajectory {ask.group}.{ask.member} is trained, and that it is not."
     if ask.attempt != found.attempt + 1:
         return f"It gave tokens of {here} the attempt {ask.attempt}; expected {found.attempt + 1}."
     if ask.keep != found.length:
         return f"It keeps {ask.keep} tokens of {here}, whose trajectory has {found.length}."
-    if ask.number >= limits.turns:
-        return f"It asked for turn {ask.number + 1} of {here}; agent.max_turns allows {limits.turns}."
+    if begun.asks >= limits.turns:
+        return f"It asked for turn {begun.asks + 1} of {here}; agent.max_turns allows {limits.turns}."
     if not 1 <= ask.max_new_tokens <= limits.turn_tokens:
         return (
             f"It asked for a turn of {ask.max_new_tokens} tokens in {here}; expected 1 to "
@@ -147,22 +184,40 @@ def _of_ask(found: Begun, ask: Ask, limits: AskLimits) -> str | None:
     return None
 
 
+def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
+    """Of what trajectories the episode has."""
+    here = _words((ask.group, ask.episode, ask.trial))
+    if ask.member in begun.trajectories:
+        return None
+    count = len(begun.trajectories)
+    expected = ask.episode + count * begun.episodes
+    if ask.member != expected:
+        others = f"{', '.join(map(str, begun.trajectories))} and next " if count else ""
+        return f"It asked for trajectory {ask.group}.{ask.member} in {here}, which has {others}{expected:d}."
+    if count >= limits.trajectories:
+        return (
+            f"It asked for trajectory {count + 1} of {here}; agent.max_trajectories allows "
+            f"{limits.trajectories}."
+        )
+    return None
+
+
 def _of_end(found: Begun, end: EpisodeEnded) -> str | None:
     here = _words((end.group, end.episode, end.trial))
-    if not found.turns:
+    turns = {member: one.turns for member, one in found.trajectories.items() if one.is_trained}
+    if not any(turns.values()):
         return f"It ended {here} before a turn was sampled."
     if len(end.reward) > 1:
         return f"It gave {here} {len(end.reward)} rewards; expected one, or none."
-    numbers = [number for number, _ in end.turn_rewards]
-    if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= found.turns:
-        return (
-            f"It gave rewards to turns {numbers[:5]} of {here}, which has {found.turns}; one for each counts."
-        )
+    numbers = [(member, number) for member, number, _ in end.turn_rewards]
+    if len(set(numbers)) < len(numbers) or any(number >= turns.get(one, 0) for one, number in numbers):
+        return f"It gave rewards to turns {numbers[:5]} of {here}, which has {turns}; one for each counts."
     for values in (end.parts, end.metrics):
         names = {name for name, _ in values}
         if len(names) < len(values) or len(names) > MAX_NAMES:
             return f"It named {len(values)} values of {here}; expected at most {MAX_NAMES}, each once."
-    rewards = (*end.reward, *(value for _, value in (*end.turn_rewards, *end.parts, *end.metrics)))
+    named = (value for _, value in (*end.parts, *end.metrics))
+    rewards = (*end.reward, *(value for *_, value in end.turn_rewards), *named)
     for reward in rewards:
         if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
             return f"It gave {here} a value of {reward:g}; at most {MAX_REWARD:g} counts."

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log1p, sqrt
 
-from controller.core.state.groups import Contribution, Group
+from controller.core.state.batches.contributions import Contribution
+from controller.core.state.groups import Group
 from strategies.batches.prompt_lengths import PromptLengths
 
 
@@ -88,7 +89,7 @@ class Windows:
         window = self._open.get(group.window)
         if window is None:
             return
-        tally, lengths = window.tally, [member.response_tokens for member in group.kept]
+        tally, lengths = window.tally, group.response_lengths
         squares = sum((log1p(length) - group.expected_log) ** 2 for length in lengths)
         tally.generated += len(lengths)
         tally.generated_tokens += sum(lengths)

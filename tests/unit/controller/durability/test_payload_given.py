@@ -59,7 +59,7 @@ def test_an_agent_hears_what_was_sampled_in_its_turn(store):
         ints(20, 21, 22),
         floats(-1, -2, -3),
     )
-    assert store.fetch(Begin(7, 1, 1, 9, 1)) == (ROW,)
+    assert store.fetch(Begin(7, 1, 1, 9, 1, 2)) == (ROW,)
 
 
 def test_given_tokens_are_trained_as_context_without_logprobs(store):

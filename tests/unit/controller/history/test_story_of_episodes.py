@@ -8,8 +8,8 @@ from protocol.messages import GIVEN, Segment
 
 ASK = messages.Ask(3, 1, 1, 0, 1, 2, 0, 12, "d", 5)
 TOLD = [
-    (messages.Begin(3, 1, 2, 9, 4), "Begin episode 1, trial 2"),
-    (messages.Begin(3, 1, 1, 9, 4, 2), "Begin episode 1, trial 1, 2 turns known"),
+    (messages.Begin(3, 1, 2, 9, 4, 2), "Begin episode 1, trial 2"),
+    (messages.Begin(3, 1, 1, 9, 4, 2, 2), "Begin episode 1, trial 1, 2 turns known"),
     (ASK, "episode 1 asks for turn 1: 12 tokens given after 0"),
     (
         messages.Turn(3, 1, 1, 0, 1, 4, "stop", (Segment(3, 0, 2), Segment(4, 1, 5))),

@@ -76,7 +76,7 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     hints = get_type_hints(kind, include_extras=True)
     if kind is Ask:
         small = {field.name: st.integers(0, 3) for field in fields(Ask)}
-        return st.builds(Ask, **small | {"digest": values_of(hints["digest"])})
+        return st.builds(Ask, **small | {"digest": values_of(hints["digest"]), "is_trained": st.booleans()})
     return st.builds(kind, *(values_of(hints[field.name]) for field in fields(kind)))
 
 

@@ -13,7 +13,7 @@ from workers.agent.episode import EpisodeBudget, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.renderer import TemplateRenderer
 
-BEGIN = Begin(group=4, episode=2, trial=1, seed=9, attempt=6)
+BEGIN = Begin(group=4, episode=2, trial=1, seed=9, attempt=6, episodes=4)
 
 
 def episode(vocabulary=100, renderer=None, **agent):

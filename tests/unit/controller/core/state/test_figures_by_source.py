@@ -3,8 +3,9 @@
 import pytest
 
 from controller.core.state.accounts import batch_metrics, without_rollout
+from controller.core.state.batches.contributions import Contribution
 from controller.core.state.evaluation_report import Answered, line
-from controller.core.state.groups import Contribution, Group, Trajectory
+from controller.core.state.groups import Group, Trajectory
 from protocol.ids import TrajectoryId
 
 

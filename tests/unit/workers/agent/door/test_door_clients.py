@@ -233,14 +233,61 @@ def test_a_wrong_key_is_told_from_one_whose_episode_is_over(tokenizer):
         ("yes", [{"role": "assistant", "content": "yes"}, QUESTION], {"tools": [TOOL]}),
     ],
 )
-def test_what_would_need_a_second_conversation_is_refused_by_name(tokenizer, first, messages, options):
+def test_what_would_need_a_second_conversation_is_refused_by_name_where_one_is_all(
+    tokenizer, first, messages, options
+):
     async def test():
-        async with opened(tokenizer, first) as counter, client(counter, max_retries=2) as one:
+        async with (
+            opened(tokenizer, first, max_trajectories=1) as counter,
+            client(counter, max_retries=2) as one,
+        ):
             await say(one)
             with pytest.raises(openai.BadRequestError) as raised:
                 await say(one, *messages, **options)
-            assert raised.value.code == "one_conversation"
+            assert raised.value.code == "too_many_conversations"
             assert len(counter.asked) == 1
+
+    asyncio.run(test())
+
+
+def test_an_edited_history_is_another_conversation_behind_the_same_tokens(tokenizer):
+    async def test():
+        async with opened(tokenizer, "yes", "no", "so") as counter, client(counter) as one:
+            answer = {"role": "assistant", "content": (await say(one)).choices[0].message.content}
+            await say(one, answer, QUESTION)
+            edited = {"role": "user", "content": "edited"}
+            assert (await say(one, answer, edited)).choices[0].message.content == "so"
+            (first, given), _, (fork, whole) = counter.asked
+            assert (first.member, fork.member, fork.keep) == (0, 1, 0)
+            assert whole[: len(given) + len(counter.sampled[0])] == given + counter.sampled[0]
+
+    asyncio.run(test())
+
+
+def test_sub_agents_ask_at_once_and_each_gets_its_own_answer(tokenizer):
+    async def test():
+        async with opened(tokenizer) as counter, client(counter) as one:
+            both = [asyncio.create_task(say(one, {"role": "system", "content": name})) for name in "ab"]
+            await counter.has_asked(2)
+            for text in ("yes", "no"):
+                counter.answer(text)
+            answers = [(await task).choices[0].message.content for task in both]
+            assert sorted(answers) == ["no", "yes"]
+            assert sorted(ask.member for ask, _ in counter.asked) == [0, 1]
+
+    asyncio.run(test())
+
+
+def test_calls_that_are_not_trained_have_an_address_of_their_own(tokenizer):
+    async def test():
+        async with opened(tokenizer, "yes", "title", "no") as counter, client(counter) as one:
+            answer = {"role": "assistant", "content": (await say(one)).choices[0].message.content}
+            aside = one.with_options(base_url=str(one.base_url).replace("/v1", "/untrained/v1"))
+            assert (await say(aside, answer, QUESTION)).choices[0].message.content == "title"
+            assert [model.id async for model in aside.models.list()] == ["policy"]
+            await say(one, answer, QUESTION)
+            assert [ask.is_trained for ask, _ in counter.asked] == [True, False, True]
+            assert [ask.member for ask, _ in counter.asked] == [0, 1, 0]
 
     asyncio.run(test())
 

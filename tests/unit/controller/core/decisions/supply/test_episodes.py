@@ -129,7 +129,7 @@ def test_each_turn_may_have_an_advantage_of_its_own():
         run.sample(0, episode)
     run.ask(0, 0)
     run.sample(0, 0)
-    run.end(0, 0, 1.0, turn_rewards=((0, 2.0),))
+    run.end(0, 0, 1.0, turn_rewards=((0, 0, 2.0),))
     run.end(0, 1, 0.5)
     group = run.core.state.groups[0]
     # returns: 2 + 0.5 * 1 and 1; 0.5

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.core.state.accounts import batch_metrics
-from controller.core.state.groups import Contribution
+from controller.core.state.batches.contributions import Contribution
 from tests.unit.controller.core.decisions.workers.test_plausibility import is_closed, line_of, step_with
 
 

@@ -5,7 +5,7 @@ import pytest
 from controller.core.commands import ReportStep
 from controller.core.state.accounts import batch_metrics
 from controller.core.state.agents.episode_figures import EpisodeFigures, episode_metrics
-from controller.core.state.groups import Contribution
+from controller.core.state.batches.contributions import Contribution
 from protocol import messages
 from tests.support.agent_run import AgentRun
 
@@ -21,7 +21,8 @@ def test_a_name_is_averaged_over_the_episodes_that_noted_it():
         [EpisodeFigures(1, 3, (("calls", 2.0),)), EpisodeFigures(4, 9, (("calls", 4.0), ("wins", 1.0)))]
     )
     assert line == {
-        "turns/mean": 2.5, "turns/max": 4, "given_tokens/mean": 6.0, "agent/calls": 3.0, "agent/wins": 1.0,
+        "turns/mean": 2.5, "turns/max": 4, "given_tokens/mean": 6.0, "trajectories/mean": 1.0,
+        "agent/calls": 3.0, "agent/wins": 1.0,
     }  # fmt: skip
 
 

@@ -75,8 +75,9 @@ def test_more_turns_than_the_configuration_allows_are_refused():
     ("more", "words"),
     [
         ({"reward": 1e31}, "a value of 1e+31"),
-        ({"turn_rewards": ((1, 0.0),)}, "which has 1; one for each counts"),
-        ({"turn_rewards": ((0, 0.0), (0, 1.0))}, "turns [0, 0]"),
+        ({"turn_rewards": ((0, 1, 0.0),)}, "which has {0: 1}; one for each counts"),
+        ({"turn_rewards": ((2, 0, 0.0),)}, "turns [(2, 0)]"),
+        ({"turn_rewards": ((0, 0, 0.0), (0, 0, 1.0))}, "turns [(0, 0), (0, 0)]"),
         ({"parts": (("style", 0.5), ("style", 0.5))}, "each once"),
         ({"metrics": tuple((f"m{i}", 0.0) for i in range(65))}, "at most 64"),
         ({"metrics": (("m", -1e31),)}, "a value of -1e+31"),

@@ -1,0 +1,87 @@
+"""What scored groups bring to their batch, as numbers and as items for the trainer.
+
+Invariants: made once, when a group is scored, so that a batch of many is merged from few numbers; lengths,
+rewards and figures are of responses, of which an episode is one, however many trajectories it has; items are
+of trajectories.
+"""
+
+from collections import Counter
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from controller.core.state.agents.episode_figures import EpisodeFigures
+from protocol.messages import TrainItem
+
+if TYPE_CHECKING:
+    from controller.core.state.groups import Group, Trajectory
+
+
+class Contribution(NamedTuple):
+    """What a scored group brings to its batch."""
+
+    items: tuple[TrainItem, ...]
+    lengths: tuple[int, ...]
+    first_versions: dict[int, int]  # of the first token -> trajectories; those without tokens are left out
+    cut: int  # responses that did not end by themselves
+    partial: int  # trajectories of several policy versions
+    reward_sum: float
+    reward_squares: float  # squared differences from the group's own mean
+    reward_parts: dict[str, float]  # sums of the rewards that the reward was made of, by name
+    source: int = 0  # number of the source of its prompt
+    episodes: tuple[EpisodeFigures, ...] = ()  # of an agent
+
+
+class Batch(NamedTuple):
+    """What one policy version was, or is being, made of."""
+
+    train_version: int
+    groups: tuple[int, ...]
+    items: tuple[TrainItem, ...]
+
+
+def contribution_of(group: "Group") -> Contribution:
+    """What a group with rewards and outcomes brings."""
+    trained, places, mean = list(group.trained), group.places, fmean(group.rewards)
+    return Contribution(
+        items=tuple(_item(group, member, places[group.response_of(member)]) for member in trained),
+        lengths=tuple(group.response_lengths),
+        first_versions=dict(Counter(member.first_version for member in trained if member.segments)),
+        cut=sum(member.ending == "length" for member in group.kept),
+        partial=sum(member.is_partial for member in trained),
+        reward_sum=sum(group.rewards),
+        reward_squares=sum((reward - mean) ** 2 for reward in group.rewards),
+        reward_parts={name: sum(values) for name, values in group.reward_parts},
+        source=group.source,
+        episodes=tuple(
+            EpisodeFigures.of([m for m in group.of(episode) if m.state == "finished"], episode.noted)
+            for episode in group.kept_episodes
+        ),
+    )
+
+
+def _item(group: "Group", member: "Trajectory", place: int) -> TrainItem:
+    return TrainItem(
+        group.id,
+        member.id.member,
+        member.prompt_tokens,
+        group.rewards[place],
+        group.outcomes[place],
+        member.ending,
+        tuple(member.segments),
+        group.response_of(member),
+        _segment_outcomes(group, place, member),
+    )
+
+
+def _segment_outcomes(group: "Group", place: int, member: "Trajectory") -> tuple[float, ...]:
+    """The advantage of each segment of a trajectory, where its turns have their own."""
+    if not group.turn_outcomes:
+        return ()
+    places = {key: turn for turn, key in enumerate(group.episode_of(member.id.member).trained_turns)}
+    found: list[float] = []
+    number = -1
+    for segment in member.segments:
+        number += segment.is_given
+        turn = places[member.id.member, max(number, 0)]
+        found.append(0.0 if segment.is_given else group.turn_outcomes[place][turn])
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""The conversations of an episode: which one a request goes on with, or that it begins another.
+
+Invariants: a request goes on with the longest conversation that it repeats whole, if that is not being
+answered; any other begins a trajectory of its own, whose given tokens are those of the turns that it has in
+common with one that is there, and what is rendered of the rest; a refusal changes nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from workers.agent.messages import normal
+from workers.agent.renderer import Renderer
+from workers.agent.transcript import Talk, Transcript
+
+
+class TooManyConversations(ValueError):
+    """A request that would need another conversation than the episode may have."""
+
+
+class Placed(NamedTuple):
+    """Where a request belongs."""
+
+    transcript: Transcript | None  # None: it begins one
+    given: list[int]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the trajectory with what is given."""
+        return len(self.given) + (len(self.transcript.tokens) if self.transcript else 0)
+
+
+class Conversations:
+    """The trajectories of one episode."""
+
+    def __init__(self, renderer: Renderer | None, *, first: int, step: int, attempt: int, most: int) -> None:
+        """Their numbers are `first`, `first + step` and so on.
+
+        `renderer`: None where the tokenizer has no chat template, so that there are no messages. `attempt`:
+        before the first of each. `most`: as `agent.max_trajectories`.
+        """
+        self._renderer = renderer
+        self._first, self._step, self._attempt, self._most = first, step, attempt, most
+        self._all: list[Transcript] = []
+
+    def find(self, member: int) -> Transcript | None:
+        """The one of this number."""
+        place, rest = divmod(member - self._first, self._step)
+        return self._all[place] if not rest and 0 <= place < len(self._all) else None
+
+    def begin(self, *, is_trained: bool) -> Transcript:
+        """Another one."""
+        member = self._first + len(self._all) * self._step
+        self._all.append(Transcript(member, self._attempt, is_trained))
+        return self._all[-1]
+
+    def place(self, messages: Sequence[Mapping[str, Any]], tools: Any, *, is_trained: bool) -> Placed:
+        """Where these checked messages belong. Raises: ValueError; whatever the template raises."""
+        if self._renderer is None:
+            raise ValueError(
+                "The tokenizer of `model.path` has no chat template. Give it one, set "
+                "`agent.renderer: plain`, or use policy.generate."
+            )
+        if not any(one.talk for one in self._all):
+            return self.place_tokens(self._renderer.render(messages, tools), is_trained=is_trained)
+        talk = [normal(message) for message in messages]
+        able = [one for one in self._able(is_trained) if one.goes_on_as(talk, tools)]
+        if able:
+            found = max(able, key=lambda one: len(one.talk))
+            new = messages[len(found.talk) :]
+            return Placed(found, self._renderer.extend(found.tokens[-1], new, tools))
+        self._check_room(lambda one: _why_messages(one, talk, tools))
+        ends = [(one.last_end(talk, tools), one) for one in self._all]
+        end, base = max(ends, key=lambda pair: pair[0], default=(None, None))
+        if end is None or base is None or not end.messages:
+            return Placed(None, self._renderer.render(messages, tools))
+        before = base.tokens[: end.tokens]
+        return Placed(None, before + self._renderer.extend(before[-1], messages[end.messages :], tools))
+
+    def place_tokens(self, whole: Sequence[int], *, is_trained: bool) -> Placed:
+        """Where a request of token ids belongs: all that the policy is to continue. Raises: ValueError."""
+        if not whole:
+            raise ValueError("The request has no tokens; expected at least one that the policy can answer.")
+        able = [
+            one for one in self._able(is_trained)
+            if len(one.tokens) < len(whole) and whole[: len(one.tokens)] == one.tokens
+        ]  # fmt: skip
+        if able:
+            found = max(able, key=lambda one: len(one.tokens))
+            return Placed(found, list(whole[len(found.tokens) :]))
+        self._check_room(lambda one: _why_tokens(one, whole))
+        return Placed(None, list(whole))
+
+    def _able(self, is_trained: bool) -> list[Transcript]:
+        return [one for one in self._all if not one.is_open and one.is_trained == is_trained]
+
+    def _check_room(self, why: Callable[[Transcript], str]) -> None:
+        """Raises: TooManyConversations if there may be no other one."""
+        if len(self._all) < self._most:
+            return
+        if self._most > 1:
+            raise TooManyConversations(
+                f"The request goes on from no conversation of the episode, and begins number "
+                f"{self._most + 1}; agent.max_trajectories allows {self._most}."
+            )
+        raise TooManyConversations(
+            f"{why(self._all[0])} An episode has one conversation, as agent.max_trajectories is 1."
+        )
+
+
+def _why_messages(one: Transcript, talk: Talk, tools: Any) -> str:
+    """Why messages do not go on from the one conversation that there is."""
+    if one.is_open:
+        return "Two requests at once in one episode: await the first answer before asking again."
+    same = one.shared(talk)
+    if same == len(one.talk) < len(talk):
+        assert tools != one.tools
+        return "The tools are others than in the last request; give the same in every request."
+    told: Any = talk[same] if same < len(talk) else "nothing"
+    held = one.talk[min(same, len(one.talk) - 1)] if one.talk else "tokens"
+    return (
+        f"Message {same} is not what it was in the last request: {told!r:.100} instead of {held!r:.100}; "
+        "append to the messages."
+    )
+
+
+def _why_tokens(one: Transcript, whole: Sequence[int]) -> str:
+    if one.is_open:
+        return "Two requests at once in one episode: await the first answer before asking again."
+    pairs = zip(whole, one.tokens, strict=False)
+    same = next((place for place, (new, old) in enumerate(pairs) if new != old), len(whole))
+    if same == len(one.tokens):
+        return "The request adds nothing to the conversation that the policy has not answered yet."
+    return (
+        f"The request has {len(whole)} tokens, and differs at token {same} from the {len(one.tokens)} of the "
+        "episode so far; append to its tokens."
+    )
