@@ -26,7 +26,13 @@ from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
-from controller.core.decisions.supply import episode_starts, prompt_order, scoring, supervised, training_groups
+from controller.core.decisions.supply import (
+    episode_starts,
+    prompt_order,
+    scoring,
+    supervised,
+    training_groups,
+)
 from controller.core.decisions.supply import episodes as episode_decisions
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree

@@ -206,6 +206,7 @@ class AgentPolicy(PolicyCalls):
             )
         self.notes.metrics[name] = finite(value, "policy.metric")
 
+
 def finite(value: object, what: str) -> float:
     """The number. Raises: ValueError in words."""
     if isinstance(value, bool | numbers.Real):
