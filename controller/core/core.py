@@ -19,6 +19,7 @@ from controller.core.decisions.placement.migration import Migrations
 from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
 from controller.core.decisions.placement.stragglers import Stragglers
+from controller.core.decisions.supply.episode_starts import EpisodeStarts
 from controller.core.decisions.supply.episodes import Episodes
 from controller.core.decisions.supply.prompt_order import Sampling
 from controller.core.decisions.supply.scoring import Scoring
@@ -90,6 +91,7 @@ class Core:
         self.supervised_groups = SupervisedGroups(self.state)
         self.sampling = Sampling(self.state)
         self.scoring = Scoring(self.state, self.evaluation, self.purposes)
+        self.episode_starts = EpisodeStarts(self.state, self.evaluation)
         self.episodes = Episodes(self.state, self.purposes, self.evaluation)
         self.training = Training(self.state)
         self.limits = Limits(self.state)
@@ -161,7 +163,7 @@ class Core:
             self.report_pace.run()
             self.scoring.take_completed()
             self.scoring.assign()
-            self.episodes.run()
+            self.episode_starts.run()
             self.scoring.read_ahead()
             self.publication.retire()
             notice_end_of_data(self)

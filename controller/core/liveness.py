@@ -269,7 +269,7 @@ def _could_go_on(core: "Core") -> Iterator[tuple[str, str]]:
     if scoring.to_score and text_worker is not None:
         yield "", f"group {next(iter(scoring.to_score))} could be scored by {text_worker.name}"
     worker = next(state.registry.agents(), None)
-    if core.episodes.starts.is_unplaced and worker is not None and not worker.episodes:
+    if core.episode_starts.is_unplaced and worker is not None and not worker.episodes:
         yield "", f"an episode could begin at {worker.name}"
     for instance in state.registry.instances():
         if instance.ready:

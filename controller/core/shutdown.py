@@ -102,7 +102,7 @@ def _go_on_evaluating(core: "Core") -> bool:
     core.scoring.take_completed()
     core.scoring.assign()
     _call_off_episodes(core.state)
-    core.episodes.run()
+    core.episode_starts.run()
     return True
 
 

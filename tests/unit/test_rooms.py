@@ -114,6 +114,7 @@ unit/workers/agent/door/test_bad_requests.py: workers/agent/door/chat_request wo
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion workers/agent/door/desk
  workers/agent/door/keys workers/agent/door/listener
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/decisions/supply/episode_starts
+ controller/core/effects/trials
 unit/controller/core/decisions/supply/test_forks_of_episodes.py: controller/core/state/batches/contributions
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
 from controller.core.state.accounts import Accounts, Stopwatch
-from controller.core.state.agents.episodes import Episode
+from controller.core.state.agents.episodes import Beginnings, Episode
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.batches.in_order_ledger import InOrderLedger
 from controller.core.state.batches.windows import Windows
@@ -72,10 +72,10 @@ class RunState:
         """Encoded groups that have not started, in the order in which they will."""
         self.rows: deque[int] = deque()  # groups whose episodes have not begun, in the order of prompts
         self.unbegun: dict[tuple[int, int], None] = {}  # (group, episode) that are to be at an agent worker
+        self.beginnings = Beginnings(is_replaying=config.agent.replay == "auto")
         self.environments: Leases[Episode] = Leases()  # of those that have the word; in `awake_s`
-        self.queue = DispatchQueue()
-        self.held_out_queue = DispatchQueue()
-        """Responses to held-out prompts that wait for an instance."""
+        self.queue, self.held_out_queue = DispatchQueue(), DispatchQueue()
+        """Responses that wait for an instance; those to held-out prompts have a queue of their own."""
         self.versions = PolicyVersions()
         self.accounts = Accounts(config.staleness.max_staleness)
         self.lengths = LengthModel(config.rollout.max_response_tokens)

@@ -1,19 +1,17 @@
-"""Which episode begins at which agent worker, and which begins anew.
+"""Which episode begins at which agent worker.
 
 Invariants: what has started goes before what is only prepared, and takes its place at the workers if there is
-no other; held-out episodes have their share; an episode that begins anew has nothing of its last trial.
+no other; held-out episodes have their share.
 """
 
-from controller.core.effects import recall, turns
+from controller.core.effects import trials, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
-from controller.core.state.agents.episodes import Episode
-from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group, Trajectory
+from controller.core.state.agents.episodes import LIVE_GROUPS, Episode
+from controller.core.state.groups import FIRST_EVALUATION_GROUP, Group
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
-from controller.core.state.transitions import move_group, move_member
+from controller.core.state.transitions import move_group
 from protocol.messages import Begin
-
-LIVE = ("beginning", "waiting", "generating")  # states of groups whose episodes run
 
 
 class EpisodeStarts:
@@ -21,10 +19,6 @@ class EpisodeStarts:
 
     def __init__(self, state: RunState, evaluation: EvaluationRounds) -> None:
         self.state, self.evaluation = state, evaluation
-        self.beginning: dict[int, None] = {}
-        """Groups of which not all episodes have asked."""
-        self.is_replaying = state.config.agent.replay == "auto"
-        self.begun = 0
 
     def run(self) -> None:
         """Begin what is to be begun, where there is room."""
@@ -61,8 +55,8 @@ class EpisodeStarts:
         """What has started first, then what is being prepared, then another group; the oldest of each."""
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
             del self.state.unbegun[key]  # its group has left
-        for id in [id for id in self.beginning if id not in self.state.groups]:
-            del self.beginning[id]
+        for id in [id for id in self.state.beginnings.groups if id not in self.state.groups]:
+            del self.state.beginnings.groups[id]
 
         def order(key: tuple[int, int]) -> tuple[bool, bool, int, int]:
             is_training = key[0] < FIRST_EVALUATION_GROUP
@@ -90,18 +84,20 @@ class EpisodeStarts:
     def _is_preparing_more(self) -> bool:
         """Whether another group of training is to be prepared."""
         most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
-        prepared = len(self.state.fresh) + sum(id < FIRST_EVALUATION_GROUP for id in self.beginning)
+        prepared = len(self.state.fresh) + sum(
+            id < FIRST_EVALUATION_GROUP for id in self.state.beginnings.groups
+        )
         return bool(self.state.rows) and prepared < most
 
     def _first_of(self, group: Group) -> Episode:
         """Of a group whose episodes are to be begun."""
-        self.beginning[group.id] = None
+        self.state.beginnings.groups[group.id] = None
         self.state.unbegun |= dict.fromkeys((group.id, episode.number) for episode in group.episodes)
         return group.episodes[0]
 
     def _find(self, group_id: int, number: int) -> Episode | None:
         group = self.state.groups.get(group_id)
-        if group is None or group.state not in LIVE:  # it has left, or is complete without this one
+        if group is None or group.state not in LIVE_GROUPS:  # it has left, or is complete without this one
             return None
         episode = group.episodes[number]
         return episode if episode.is_unbegun else None
@@ -112,13 +108,13 @@ class EpisodeStarts:
         is_first = wanting.is_evaluation and self.evaluation.episodes.is_below_share
         if wanting.policy_version is None and not is_first:
             return False
-        prepared = [self.state.groups[id] for id in (*self.beginning, *self.state.fresh)]
+        prepared = [self.state.groups[id] for id in (*self.state.beginnings.groups, *self.state.fresh)]
         prepared = [group for group in prepared if not group.is_evaluation]
         held = [group for group in prepared if any(one.peer is not None for one in group.episodes)]
         if not held:
             return False
         group = max(held, key=lambda group: group.id)
-        self.leave_preparation(group)
+        trials.leave_preparation(self.state, group)
         turns.call_off(self.state, group.episodes, "its place is needed by a group that has started")
         for one in group.episodes:
             self.state.unbegun.pop((group.id, one.number), None)
@@ -130,10 +126,10 @@ class EpisodeStarts:
     def _begin(self, episode: Episode, worker: AgentWorker | None) -> None:
         assert worker is not None
         group = self.state.groups[episode.group]
-        if episode.asked and not self.is_replaying:
-            self.begin_anew(group, episode)
+        if episode.asked and not self.state.beginnings.is_replaying:
+            trials.begin_anew(self.state, group, episode)
         del self.state.unbegun[episode.group, episode.number]
-        self.begun += 1
+        self.state.beginnings.count += 1
         episode.peer = worker.peer
         worker.episodes[episode.group, episode.number] = episode.trial
         seed = self.state.environment_seed(group)
@@ -141,42 +137,3 @@ class EpisodeStarts:
         begin = Begin(*episode.key, seed, episode.first_attempt, len(group.episodes), episode.known)
         self.state.send(worker.peer, begin)
         turns.await_environment(self.state, episode, self.state.config.agent.start_timeout_s)
-
-    def begin_anew(self, group: Group, episode: Episode) -> None:
-        """Run it again with nothing known: its tokens are lost."""
-        members = group.of(episode)
-        for asked in list(episode.open.values()):
-            member = group.members[asked.ask.member]
-            self.call_back(group, member)
-            move_member(member, "handed")
-        for member in members:
-            self.state.accounts.lose(member.clear())
-        for fork in members[1:]:
-            if fork.state == "waiting":
-                move_member(fork, "dropped")
-        episode.begin_anew(max(member.attempt for member in members))
-        self.state.accounts.counts["episodes/begun_anew"] += 1
-        self.state.unbegun[group.id, episode.number] = None
-        if group.state == "waiting":
-            move_group(group, "failed")
-            self.state.fresh.remove(group.id)
-            self.beginning[group.id] = None
-
-    def call_back(self, group: Group, member: Trajectory) -> None:
-        """Whatever is sampled for a trajectory is not wanted."""
-        recall.abort_running(self.state, [member])
-        self.state.queue_of(group).remove(member)
-
-    def prepared(self, group: Group) -> None:
-        """All its episodes have asked: it may start."""
-        del self.beginning[group.id]
-        move_group(group, "asked")
-        group.prompt_tokens = max(member.given_tokens for member in group.members)
-        self.state.prompt_tokens = group.prompt_tokens
-        self.state.fresh.append(group.id)
-
-    def leave_preparation(self, group: Group) -> None:
-        """A group is not prepared any more."""
-        self.beginning.pop(group.id, None)
-        if group.state == "waiting":
-            self.state.fresh.remove(group.id)

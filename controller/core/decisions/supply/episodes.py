@@ -7,11 +7,10 @@ has an end on the core's own clock; failures without any success between end the
 
 from collections.abc import Iterator
 
-from controller.core.decisions.supply.episode_starts import LIVE, EpisodeStarts
-from controller.core.effects import recall, turns
+from controller.core.effects import recall, trials, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
-from controller.core.state.agents.episodes import AskedTurn, Ending, Episode
+from controller.core.state.agents.episodes import LIVE_GROUPS, AskedTurn, Ending, Episode
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import AgentWorker
 from controller.core.state.run_state import RunState
@@ -27,7 +26,6 @@ class Episodes:
 
     def __init__(self, state: RunState, purposes: Purposes, evaluation: EvaluationRounds) -> None:
         self.state, self.purposes, self.evaluation = state, purposes, evaluation
-        self.starts = EpisodeStarts(state, evaluation)
         self._failures_in_a_row = self._diverged_in_a_row = 0
         self._first_failure = ""
         self.ended = 0
@@ -35,11 +33,7 @@ class Episodes:
     def restart(self) -> None:
         """The controller was started again: what went wrong before does not count any more."""
         self._failures_in_a_row = self._diverged_in_a_row = 0
-        self.starts.is_replaying = self.state.config.agent.replay == "auto"
-
-    def run(self) -> None:
-        """Begin what is to be begun, where there is room."""
-        self.starts.run()
+        self.state.beginnings.is_replaying = self.state.config.agent.replay == "auto"
 
     def next(self) -> float | None:
         """When the time of an environment is over, unless it speaks before; in the time of the run."""
@@ -67,12 +61,12 @@ class Episodes:
         episode.add(ask, begins=member.begins)
         self.state.accounts.given += ask.given
         if group.is_evaluation and group.state == "beginning":
-            del self.starts.beginning[group.id]
+            del self.state.beginnings.groups[group.id]
             self.evaluation.episodes.on_asked(group)
         if group.state == "generating":
             self.state.requeue(member)
         elif group.state == "beginning" and all(one.asked for one in group.episodes):
-            self.starts.prepared(group)
+            trials.prepared(self.state, group)
 
     def _trajectory(self, group: Group, episode: Episode, ask: Ask) -> Trajectory:
         """The one that the ask continues, made for it if it is the first of its own."""
@@ -146,15 +140,15 @@ class Episodes:
         self.state.accounts.counts["episodes/diverged"] += 1
         turns.call_off(self.state, [episode], "it asked something else than before; it begins anew")
         self._diverged_in_a_row += 1
-        if self._diverged_in_a_row >= MAX_DIVERGED and self.starts.is_replaying:
-            self.starts.is_replaying = False
+        if self._diverged_in_a_row >= MAX_DIVERGED and self.state.beginnings.is_replaying:
+            self.state.beginnings.is_replaying = False
             self.state.warn_once(
                 "replay",
                 f"{MAX_DIVERGED} episodes in a row asked something else when they were run again: "
                 "the environment is not a function of policy.seed. From now on the episodes of a lost worker "
                 "begin anew, as with `agent.replay: never`.",
             )
-        self.starts.begin_anew(group, episode)
+        trials.begin_anew(self.state, group, episode)
 
     # -- how they end -----------------------------------------------------------------------------------
 
@@ -177,9 +171,10 @@ class Episodes:
         counts["episodes/timeouts"] += 1
         is_answered = bool(episode.heard) and episode.is_caught_up  # else it was its start, or its replay
         turns.call_off(self.state, [episode], told)
-        if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.starts.begun):
-            text = f"Episode {episode.number} of prompt {group.id}: {told}"
-            self.state.warn_counted("timeouts", f"{text}, and of {self.starts.begun} others over 1 % were.")
+        if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.state.beginnings.count):
+            text = f"Episode {episode.number} of prompt {group.id}: {told}, and of "
+            text += f"{self.state.beginnings.count} others over 1 % were."
+            self.state.warn_counted("timeouts", text)
         if agent.on_timeout == "score" and is_answered:
             episode.reward = 0.0
             self._end(group, episode, "timeout")
@@ -194,7 +189,7 @@ class Episodes:
         state.accounts.counts[f"ending/{ending}"] += 1
         for asked in list(episode.open.values()):
             member = group.members[asked.ask.member]
-            self.starts.call_back(group, member)
+            trials.call_back(self.state, group, member)
             episode.take_back(asked)
             state.accounts.drop(member.take_turn_back())
         group.finished_lengths.append(sum(member.response_tokens for member in group.of(episode)))
@@ -223,11 +218,11 @@ class Episodes:
             text = f"{count} (agent.max_consecutive_failures). The first: {self._first_failure}"
             state.end(text, is_success=False)
         if episode.failures > agent.retries:
-            self.starts.leave_preparation(group)
+            trials.leave_preparation(self.state, group)
             reason = f"an episode failed {episode.failures} times: {told}"
             self.purposes.of(group).on_failed(group, reason)
             return
-        self.starts.begin_anew(group, episode)
+        trials.begin_anew(self.state, group, episode)
 
     # -- invariants -------------------------------------------------------------------------------------
 
@@ -236,7 +231,9 @@ class Episodes:
         at = {key: worker.peer for worker in self.state.registry.agents() for key in worker.episodes}
         for group in self._groups():
             is_preparing = group.state == "beginning"
-            assert is_preparing == (group.id in self.starts.beginning), f"group {group.id} is {group.state}"
+            assert is_preparing == (group.id in self.state.beginnings.groups), (
+                f"group {group.id} is {group.state}"
+            )
             for episode in group.episodes:
                 self._check(group, episode, at)
         there = {key for key in at if key[0] in self.state.groups}
@@ -245,9 +242,9 @@ class Episodes:
     def _check(self, group: Group, episode: Episode, at: dict[tuple[int, int], str]) -> None:
         here = f"episode {episode.key}"
         assert at.get((group.id, episode.number)) == episode.peer, f"{here} is not at {episode.peer}"
-        if group.state in LIVE and episode.is_unbegun:
+        if group.state in LIVE_GROUPS and episode.is_unbegun:
             assert (group.id, episode.number) in self.state.unbegun, f"{here} is nowhere"
-        if group.state not in LIVE:
+        if group.state not in LIVE_GROUPS:
             assert episode.peer is None, f"{here} runs, and its group is {group.state}"
             return
         has_word = episode.peer is not None and not episode.awaits_policy

@@ -13,6 +13,8 @@ from protocol.ids import PeerId
 from protocol.messages import Ask, EpisodeEnding, TurnEnding
 
 Ending = EpisodeEnding | Literal["timeout"]
+LIVE_GROUPS = ("beginning", "waiting", "generating")
+"""States of groups whose episodes run."""
 
 
 @dataclass(slots=True)
@@ -140,3 +142,12 @@ class Episode:
         self.trial += 1
         self.first_attempt = max(attempt, self.first_attempt) + 1
         self.asked, self.open, self.processes_lost = {}, {}, 0
+
+
+@dataclass(slots=True)
+class Beginnings:
+    """Episodes that begin, of all groups."""
+
+    is_replaying: bool  # those of a lost worker repeat what they have asked
+    groups: dict[int, None] = field(default_factory=dict)  # of which not all episodes have asked
+    count: int = 0  # of episodes that were begun

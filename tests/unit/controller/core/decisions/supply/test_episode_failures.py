@@ -139,7 +139,7 @@ def test_an_episode_that_asks_something_else_begins_anew_and_replay_goes_off_aft
         run.ask(0, 0)
         run.sample(0, 0)
         run.join(f"{gone}again")
-    assert not run.core.episodes.starts.is_replaying
+    assert not run.core.state.beginnings.is_replaying
     run.lose(run.worker_of(0, 0))
     assert run.begins[0, 0].known == 0
     assert run.core.state.groups[0].state == "generating", "a divergence is no failure"

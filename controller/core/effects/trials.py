@@ -1,0 +1,54 @@
+"""Trials of episodes: one is prepared, begins anew, or is called back.
+
+Invariant: an episode that begins anew has nothing of its last trial, and none of its trajectories is in a
+queue or at an instance. Nothing is chosen here: who calls knows why.
+"""
+
+from controller.core.effects import recall
+from controller.core.state.agents.episodes import Episode
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.run_state import RunState
+from controller.core.state.transitions import move_group, move_member
+
+
+def prepared(state: RunState, group: Group) -> None:
+    """All its episodes have asked: it may start."""
+    del state.beginnings.groups[group.id]
+    move_group(group, "asked")
+    group.prompt_tokens = max(member.given_tokens for member in group.members)
+    state.prompt_tokens = group.prompt_tokens
+    state.fresh.append(group.id)
+
+
+def leave_preparation(state: RunState, group: Group) -> None:
+    """A group is not prepared any more."""
+    state.beginnings.groups.pop(group.id, None)
+    if group.state == "waiting":
+        state.fresh.remove(group.id)
+
+
+def begin_anew(state: RunState, group: Group, episode: Episode) -> None:
+    """Run it again with nothing known: its tokens are lost."""
+    members = group.of(episode)
+    for asked in list(episode.open.values()):
+        member = group.members[asked.ask.member]
+        call_back(state, group, member)
+        move_member(member, "handed")
+    for member in members:
+        state.accounts.lose(member.clear())
+    for fork in members[1:]:
+        if fork.state == "waiting":
+            move_member(fork, "dropped")
+    episode.begin_anew(max(member.attempt for member in members))
+    state.accounts.counts["episodes/begun_anew"] += 1
+    state.unbegun[group.id, episode.number] = None
+    if group.state == "waiting":
+        move_group(group, "failed")
+        state.fresh.remove(group.id)
+        state.beginnings.groups[group.id] = None
+
+
+def call_back(state: RunState, group: Group, member: Trajectory) -> None:
+    """Whatever is sampled for a trajectory is not wanted."""
+    recall.abort_running(state, [member])
+    state.queue_of(group).remove(member)
