@@ -132,3 +132,16 @@ async def test_an_environment_behind_a_server_is_trained(server, tmp_path):
     async with Controller(config) as controller:
         lines = [step.metrics async for step in controller.train()]
     assert [line["policy_version"] for line in lines] == [1, 2, 3]
+
+
+@pytest.mark.thorough
+async def test_a_policy_that_calls_tools_of_a_server_is_trained(tmp_path):
+    with serving(str(FOLDER / "openenv_calculator.py"), "32") as address:
+        overrides = [
+            "run.steps=3", f"run.dir={tmp_path}", "logging.console=quiet", "controller.attach_timeout_s=600",
+            f"agent.function={address}", "agent.concurrency=32", "trainer.batch_groups=4",
+        ]  # fmt: skip
+        async with Controller(load_config(str(FOLDER / "openenv_tools.yaml"), overrides)) as controller:
+            lines = [step.metrics async for step in controller.train()]
+    assert [line["policy_version"] for line in lines] == [1, 2, 3]
+    assert any(line["turns/max"] > 1 for line in lines), "no tool was called"

@@ -23,7 +23,8 @@ from workers.agent.kinds.openenv_wire import OpenEnvSession, Refusal, base_url
 from workers.agent.policy import AgentPolicy, EnvironmentFailed
 
 SCHEMA_LIMIT_S = 30.0
-OPTIONS = ("action", "observation", "reset")
+OPTIONS = ("action", "observation", "reset", "score")
+SCORES = ("environment", "function")
 MCP_TYPES = "openenv.core.env_server.mcp_types"
 
 
@@ -43,7 +44,8 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
     Options: `action`, how a text becomes an action, and `observation`, how an observation becomes text: a
     field, `json`, or the import path of a function; by default the only field of text that there is. Where
     actions are calls of tools, or `action` is `tools`, the policy calls them. `reset`: columns of the row,
-    separated by commas, that `reset` gets beside the seed. Others are for the class.
+    separated by commas, that `reset` gets beside the seed. `score`: `environment`, or `function`, which
+    leaves it to `reward.function`. Others are for the class.
     """
     own = {name: str(options[name]) for name in OPTIONS if name in options}
     rest = {name: value for name, value in options.items() if name not in OPTIONS}
@@ -56,22 +58,29 @@ def from_openenv(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         schemas = _schemas(target)
     else:
         schemas = _schemas_of_class(target)
+    if (score := own.get("score", SCORES[0])) not in SCORES:
+        raise ConfigError(f"`agent.options.score` is {score!r}; expected {' or '.join(SCORES)}.")
     how, schema = own.get("action", ""), schemas.get("action", {})
     has_tools = how == AS_TOOLS or (not how and wants_calls(schema))
     to_action = None if has_tools else ActionMaker(how, schema)
     to_text = TextMaker(own.get("observation", ""), {} if has_tools else schemas.get("observation", {}))
 
-    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
+    async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float | None:
         if is_address(target):
             session: Any = OpenEnvSession(target)
         else:
             session = _Within(await asyncio.to_thread(target, **rest), _action_class(target))
         try:
             if to_action is None:
-                return await _play_calls(session, policy, row, to_text=to_text, columns=columns)
-            return await play_steps(_AsGym(session, to_action, to_text, columns), policy, row)
+                total = await _play_calls(session, policy, row, to_text=to_text, columns=columns)
+            else:
+                total = await play_steps(_AsGym(session, to_action, to_text, columns), policy, row)
         finally:
             await session.close()
+        if score == "function":
+            policy.notes.rewards.clear()
+            return None
+        return total
 
     return episode
 

@@ -63,6 +63,15 @@ def test_columns_of_the_row_go_to_reset_and_other_options_to_the_class():
         play(Hidden, "7", options=options)
 
 
+def test_a_reward_function_may_say_the_score():
+    result, notes, _ = play(Hidden, "1", "3", options={**WORDS, "score": "function"})
+    assert (result, notes.rewards) == (None, {})
+    with pytest.raises(
+        ConfigError, match=r"`agent.options.score` is 'judge'; expected environment or function"
+    ):
+        make_episode(Hidden, options={**WORDS, "score": "judge"})
+
+
 def test_what_is_no_action_is_told_to_the_policy():
     result, notes, asked = play(Hidden, "seven", "3", options=WORDS)
     assert (result, notes.rewards) == (1.0, {0: 0.0, 1: 1.0})
