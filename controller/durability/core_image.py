@@ -7,8 +7,10 @@ is given. An image counts only for the release that made it (see `controller.dur
 no other version than its shapes.
 """
 
+import gc
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -117,6 +119,14 @@ class Freezer:
         self._seen, self._used = {id(core.state.strategies): 0}, set()
         root = self._value(core)
         self._alone = {key: found for key, found in self._alone.items() if key in self._used}
+        return self._whole(root)
+
+    def learn(self, thawer: "Thawer") -> None:
+        """What was packed alone in the image that this thawer took last is packed already."""
+        self._alone |= {id(found): (found, packed) for packed, found in thawer.alone.items()}
+
+    def _whole(self, root: Any) -> bytes:
+        """With the shapes that it is told in."""
         return _pack(([[name, list(names)] for name, names in self._shapes], root))
 
     def _value(self, value: Any) -> Any:
@@ -169,7 +179,9 @@ class Freezer:
     def _packed_alone(self, value: Any) -> list[Any]:
         key = id(value)
         if key not in self._alone:
-            self._alone[key] = value, _pack(self._named(value))
+            shapes, self._shapes = self._shapes, {}  # of its own, so that equal values are equal bytes
+            self._alone[key] = value, self._whole(self._named(value))
+            self._shapes = shapes
         self._used.add(key)
         return [PACKED, self._alone[key][1]]
 
@@ -187,25 +199,68 @@ def thaw(image: bytes, strategies: Strategies) -> Core:
 
     Raises: RunError if the image is damaged, or of a release with other classes.
     """
+    return Thawer(strategies).thaw(image)
+
+
+class Thawer:
+    """Makes cores of images of one run, one after the other, whatever moments they are of.
+
+    Invariant: cores share nothing that ever changes: the strategies, and what is packed alone. The second is
+    most of an image, and mostly that of the image before; it is kept from one to the next, and no longer.
+    """
+
+    def __init__(self, strategies: Strategies) -> None:
+        self._strategies = strategies
+        self.alone: dict[bytes, Any] = {}
+        """What the last image had packed."""
+
+    def thaw(self, image: bytes) -> Core:
+        """The core in an image. Raises: RunError as `thaw`."""
+        with _without_collecting():
+            try:
+                shapes, root = msgpack.unpackb(
+                    image, raw=False, strict_map_key=False, max_array_len=len(image), max_ext_len=0
+                )
+                made = _Thawer(shapes, self._strategies, self.alone)
+                found = made.value(root)
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                IndexError,
+                AttributeError,
+                msgpack.UnpackException,
+            ) as error:
+                raise RunError(
+                    f"A snapshot of the core cannot be read: {type(error).__name__}: {error}. Expected one "
+                    "that this release made; the journal has the same run event by event."
+                ) from error
+        if not isinstance(found, Core):
+            raise RunError(f"A snapshot holds {type(found).__name__}; expected a Core.")
+        self.alone = made.alone
+        return found
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Nothing becomes garbage while a core is made: looking for it took half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
     try:
-        shapes, root = msgpack.unpackb(
-            image, raw=False, use_list=True, strict_map_key=False, max_array_len=len(image), max_ext_len=0
-        )
-        found = _Thawer(shapes, strategies).value(root)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, msgpack.UnpackException) as error:
-        raise RunError(
-            f"A snapshot of the core cannot be read: {type(error).__name__}: {error}. Expected one that this "
-            "release made; the journal has the same run event by event."
-        ) from error
-    if not isinstance(found, Core):
-        raise RunError(f"A snapshot holds {type(found).__name__}; expected a Core.")
-    return found
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Thawer:
     """Makes the objects of one image."""
 
-    def __init__(self, shapes: list[tuple[str, list[str]]], strategies: Strategies) -> None:
+    def __init__(
+        self, shapes: list[tuple[str, list[str]]], strategies: Strategies, made: dict[bytes, Any]
+    ) -> None:
+        self._known = made
+        self.alone: dict[bytes, Any] = {}
         self._shapes = [(CLASSES[name], tuple(names)) for name, names in shapes]
         self._seen: list[Any] = [strategies]
         for kind, names in self._shapes:
@@ -243,8 +298,16 @@ class _Thawer:
             case 9:
                 return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)
             case 10:
-                return self.value(msgpack.unpackb(item[1], raw=False, max_array_len=len(item[1])))
+                return self._packed_alone(item[1])
         raise ValueError(f"unknown tag {tag}")
+
+    def _packed_alone(self, packed: bytes) -> Any:
+        found = self._known.get(packed)
+        if found is None:
+            shapes, root = msgpack.unpackb(packed, raw=False, max_array_len=len(packed))
+            found = _Thawer(shapes, self._seen[0], {}).value(root)
+        self.alone[packed] = found
+        return found
 
     def _fill(self, made: Any, fill: Callable[[], None]) -> Any:
         """Number it before what is in it, which may lead back to it."""

@@ -15,7 +15,6 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from controller.core.core import Core
-from controller.durability.core_image import thaw
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
 from controller.history.sample_text import SampleGroup, SampleReader, rounded
@@ -100,7 +99,7 @@ class ShownRun:
                 return found | {"decisions": []}
             recorded = instant.turn.recorded
             replica.at(recorded.number - 1)
-            core = thaw(replica.image(), replica.here.core.state.strategies)
+            core = replica.copy()
             decisions = why(
                 core, lambda core: core.step(recorded.now, recorded.event, decides=not recorded.is_joined)
             )
@@ -246,7 +245,7 @@ class ShownRun:
         past = self._replica_of_past(recording)
         past.read_on(recording)
         instant = past.at(number)
-        core = thaw(past.image(), instant.core.state.strategies)
+        core = past.copy()
         return Beginning(core, instant.number, names)
 
     def _replica_of_past(self, recording: Recording) -> Replica:
@@ -261,7 +260,7 @@ class ShownRun:
             recording = self._look()
             if not at:
                 if self._newest is None:
-                    self._newest = Replica(recording, keyframes_bytes=1)
+                    self._newest = Replica(recording, keyframes_bytes=1, goes_back=False)
                 self._newest.read_on(recording)
                 return show(self._newest, self._newest.at(recording.last))
             past = self._replica_of_past(recording)

@@ -26,7 +26,7 @@ class Background:
 
     def __init__(self, recording: Recording, *, keep: Keyframe) -> None:
         """Raises: RunError or ConfigError if this release cannot read the run."""
-        self._core = recording.make_core()
+        self._core, self._freezer = recording.make_core(), Freezer()
         self._keep, self._spacing = keep, SPACING
         self._kept = self.number = recording.pruned
         """The last event that it has stepped through."""
@@ -79,6 +79,6 @@ class Background:
         if self.number - self._kept >= self._spacing:
             self._kept = self.number
             try:
-                self._spacing = self._keep(self.number, Freezer().freeze(self._core))
+                self._spacing = self._keep(self.number, self._freezer.freeze(self._core))
             except LocalError:  # a strategy of the user's holds what no image can
                 self._spacing = recording.last + 1

@@ -11,13 +11,14 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from controller.core.core import Core
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.core_image import Freezer, Thawer
 from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import Replayed, turns
 from protocol.errors import LocalError
 
 FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
-NEAR = 32  # events before the target of a move back at which an image is left, for the next such move
+NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
+MOST_NEAR = 4  # such images
 KEYFRAMES_BYTES = 256 << 20
 
 
@@ -34,17 +35,26 @@ class Replica:
     """The core of one recorded run, movable in time."""
 
     def __init__(
-        self, recording: Recording, *, keyframes_bytes: int = KEYFRAMES_BYTES, spacing: int = FIRST_SPACING
+        self,
+        recording: Recording,
+        *,
+        keyframes_bytes: int = KEYFRAMES_BYTES,
+        spacing: int = FIRST_SPACING,
+        goes_back: bool = True,
     ) -> None:
         """A replica before the first event that is kept.
+
+        `goes_back`: false of one that follows the newest event, and leaves no images for steps back.
 
         Raises: RunError or ConfigError if this release cannot read the run.
         """
         self.recording = recording
-        self._strategies = recording.strategies()
+        strategies = recording.strategies()
+        self._freezer, self._thawer = Freezer(), Thawer(strategies)
         self._room, self._spacing = keyframes_bytes, spacing
+        self._goes_back = goes_back
         self._images: dict[int, bytes] = {}  # by event, ascending
-        self._near: dict[int, bytes] = {}  # one more, before where it last went back to
+        self._near: dict[int, bytes] = {}  # some more, before where it last went; the newest last
         self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
         self._known = recording.pruned  # the last event that `_steps` knows of
         self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
@@ -84,11 +94,11 @@ class Replica:
         keyframe = self._nearest(number)
         if is_back or keyframe > self._at.number:
             self._go_to_keyframe(keyframe)
-        if is_back and number - self._at.number > 2 * NEAR:
+        if self._goes_back and number - self._at.number > 2 * NEAR:
             for turn in turns(self.recording, self._at.core, self._at.number, number - NEAR):
                 self._take(turn)
             if (image := self._image()) is not None:
-                self._near = {self._at.number: image}
+                self._near = dict([*self._near.items()][1 - MOST_NEAR :]) | {self._at.number: image}
         for turn in turns(self.recording, self._at.core, self._at.number, number):
             self._take(turn)
         if number > self._at.number:  # the last ones count as never heard
@@ -163,6 +173,10 @@ class Replica:
         """The core where it stands, whole. Equal cores have equal images."""
         return Freezer().freeze(self._at.core)
 
+    def copy(self) -> Core:
+        """The core where it stands once more, to be kept. Raises: LocalError if none can be made."""
+        return self._thaw(self._freezer.freeze(self._at.core))
+
     def _take(self, turn: Replayed) -> None:
         """The core has made one step more."""
         recorded: Recorded = turn.recorded
@@ -187,10 +201,15 @@ class Replica:
     def _image(self) -> bytes | None:
         """Of where it stands; None, now and later, if a strategy of the user's holds what no image can."""
         try:
-            return self.image()
+            return self._freezer.freeze(self._at.core)
         except LocalError:
             self._spacing = max(self._spacing, self.last + 1)
             return None
+
+    def _thaw(self, image: bytes) -> Core:
+        core = self._thawer.thaw(image)
+        self._freezer.learn(self._thawer)
+        return core
 
     def _keep(self) -> None:
         """Make a keyframe of where it stands, and room for it."""
@@ -218,9 +237,9 @@ class Replica:
         self._behind = number
         packed, near = self._images.get(number), self._near.get(number)
         if packed is not None:
-            core = thaw(zlib.decompress(packed), self._strategies)
+            core = self._thaw(zlib.decompress(packed))
         elif near is not None:
-            core = thaw(near, self._strategies)
+            core = self._thaw(near)
         elif number == self.first:
             core = self.recording.make_core()
         else:

@@ -1,0 +1,69 @@
+"""Images of one core after another: what never changes is packed and made once, and shared by nobody else."""
+
+import gc
+
+import pytest
+
+from controller.config.strategies import load_strategies
+from controller.durability.core_image import Freezer, Thawer, thaw
+from protocol.errors import RunError
+from tests.simulation.test_simulated_runs import config
+from tests.unit.controller.durability.test_core_image import some_core
+
+STRATEGIES = load_strategies(config())
+
+
+def batches_of(core):
+    found = core.state.batches
+    assert found
+    return found
+
+
+def test_cores_of_two_images_share_batches_and_nothing_that_changes():
+    core, thawer = some_core(), Thawer(STRATEGIES)
+    first = thawer.thaw(Freezer().freeze(core))
+    core.state.now += 1.0
+    second = thawer.thaw(Freezer().freeze(core))
+    assert all(batches_of(second)[key] is batch for key, batch in batches_of(first).items())
+    assert second.state.registry is not first.state.registry
+    image = Freezer().freeze(first)
+    second.state.groups.clear()
+    second.state.batches.clear()
+    second.state.accounts.spent_s["training"] = 1e9
+    assert Freezer().freeze(first) == image
+
+
+def test_batches_of_images_that_two_freezers_made_in_another_order_are_known_again():
+    core, other, thawer = some_core(), Freezer(), Thawer(STRATEGIES)
+    other._shapes = {("protocol.ids.TrajectoryId", ("group", "member")): 0}
+    found = thawer.thaw(other.freeze(core))
+    again = thawer.thaw(Freezer().freeze(core))
+    assert all(batches_of(again)[key] is batch for key, batch in batches_of(found).items())
+    assert batches_of(again) == batches_of(core)
+
+
+def test_a_freezer_packs_what_was_thawed_as_it_came(monkeypatch):
+    thawer, freezer = Thawer(STRATEGIES), Freezer()
+    core = thawer.thaw(Freezer().freeze(some_core()))
+    freezer.learn(thawer)
+    packed = []
+    monkeypatch.setattr(Freezer, "_named", lambda self, value: packed.append(value))
+    batch = next(iter(batches_of(core).values()))
+    assert freezer._packed_alone(batch)[1] in thawer.alone
+    assert packed == []
+
+
+def test_what_the_last_image_did_not_have_is_forgotten():
+    core, thawer = some_core(), Thawer(STRATEGIES)
+    thawer.thaw(Freezer().freeze(core))
+    assert len(thawer.alone) == len(set(batches_of(core).values()))
+    core.state.batches.clear()
+    thawer.thaw(Freezer().freeze(core))
+    assert thawer.alone == {}
+
+
+def test_garbage_is_collected_again_after_a_damaged_image():
+    image = Freezer().freeze(some_core())
+    with pytest.raises(RunError):
+        thaw(image[:-3], STRATEGIES)
+    assert gc.isenabled()
