@@ -23,6 +23,8 @@ from typing import Any, Self
 
 from controller.config.models import Config
 from controller.core.state.snapshot import ClusterSnapshot
+from controller.host.offline.offline_evaluation import Evaluee
+from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
 from controller.host.shell import Shell
 from protocol.errors import ConfigError
 
@@ -204,6 +206,12 @@ def _named(reward: Callable[..., Any]) -> tuple[ModuleType, str, str] | None:
             if value is reward and name.isidentifier():
                 return module, file, name
     return None
+
+
+def evaluate(config: Config, evaluee: Evaluee, **options: Any) -> dict[str, Any]:
+    """As `controller.host.offline.offline_evaluation`, with the import paths of a run of this program."""
+    paths = tuple(dict.fromkeys([os.getcwd(), *_own_import_paths()]))
+    return evaluate_rows(config, evaluee, import_paths=paths, **options)
 
 
 def _own_import_paths() -> list[str]:

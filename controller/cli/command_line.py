@@ -22,7 +22,7 @@ RecordedRun = Annotated[str, typer.Argument(metavar="RUN", help="A run directory
 
 KNOWN_ELSEWHERE = {
     "train": "run", "start": "run", "launch": "run", "resume": "run", "validate": "check", "lint": "check",
-    "kill": "stop", "cancel": "stop", "ps": "status",
+    "evaluate": "eval", "kill": "stop", "cancel": "stop", "ps": "status",
 }  # fmt: skip
 """Commands of other tools, and ours for them."""
 
@@ -36,7 +36,7 @@ def as_command(arguments: Sequence[str], commands: Collection[str]) -> list[str]
     if words and words[0] not in commands and not words[0].startswith("-"):
         _refuse_misspelt(words[0], commands)
         words.insert(0, "run")
-    if words and words[0] in ("run", "check", "simulate"):
+    if words and words[0] in ("run", "check", "simulate", "eval"):
         _refuse_dashes(words[1:])
     return words
 

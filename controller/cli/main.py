@@ -7,6 +7,7 @@ finish, which is so until the run has begun; whatever happens, no process is lef
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import sys
@@ -26,12 +27,12 @@ from controller.cli import install as install_command
 from controller.cli.alarm_watch import AlarmWatch
 from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_command
 from controller.cli.console import Console, make_console
-from controller.cli.looking import export, history, samples, view
+from controller.cli.looking import evaluated, export, history, samples, view
 from controller.cli.planning import init
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
-from controller.controller import Controller
+from controller.controller import Controller, Evaluee, evaluate
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from controller.view.door.beside import ViewLink, view_beside
@@ -139,6 +140,34 @@ def check(
     errors = sum(finding.level == "error" for finding in findings)
     say(f"{config}: {errors} error{'s' * (errors != 1)}, {len(findings) - errors} notes.")
     raise typer.Exit(2 if errors else 0)
+
+
+@app.command("eval", rich_help_panel=RUNS)
+def evaluate_rows(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="DIR", help="Default: the run's newest, else model.path.")
+    ] = "",
+    base_url: Annotated[str, typer.Option(metavar="URL", help="An OpenAI-compatible endpoint instead.")] = "",
+    model: Annotated[str, typer.Option(metavar="NAME", help="With --base-url: the model's name there.")] = "",
+    rows: Annotated[int, typer.Option(min=0, help="At most so many; default all of evaluation.data.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Responses per row; default evaluation.samples.")] = 0,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE.jsonl", help="Add all transcripts to it.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Answer held-out rows with a checkpoint or an endpoint, without training."""
+    settings = load_config(config, overrides or ())
+    if base_url:
+        needs.require_extras("workers", "judge", reason="--base-url")
+    else:
+        needs.require(settings)
+    evaluee = Evaluee(checkpoint, base_url, model)
+    line = evaluate(settings, evaluee, rows=rows, samples=samples, transcripts=output)
+    say(json.dumps(line) if as_json else evaluated.in_words(line))
+    raise typer.Exit(0 if line["prompts"] else 1)
 
 
 for command in (status.stop, remote.control, remote.attach, remote.drain):

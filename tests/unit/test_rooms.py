@@ -42,6 +42,7 @@ WORKERS = {
     "reward": {"children", "link", "models", "sandbox"},
     "agent": {"children", "link", "models"},
     "trainer": {"link", "models", "weights"},
+    "evaluate": {"agent", "engines", "models", "reward", "rollout"},
     "simulated": set(),
     "host": {"agent", "link", "reward", "rollout", "sandbox", "trainer", "weights"},
 }
@@ -75,6 +76,8 @@ integration/test_agent_door.py: workers/agent/kinds/command workers/children/pro
 integration/test_code_verdicts.py: workers/sandbox/job
 integration/test_connected_verifiers.py: workers/agent/kinds/verifiers workers/agent/kinds/verifiers_policy
 integration/test_connection_floods.py: protocol/wire/server
+integration/test_evaluated_without_a_run.py: workers/evaluate/checkpoint
+unit/workers/evaluate/test_evaluator.py: workers/evaluate/played
 integration/test_forks.py: controller/host/forks workers/host/fork_server workers/models/renewal
 integration/test_fuzzed_server.py: protocol/wire/sockets
 integration/test_killed_runs.py: workers/link/parent

@@ -1,0 +1,38 @@
+"""What `launch.py eval` prints: the figures of an evaluation, by data source where there are several.
+
+Invariant: pure; figures that there are not are left out.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def in_words(line: Mapping[str, Any]) -> str:
+    """The line of an evaluation for people."""
+    told = [_of(line, f"{line['prompts']} prompts, {line['samples']} responses each")]
+    sources = line["sources"]
+    if len(sources) > 1:
+        told += [_of(figures, f"{name}, {figures['prompts']} prompts") for name, figures in sources.items()]
+    if line["failed"]:
+        told.append(f"{line['failed']} prompts failed and are in no figure:")
+        told += [f"  {failure}" for failure in line["failures"]]
+    return "\n".join(told)
+
+
+def _of(figures: Mapping[str, Any], what: str) -> str:
+    return f"{what}: " + (", ".join(_figures(figures)) or "none was answered") + "."
+
+
+def _figures(figures: Mapping[str, Any]) -> Iterator[str]:
+    error = figures.get("pass@1/stderr")
+    for name, value in figures.items():
+        if name.startswith("pass@") and not name.endswith("stderr"):
+            shown = f"{name} {value:.3f}"
+            yield f"{shown} ± {error:.3f}" if name == "pass@1" and error is not None else shown
+        elif name.startswith("reward/"):
+            yield f"{name} {value:.3f}"
+    if "response_length/mean" in figures:
+        yield f"{figures['response_length/mean']:.0f} tokens"
+        yield f"{100 * figures['response_length/cut']:.0f} % cut"
+    if "turns/mean" in figures:
+        yield f"{figures['turns/mean']:.1f} turns"

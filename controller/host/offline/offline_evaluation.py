@@ -1,0 +1,126 @@
+"""`launch.py eval`: held-out rows answered by a checkpoint or an endpoint, without a run.
+
+Invariants: no trainer and no journal; the figures are those of a run's evaluation, of the same rows; nothing
+of a run directory is changed.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from controller.config.models import Config
+from controller.core.state.evaluation_report import Answered, line
+from controller.core.worker_settings import worker_settings
+from controller.data.held_out import HeldOut, read_held_out
+from controller.data.prompts import PromptSource
+from controller.durability.damage import newest_checkpoint
+from protocol.asking import ask
+from protocol.engines import ENGINES
+from protocol.errors import ConfigError, RunError, Unanswered
+
+LIMIT_S = 7 * 24 * 3600.0
+OWN_ENVIRONMENT = "in an environment of its own"
+
+
+class Evaluee(NamedTuple):
+    """What is evaluated: a checkpoint's directory, or an endpoint."""
+
+    checkpoint: str = ""
+    base_url: str = ""
+    model: str = ""
+
+    def checked(self, config: Config) -> "Evaluee":
+        """With the directory that is meant by none. Raises: ConfigError."""
+        if self.base_url:
+            if self.checkpoint or not self.model:
+                raise ConfigError(
+                    "--base-url needs --model NAME, as the endpoint calls it, and no --checkpoint."
+                )
+            return self
+        if self.model:
+            raise ConfigError("--model is the name of a model at an endpoint; give --base-url, too.")
+        name = config.rollout.engine
+        if name in ENGINES and ENGINES[name].about.endswith(OWN_ENVIRONMENT):
+            raise ConfigError(
+                f"`rollout.engine: {name}` runs {OWN_ENVIRONMENT}. Serve the checkpoint with it and give "
+                "--base-url, or evaluate with rollout.engine=torch."
+            )
+        return self._replace(checkpoint=str(_directory(self.checkpoint, config)))
+
+
+def _directory(given: str, config: Config) -> Path:
+    """Raises: ConfigError if no model is there."""
+    run = Path(config.run.dir) / config.run.name
+    newest = None if given else newest_checkpoint(run)
+    directory = Path(given or newest or run / config.model.path)  # where a factory's lies, too
+    if not (directory / "config.json").is_file():
+        raise ConfigError(
+            f"{directory} holds no model (no config.json). Expected --checkpoint DIR, such as "
+            f"{run}/checkpoints/step_20, or a run with a checkpoint, or `model.path` on this machine."
+        )
+    return directory
+
+
+def evaluate(
+    config: Config, evaluee: Evaluee, *, rows: int = 0, samples: int = 0, concurrency: int = 0,
+    transcripts: str = "", import_paths: tuple[str, ...] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of all rows, as a line of evaluations.jsonl has them.
+
+    `rows`: at most so many; 0 is all of `evaluation.data`. `samples` and `concurrency`: 0 is
+    `evaluation.samples`, and 64 or `agent.concurrency`. `transcripts`: a file to which attempts are added.
+    Raises: ConfigError; RunError if what answers has died.
+    """
+    evaluee = evaluee.checked(config)
+    held_out = _read(config, rows)
+    samples = samples or config.evaluation.samples
+    run = str(Path(config.run.dir) / config.run.name)
+    question = {
+        "settings": worker_settings(config, run, import_paths).model_dump_json(),
+        "rows": [json.loads(row) for row in held_out.rows],
+        "samples": samples,
+        "concurrency": concurrency or (config.agent.concurrency if config.agent.is_on else 64),
+        "directory": evaluee.checkpoint,
+        "base_url": evaluee.base_url,
+        "model": evaluee.model,
+        "transcripts": transcripts,
+    }
+    try:
+        found = ask("workers.evaluate.evaluator", question, limit_s=LIMIT_S)
+    except Unanswered as error:
+        raise RunError(f"The process that evaluates {error}.") from None
+    if "problem" in found:
+        raise ConfigError(found["problem"])
+    return _line(config, held_out, found["rows"], samples)
+
+
+def _read(config: Config, rows: int) -> HeldOut:
+    """Rows of `evaluation.data`; without any, those of `data`. Raises: ConfigError."""
+    if config.evaluation.data:
+        evaluation = config.evaluation.model_copy(update={"every_steps": 1})
+        found = read_held_out(config.model_copy(update={"evaluation": evaluation}))
+        return HeldOut.of(list(found.rows[: rows or None]), list(found.sources[: rows or None]))
+    if not rows:
+        raise ConfigError(
+            "There is no `evaluation.data`, so rows are those of `data`: say how many with --rows."
+        )
+    found_rows = PromptSource(config).read(rows)
+    return HeldOut.of(found_rows, ["data"] * len(found_rows))
+
+
+def _line(config: Config, held_out: HeldOut, rows: list[dict[str, Any]], samples: int) -> dict[str, Any]:
+    answered: dict[int, Answered] = {}
+    failed: dict[int, str] = {}
+    for number, row in enumerate(rows):
+        if "failed" in row:
+            failed[number] = row["failed"]
+            continue
+        parts = tuple((name, tuple(values)) for name, values in row["parts"])
+        tokens = {0: sum(row["lengths"])}
+        answered[number] = Answered(tuple(row["rewards"]), tuple(row["lengths"]), row["cut"], tokens, parts)
+    threshold = config.evaluation.threshold
+    told = line(answered, failed, held_out.sources, samples=samples, threshold=threshold)
+    turns = [count for row in rows for count in row.get("turns", ())]
+    more = {"turns/mean": sum(turns) / len(turns)} if turns and config.agent.is_on else {}
+    del told["tokens/by_version"]
+    return {"samples": samples, "threshold": threshold, **told, **more, "data_digest": held_out.digest}

@@ -1,0 +1,81 @@
+"""`launch.py eval` on real engines, agents and endpoints, each in a process of its own."""
+
+import json
+
+import pytest
+from made_model import TASK, lay_model
+
+from controller.cli.main import main
+from tests.support.stub_endpoint import serving
+
+pytestmark = pytest.mark.thorough
+TASKS = TASK.parent if hasattr(TASK, "parent") else TASK.rpartition("/")[0]
+TALKER = '''
+async def episode(policy, row):
+    messages = [{"role": "user", "content": row["prompt"]}]
+    messages.append(await policy.chat(messages))
+    answer = await policy.chat([*messages, {"role": "user", "content": "sure?"}])
+    return float(answer["content"] == "four")
+'''
+
+
+def configured(tmp_path, **sections):
+    """The path of a configuration whose run has its model."""
+    lay_model(tmp_path / "one")
+    tree = {
+        "run": {"dir": str(tmp_path), "name": "one", "steps": 1},
+        "model": {"factory": f"{TASK}:make_model"},
+        "data": {"path": f"{TASK}:prompts"},
+        "reward": {"function": f"{TASK}:reward"},
+        "rollout": {"max_prompt_tokens": 16, "max_response_tokens": 24},
+        **sections,
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(json.dumps(tree))  # which is YAML, too
+    return str(path)
+
+
+def evaluated(capsys, *arguments):
+    """The exit code and the line."""
+    code = main(["eval", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_checkpoint_answers_prompts_and_equal_calls_give_equal_figures(tmp_path, capsys):
+    path = configured(tmp_path)
+    code, line = evaluated(capsys, path, "--rows", "8", "--samples", "4")
+    assert code == 0
+    assert (line["prompts"], line["responses"], line["failed"]) == (8, 32, 0)
+    assert 0 < line["reward/mean"] < 1
+    assert evaluated(capsys, path, "--rows", "8", "--samples", "4") == (0, line)
+
+
+def test_a_checkpoint_plays_episodes_that_fork(tmp_path, capsys):
+    path, file = configured(tmp_path), tmp_path / "t.jsonl"
+    agent = f"agent.function={TASKS}/forking_turns.py:episode"
+    code, line = evaluated(capsys, path, agent, "--rows", "4", "--samples", "2", "-o", str(file))
+    assert (code, line["prompts"], line["failed"], line["turns/mean"]) == (0, 4, 0, 6.0)
+    kept = [json.loads(told) for told in file.read_text().splitlines()]
+    assert len(kept) == 8
+    assert all(len(told["transcript"]) == 5 for told in kept)
+
+
+def test_an_endpoint_plays_episodes_without_a_model_here(tmp_path, capsys):
+    (tmp_path / "talker.py").write_text(TALKER)
+    path = configured(tmp_path, reward={"function": ""})
+    agent, model = f"agent.function={tmp_path}/talker.py:episode", ("--model", "small")
+    with serving("four") as stub:
+        code, line = evaluated(capsys, path, agent, "--base-url", stub.url, *model, "--rows", "3")
+        assert (code, line["pass@1"], line["turns/mean"], line["tokens"]) == (0, 1.0, 2.0, 18)
+        assert stub.asked[-1]["messages"][-1]["content"] == "sure?"
+    with serving((404, "no such model")) as stub:
+        assert main(["eval", path, agent, "--base-url", stub.url, *model, "--rows", "3"]) == 2
+        assert "no such model" in capsys.readouterr().err
+
+
+def test_an_agent_that_fails_is_named_and_in_no_figure(tmp_path, capsys):
+    (tmp_path / "bad.py").write_text("async def episode(policy, row):\n    raise KeyError('gone')\n")
+    agent = f"agent.function={tmp_path}/bad.py:episode"
+    code, line = evaluated(capsys, configured(tmp_path), agent, "--rows", "2")
+    assert (code, line["prompts"], line["failed"]) == (1, 0, 2)
+    assert "KeyError: 'gone'" in line["failures"][0]

@@ -1,0 +1,97 @@
+"""What is evaluated, on which rows, and what figures come of it."""
+
+import json
+
+import pytest
+
+from controller.config.models import Config
+from controller.host.offline import offline_evaluation as module
+from controller.host.offline.offline_evaluation import Evaluee, evaluate
+from protocol.errors import ConfigError
+
+
+@pytest.fixture
+def config(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(5)))
+    (tmp_path / "runs" / "one" / "checkpoints" / "step_2").mkdir(parents=True)
+    return Config.model_validate(
+        {
+            "run": {"dir": str(tmp_path / "runs"), "name": "one", "steps": 2},
+            "data": {"path": str(rows), "shuffle": False},
+            "evaluation": {"samples": 2},
+        }
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The questions to the process that evaluates; it answers the first row, and fails at the others."""
+    questions = []
+
+    def ask(name, question, *, limit_s):
+        questions.append(question)
+        first = {"rewards": [1.0, 0.0], "lengths": [3, 4], "parts": [], "cut": 1, "turns": [1, 1]}
+        return {"rows": [first, *[{"failed": "no"} for _ in question["rows"][1:]]]}
+
+    monkeypatch.setattr(module, "ask", ask)
+    return questions
+
+
+def test_the_figures_are_those_of_an_evaluation(config, asked):
+    line = evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=3)
+    assert (line["prompts"], line["failed"], line["samples"]) == (1, 2, 2)
+    assert (line["pass@1"], line["pass@2"], line["reward/mean"]) == (0.5, 1.0, 0.5)
+    assert line["failures"][0] == "data, prompt 1: no"
+    assert [row["answer"] for row in asked[0]["rows"]] == ["0", "1", "2"]
+    assert (asked[0]["base_url"], asked[0]["model"], asked[0]["directory"]) == ("http://here/v1", "small", "")
+
+
+def test_held_out_rows_go_before_those_of_training(config, asked, tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"prompt": "held out"}\n')
+    held_out = {"data": {"set": {"path": str(other)}}, "samples": 1}
+    config = Config.model_validate(config.model_dump() | {"evaluation": held_out}, strict=False)
+    evaluate(config, Evaluee(base_url="http://here/v1", model="small"))
+    assert [row["prompt"] for row in asked[0]["rows"]] == ["held out"]
+
+
+def test_the_newest_whole_checkpoint_is_meant_by_none(config, asked, tmp_path):
+    step = tmp_path / "runs" / "one" / "checkpoints" / "step_2"
+    with pytest.raises(ConfigError, match=r"holds no model.*--checkpoint DIR"):
+        evaluate(config, Evaluee(), rows=1)
+    (step / "config.json").write_text("{}")
+    (step / ".complete").write_text("")
+    evaluate(config, Evaluee(), rows=1)
+    assert asked[-1]["directory"] == str(step)
+
+
+@pytest.mark.parametrize(
+    ("evaluee", "words"),
+    [
+        (Evaluee(base_url="http://here/v1"), "--base-url needs --model NAME"),
+        (Evaluee("dir", "http://here/v1", "small"), "no --checkpoint"),
+        (Evaluee(model="small"), "give --base-url, too"),
+        (Evaluee("/nowhere"), "/nowhere holds no model"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(config, evaluee, words):
+    with pytest.raises(ConfigError, match=words):
+        evaluate(config, evaluee, rows=1)
+
+
+def test_an_engine_in_an_environment_of_its_own_is_to_be_served(config):
+    config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"engine": "vllm"})})
+    with pytest.raises(ConfigError, match=r"rollout.engine: vllm.*give --base-url"):
+        evaluate(config, Evaluee("/nowhere"), rows=1)
+
+
+def test_without_held_out_rows_their_number_has_to_be_said(config):
+    with pytest.raises(ConfigError, match="say how many with --rows"):
+        evaluate(config, Evaluee(base_url="http://here/v1", model="small"))
+
+
+def test_what_the_process_refuses_is_told(config, monkeypatch):
+    monkeypatch.setattr(module, "ask", lambda *_, **__: {"problem": "the agent cannot be imported"})
+    with pytest.raises(ConfigError, match="the agent cannot be imported"):
+        evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=1)

@@ -1,0 +1,266 @@
+"""A policy behind an OpenAI-compatible endpoint: single responses, and episodes of an agent.
+
+Invariants: what the endpoint cannot be asked ends the attempt and is named, and never becomes a reward; a
+request that may be better next time is made again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx2
+
+from protocol.errors import ConfigError
+from protocol.settings import SamplingSettings, WorkerSettings
+from workers.agent.child import AgentChild, Ended, FailureKind
+from workers.agent.messages import check_messages
+from workers.agent.pool import AgentPool
+from workers.evaluate.checkpoint import environment_seed
+from workers.evaluate.played import Lost, Played
+
+AGAIN = frozenset((408, 409, 425, 429))
+RETRIES = 5
+BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
+REQUEST_S = 600.0
+NOT_OPENAIS = ("top_k", "min_p", "min_tokens")
+"""What OpenAI's API does not know; it is sent where it is set, for the servers that do."""
+NO_TOKENS = "policy.generate needs tokens, which an endpoint does not take: use policy.chat, or a checkpoint."
+MAX_SHOWN = 300  # characters of what an endpoint said
+Talk = Sequence[Mapping[str, Any]]
+
+
+class EndpointAnswer(NamedTuple):
+    """What it has said."""
+
+    message: dict[str, Any]
+    ending: str
+    tokens: int
+
+
+class Endpoint:
+    """One endpoint and model, within `async with`."""
+
+    def __init__(self, base_url: str, model: str, key: str, sampling: SamplingSettings) -> None:
+        self.base_url, self.key = base_url.rstrip("/"), key
+        self._body: dict[str, Any] = {
+            "model": model, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            **({"stop": list(sampling.stop)} if sampling.stop else {}),
+            **{name: value for name in NOT_OPENAIS if (value := getattr(sampling, name))},
+        }  # fmt: skip
+
+    async def __aenter__(self) -> Self:
+        self._client = httpx2.AsyncClient(timeout=REQUEST_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    async def chat(self, messages: Talk, tools: Any, most: int) -> EndpointAnswer:
+        """Its answer. Raises: Lost if it gives none; ConfigError if it can be asked nothing at all."""
+        body = (
+            self._body
+            | {"messages": list(messages), "max_tokens": most}
+            | ({"tools": tools} if tools else {})
+        )
+        last = ""
+        for attempt in range(RETRIES + 1):
+            if attempt:
+                await asyncio.sleep(min(BACKOFF_S * 2**attempt, MAX_BACKOFF_S))
+            try:
+                return await self._ask(body)
+            except _Trouble as trouble:
+                last = str(trouble)
+        raise Lost(f"{self.base_url} gave no answer in {RETRIES + 1} requests, the last time because {last}.")
+
+    async def _ask(self, body: Mapping[str, Any]) -> EndpointAnswer:
+        """Raises: _Trouble, Lost, ConfigError."""
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        try:
+            answer = await self._client.post(f"{self.base_url}/chat/completions", json=body, headers=headers)
+        except (httpx2.TimeoutException, httpx2.TransportError) as error:
+            raise _Trouble(f"the request ended with {type(error).__name__} {error}".rstrip()) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ConfigError(f"--base-url {self.base_url} cannot be asked: {error}.") from None
+        shown = f"it answered {answer.status_code}: {' '.join(answer.text.split())[:MAX_SHOWN]}"
+        if answer.status_code in AGAIN or answer.status_code >= 500:
+            raise _Trouble(shown)
+        if answer.status_code in (401, 403, 404):
+            raise ConfigError(
+                f"{self.base_url} refuses every request: {shown}. Check --base-url, --model and "
+                "OPENAI_API_KEY."
+            )
+        if answer.status_code != 200:
+            raise Lost(f"{self.base_url} refuses the request: {shown}.")
+        try:
+            told = answer.json()
+            choice = told["choices"][0]
+            message = {key: value for key, value in choice["message"].items() if value is not None}
+            usage = told.get("usage") or {}
+            ending = "length" if choice.get("finish_reason") == "length" else "stop"
+            return EndpointAnswer(
+                {"content": "", **message}, ending, int(usage.get("completion_tokens") or 0)
+            )
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise _Trouble(f"{shown}, which is no chat completion") from None
+
+
+class _Trouble(Exception):
+    """What may be better next time."""
+
+
+class EndpointResponses:
+    """One response to a prompt."""
+
+    def __init__(self, settings: WorkerSettings, endpoint: Endpoint) -> None:
+        self._settings, self._endpoint = settings, endpoint
+
+    async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
+        """Raises: Lost."""
+        del number, sample
+        prompt = row.get("prompt")
+        talk = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        try:
+            messages = check_messages(talk)
+        except ValueError as error:
+            raise Lost(f"The row has no prompt that an endpoint takes: {error}") from None
+        answer = await self._endpoint.chat(
+            messages, row.get("tools"), self._settings.rollout.max_response_tokens
+        )
+        text = str(answer.message["content"])
+        shown = [*messages, answer.message]
+        asked = messages[-1]["content"]
+        return Played(None, asked, [], text, [], answer.ending, answer.tokens, 1, shown)
+
+
+class _Playing:
+    """An episode that a process plays."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self.talk: list[Any] = []
+        self.turns = self.tokens = 0
+        self.ending = "stop"
+        self.tasks: set[asyncio.Task[None]] = set()
+
+
+class EndpointEpisodes:
+    """One episode of a row, within `async with`. Listens to the processes of the agent."""
+
+    def __init__(self, settings: WorkerSettings, endpoint: Endpoint) -> None:
+        self._settings, self._endpoint = settings, endpoint
+        self._playing: dict[int, _Playing] = {}
+        self._count = 0
+        url = endpoint.base_url if settings.agent.has_door else ""
+        self._pool = AgentPool(settings.agent, self, settings.import_paths, url)
+
+    async def __aenter__(self) -> Self:
+        """Raises: ConfigError, RunError, in a group, if the agent is no good."""
+        await self._pool.__aenter__()
+        try:
+            await self._pool.start()
+        except BaseException as error:
+            await self._pool.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._pool.__aexit__(kind, error, trace)
+
+    async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
+        """Raises: Lost after `agent.retries` tries."""
+        del sample
+        last = ""
+        for _ in range(self._settings.agent.retries + 1):
+            try:
+                return await self._try(number, row)
+            except Lost as error:
+                last = str(error)
+        raise Lost(last)
+
+    async def _try(self, row_number: int, row: Mapping[str, Any]) -> Played:
+        import json
+
+        agent = self._settings.agent
+        child = await self._pool.place(is_alone=agent.isolation == "process")
+        self._count += 1
+        number, playing = self._count, _Playing()
+        self._playing[number] = playing
+        seed = environment_seed(self._settings.seed, row_number)
+        key = (self._endpoint.key or "none") if agent.has_door else ""
+        child.begin(number, seed, json.dumps(row).encode(), key)
+        if agent.has_door:
+            child.count(number, 1)  # its turns are between its client and the endpoint
+        try:
+            async with asyncio.timeout(agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S):
+                ended = await playing.ended
+        except TimeoutError:
+            raise Lost(
+                "The episode came to no end in the time that its environment and the endpoint have."
+            ) from None
+        finally:
+            del self._playing[number]
+            child.cancel(number)
+            self._pool.answered(child)
+            for task in playing.tasks:
+                task.cancel()
+        if not playing.turns and not agent.has_door:
+            raise Lost("The agent returned before the policy had answered once.")
+        last = next((m for m in reversed(playing.talk) if m["role"] == "assistant"), {"content": ""})
+        first = next((str(m["content"]) for m in playing.talk if m["role"] == "user"), "")
+        ending = "length" if ended.limit else playing.ending
+        reward = 0.0 if ended.limit and agent.on_limit == "zero" else ended.reward
+        return Played(
+            reward, first, [], str(last["content"]), [], ending, playing.tokens, playing.turns, playing.talk
+        )
+
+    # -- what the processes say ---------------------------------------------------------------------------
+
+    def on_ask(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
+        """The episode asks its policy."""
+        self._pool.answered(child)
+        if (playing := self._playing.get(number)) is None:
+            return
+        if "chat" not in asked:
+            child.refuse(number, question, "", NO_TOKENS)
+        elif playing.turns + len(playing.tasks) >= self._settings.agent.max_turns:
+            text = f"The episode has had its {playing.turns} turns (agent.max_turns)."
+            child.refuse(number, question, "turns", text)
+        else:
+            task = asyncio.create_task(self._answer(child, number, question, asked), name="a turn")
+            playing.tasks.add(task)
+            task.add_done_callback(playing.tasks.discard)
+
+    async def _answer(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
+        playing, agent = self._playing[number], self._settings.agent
+        most = agent.max_turn_tokens or self._settings.rollout.max_response_tokens
+        try:
+            messages = check_messages(asked["chat"])
+            answer = await self._endpoint.chat(
+                messages, asked.get("tools"), min(most, asked.get("max_tokens") or most)
+            )
+        except ValueError as error:
+            child.refuse(number, question, "", str(error))
+        except (Lost, ConfigError) as error:
+            if not playing.ended.done():
+                playing.ended.set_exception(error)
+        else:
+            playing.turns += 1
+            playing.tokens += answer.tokens
+            playing.ending = answer.ending
+            if len(messages) >= len(playing.talk):
+                playing.talk = [*messages, answer.message]
+            child.answer(number, question, {"message": answer.message, "ending": answer.ending})
+
+    def on_ended(self, number: int, ended: Ended) -> None:
+        """The episode has come to its end."""
+        if (playing := self._playing.get(number)) is not None and not playing.ended.done():
+            playing.ended.set_result(ended)
+
+    def on_failed(self, number: int, kind: FailureKind, reason: str) -> None:
+        """The episode has come to nothing."""
+        del kind
+        if (playing := self._playing.get(number)) is not None and not playing.ended.done():
+            playing.ended.set_exception(Lost(reason))

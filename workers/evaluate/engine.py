@@ -1,0 +1,85 @@
+"""The engine of a checkpoint in this process.
+
+Invariant: all calls of the engine come from one thread, and none blocks the event loop.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+from protocol.settings import WorkerSettings
+from workers.engines.interface import Engine, Generation, Key
+from workers.rollout.worker import make_engine
+
+
+class LocalAnswer(NamedTuple):
+    """What the policy has sampled."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    ending: Literal["stop", "length"]
+
+
+class LocalEngine:
+    """Samples with `evaluation.sampling`, within `async with`."""
+
+    _engine: Engine
+
+    def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
+        self._settings, self._directory = settings, model_directory
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._waiting: dict[Key, tuple[LocalAnswer, asyncio.Future[LocalAnswer]]] = {}
+        self._has_work = asyncio.Event()
+        self._tasks = asyncio.TaskGroup()
+        self._count = 0
+
+    async def __aenter__(self) -> Self:
+        """Raises: ConfigError if the engine cannot be made."""
+        loop = asyncio.get_running_loop()
+        self._engine = await loop.run_in_executor(self._thread, make_engine, self._settings, self._directory)
+        await self._tasks.__aenter__()
+        self._stepping = self._tasks.create_task(self._step(), name="engine")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stepping.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            self._thread.shutdown()
+
+    async def generate(self, tokens: Sequence[int], most: int, *, seed: int) -> LocalAnswer:
+        """What follows these tokens, at most so many. Raises: ValueError if the engine cannot take them."""
+        self._count += 1
+        key = (self._count, 0, 1)
+        future: asyncio.Future[LocalAnswer] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = LocalAnswer([], [], "stop"), future
+        sampling = self._settings.evaluation_sampling
+        generation = Generation(key, list(tokens), [], most, seed, sampling)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.add, generation)
+            self._has_work.set()
+            return await future
+        finally:
+            del self._waiting[key]
+
+    async def _step(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._has_work.wait()
+            for sampled in await loop.run_in_executor(self._thread, self._engine.step):
+                if (found := self._waiting.get(sampled.key)) is None:
+                    continue
+                told, future = found
+                told.tokens.append(sampled.token)
+                told.logprobs.append(sampled.logprob)
+                if sampled.ending and not future.done():
+                    future.set_result(told._replace(ending=sampled.ending))
+            if not self._engine.is_busy():
+                self._has_work.clear()
+                if self._engine.is_busy():  # something was added meanwhile
+                    self._has_work.set()

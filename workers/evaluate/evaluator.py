@@ -1,0 +1,158 @@
+"""Answers rows and scores the answers, for `launch.py eval`; by way of `protocol.asking`.
+
+Invariants: a row counts with all of its attempts or not at all; what failed is named, and is no reward.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from protocol.errors import ConfigError, RunError
+from protocol.rewards.kinds import entry_of
+from protocol.settings import WorkerSettings, load_settings
+from workers.evaluate.checkpoint import CheckpointEpisodes, CheckpointResponses
+from workers.evaluate.engine import LocalEngine
+from workers.evaluate.played import Lost, Played
+from workers.reward.child import ScoringFailed
+from workers.reward.kinds.interface import Place
+from workers.reward.mixture import RewardMixture
+from workers.reward.together import all_of
+
+
+class Player(Protocol):
+    """Attempts rows."""
+
+    async def play(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
+        """One attempt. Raises: Lost, ConfigError."""
+        ...
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """`rows`, each with what its attempts came to, or with `failed`; or else `problem`."""
+    try:
+        return {"rows": asyncio.run(_evaluate(question))}
+    except (ConfigError, RunError, BaseExceptionGroup) as error:
+        first = _first(error)
+        if not isinstance(first, ConfigError | RunError):
+            raise
+        return {"problem": str(first)}
+
+
+async def _evaluate(question: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Raises: ConfigError, RunError, as they are or in groups."""
+    settings = load_settings(question["settings"])
+    async with AsyncExitStack() as stack:
+        mixture = _mixture(settings)
+        if mixture is not None:
+            await stack.enter_async_context(mixture)
+            await mixture.start()
+        player = await _player(stack, settings, question)
+        slots = asyncio.Semaphore(question["concurrency"])
+        transcripts = Path(question["transcripts"]) if question["transcripts"] else None
+        evaluator = _Evaluator(player, mixture, slots, transcripts)
+        rows = enumerate(question["rows"])
+        return await all_of([evaluator.row(number, row, samples=question["samples"]) for number, row in rows])
+
+
+async def _player(stack: AsyncExitStack, settings: WorkerSettings, question: Mapping[str, Any]) -> Player:
+    is_agent = settings.agent.is_on
+    if question["base_url"]:
+        from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses  # an extra
+
+        key = os.environ.get("OPENAI_API_KEY", "")
+        sampling = settings.evaluation_sampling
+        endpoint = Endpoint(question["base_url"], question["model"], key, sampling)
+        await stack.enter_async_context(endpoint)
+        if not is_agent:
+            return EndpointResponses(settings, endpoint)
+        return await stack.enter_async_context(EndpointEpisodes(settings, endpoint))
+    directory = question["directory"]
+    engine = await stack.enter_async_context(LocalEngine(settings, directory))
+    if not is_agent:
+        return CheckpointResponses(settings, directory, engine)
+    episodes = CheckpointEpisodes(settings, directory, engine, samples=question["samples"])
+    return await stack.enter_async_context(episodes)
+
+
+def _mixture(settings: WorkerSettings) -> RewardMixture | None:
+    """What scores; None if episodes bring their rewards."""
+    place = Place(settings.run_dir, settings.reward.device, settings.reward.sandbox)
+    other = settings.evaluation_function
+    entries = (entry_of(other),) if other else settings.reward.entries
+    if not entries:
+        return None
+    field = "evaluation.reward_function" if other else "reward.function"
+    return RewardMixture(
+        entries, settings.reward, place=place, import_paths=settings.import_paths, field=field
+    )
+
+
+class _Evaluator:
+    def __init__(
+        self,
+        player: Player,
+        mixture: RewardMixture | None,
+        slots: asyncio.Semaphore,
+        transcripts: Path | None,
+    ) -> None:
+        self._player, self._mixture, self._slots, self._transcripts = player, mixture, slots, transcripts
+
+    async def row(self, number: int, row: Mapping[str, Any], *, samples: int) -> dict[str, Any]:
+        """What the attempts at a row came to."""
+        try:
+            played = await all_of([self._attempt(number, sample, row) for sample in range(samples)])
+            rewards, parts = await self._score(number, row, played)
+        except (Lost, ScoringFailed) as error:
+            return {"failed": str(error)}
+        self._keep(number, row, played, rewards)
+        return {
+            "rewards": rewards, "lengths": [one.tokens for one in played], "parts": parts,
+            "cut": sum(one.ending == "length" for one in played), "turns": [one.turns for one in played],
+        }  # fmt: skip
+
+    async def _attempt(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:
+        async with self._slots:
+            return await self._player.play(number, sample, row)
+
+    async def _score(
+        self, number: int, row: Mapping[str, Any], played: Sequence[Played]
+    ) -> tuple[list[float], list[Any]]:
+        """Raises: Lost, ScoringFailed."""
+        own = [one.reward for one in played if one.reward is not None]
+        if len(own) == len(played):
+            return own, []
+        if self._mixture is None:
+            raise Lost(
+                "The agent returned None, and there is no `reward.function` that could score what was said."
+            )
+        request = (
+            number, json.dumps(row).encode(), played[0].prompt, played[0].prompt_ids,
+            [one.completion for one in played], [one.completion_ids for one in played],
+            [one.ending for one in played],
+        )  # fmt: skip
+        scored = await self._mixture.score(request, members=len(played))
+        pairs = zip(scored.rewards, played, strict=True)
+        return [reward if one.reward is None else one.reward for reward, one in pairs], list(scored.parts)
+
+    def _keep(
+        self, number: int, row: Mapping[str, Any], played: Sequence[Played], rewards: Sequence[float]
+    ) -> None:
+        if self._transcripts is None:
+            return
+        with self._transcripts.open("a") as file:
+            for sample, (one, reward) in enumerate(zip(played, rewards, strict=True)):
+                told = {
+                    "row": number, "sample": sample, "reward": reward, "ending": one.ending,
+                    "turns": one.turns, "tokens": one.tokens, "transcript": one.transcript, "columns": row,
+                }  # fmt: skip
+                file.write(json.dumps(told) + "\n")
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,21 @@
+"""What one attempt at one row came to."""
+
+from typing import Any, NamedTuple
+
+
+class Played(NamedTuple):
+    """One response, or one episode."""
+
+    reward: float | None  # None: the reward function is to score it
+    prompt: str
+    prompt_ids: list[int]  # []: nobody but the endpoint knows
+    completion: str  # the policy's last answer, or all of its first trajectory
+    completion_ids: list[int]
+    ending: str  # stop or length
+    tokens: int  # that the policy has sampled
+    turns: int
+    transcript: Any  # text, or the messages
+
+
+class Lost(Exception):
+    """An attempt has failed, and the policy is not to blame; the text is for the user."""
