@@ -187,3 +187,15 @@ def test_an_answer_may_come_back_without_its_reasoning_and_not_with_another(toke
     assert place(found, [USER, ANSWER, MORE]) == place(found, [USER, thought, MORE])
     with pytest.raises(TooManyConversations, match="Message 1 is not what it was"):
         place(found, [USER, {**thought, "reasoning_content": "other"}, MORE])
+
+
+def test_a_fork_behind_a_turn_that_was_cut_has_all_of_its_tokens(tokenizer):
+    found = talks(tokenizer)
+    first = opened(found, [USER])
+    first.answered(tokenizer("two", add_special_tokens=False)["input_ids"])  # and no end of the turn
+    first.held([USER], ANSWER, None)
+    shared = list(first.tokens)
+    opened(found, [USER, ANSWER, MORE])
+    placed = place(found, [USER, ANSWER, USER])
+    assert placed.given[: len(shared)] == shared
+    assert text(tokenizer, placed.given[len(shared) :]).startswith("<|im_end|>\n<|im_start|>user\none")

@@ -280,14 +280,16 @@ def test_sub_agents_ask_at_once_and_each_gets_its_own_answer(tokenizer):
 
 def test_calls_that_are_not_trained_have_an_address_of_their_own(tokenizer):
     async def test():
-        async with opened(tokenizer, "yes", "title", "no") as counter, client(counter) as one:
+        async with opened(tokenizer, "yes", "title", "no", "first") as counter, client(counter) as one:
             answer = {"role": "assistant", "content": (await say(one)).choices[0].message.content}
             aside = one.with_options(base_url=str(one.base_url).replace("/v1", "/untrained/v1"))
             assert (await say(aside, answer, QUESTION)).choices[0].message.content == "title"
             assert [model.id async for model in aside.models.list()] == ["policy"]
             await say(one, answer, QUESTION)
             assert [ask.is_trained for ask, _ in counter.asked] == [True, False, True]
-            assert [ask.member for ask, _ in counter.asked] == [0, 1, 0]
+            retried = {"extra_headers": {"x-stainless-retry-count": "1"}}
+            assert (await say(aside, **retried)).choices[0].message.content == "first", "asked there never"
+            assert [ask.member for ask, _ in counter.asked] == [0, 1, 0, 2]
 
     asyncio.run(test())
 

@@ -228,3 +228,16 @@ def test_given_tokens_of_forks_that_are_asked_for_in_one_turn_are_kept():
     assert not run.core.keeps_payload(peer, ask(4, attempt=begun.attempt + 2))
     assert not run.core.keeps_payload(peer, ask(4, given=61))
     assert not run.core.keeps_payload(peer, ask(0)), "it is there, and is being answered"
+
+
+def test_an_episode_that_begins_anew_calls_back_what_is_open_in_each_trajectory():
+    run = forked()
+    run.sample(0, 1, 3)
+    run.ask(0, 0)
+    run.ask(0, 0, fork=1, digest="more")
+    commands = run.fail(0, 0)
+    aborts = [c.message for c in commands if isinstance(getattr(c, "message", None), messages.Abort)]
+    assert sorted(member for abort in aborts for _, member, _ in abort.attempts) == [0, FORK]
+    group = run.core.state.groups[0]
+    assert [member.state for member in group.of(group.episodes[0])] == ["waiting", "dropped"]
+    assert run.begins[0, 0].trial == 2
