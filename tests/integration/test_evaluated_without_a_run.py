@@ -9,14 +9,14 @@ from controller.cli.main import main
 from tests.support.stub_endpoint import serving
 
 pytestmark = pytest.mark.thorough
-TASKS = TASK.parent if hasattr(TASK, "parent") else TASK.rpartition("/")[0]
-TALKER = '''
+TASKS = TASK.parent
+TALKER = """
 async def episode(policy, row):
     messages = [{"role": "user", "content": row["prompt"]}]
     messages.append(await policy.chat(messages))
     answer = await policy.chat([*messages, {"role": "user", "content": "sure?"}])
     return float(answer["content"] == "four")
-'''
+"""
 
 
 def configured(tmp_path, **sections):
