@@ -309,6 +309,10 @@ class TrainerSettings(Section):
     bound by PCIe then; try more `ranks` and `activation_checkpointing` first. Needs a GPU."""
     ranks: int = Field(default=1, ge=1)
     """Local trainer processes, sharded by FSDP2."""
+    sequence_ranks: int = Field(default=1, ge=1)
+    """Ranks that share each packed row, so that a sequence may be that much longer in the same memory: a rank
+    has some of its tokens, and in attention some heads of all of them. It divides `ranks` and the model's
+    heads; not with a critic or LoRA. `max_tokens_per_microbatch` counts a rank's own tokens."""
     local: bool = True
     """Start the trainer with the run. Off: it attaches from outside, `torchrun ... -m workers.host ADDRESS
     --role trainer`, and may be lost and come again (docs/clusters.md); `ranks` is torchrun's to say then."""

@@ -11,6 +11,7 @@ from controller.config.data_rules import data_problems
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import GROUP_BASELINES
+from protocol.settings import TrainerSettings
 from strategies.presets import FIXED_BOUND
 
 Problem = tuple[tuple[str, ...], str]
@@ -71,6 +72,7 @@ def _batch_problems(config: Config) -> Iterator[Problem]:
             "is true, but trainer.device is `cpu`, where weights and optimizer are in host memory already; "
             "leave cpu_offload out, or train on a GPU.",
         )
+    yield from _sequence_problems(trainer)
     if trainer.lr_schedule != "constant" and trainer.warmup_steps >= config.run.steps:
         yield (
             ("trainer.warmup_steps", "trainer.lr_schedule", "run.steps"),
@@ -108,6 +110,27 @@ def _algorithm_problems(config: Config) -> Iterator[Problem]:
         )
     yield from _kl_problems(config)
     yield from _rejection_problems(config)
+
+
+def _sequence_problems(trainer: TrainerSettings) -> Iterator[Problem]:
+    """Why ranks cannot share rows."""
+    size = trainer.sequence_ranks
+    if trainer.local and trainer.ranks % size:
+        divisors = [str(n) for n in range(1, trainer.ranks + 1) if trainer.ranks % n == 0]
+        yield (
+            ("trainer.sequence_ranks", "trainer.ranks"),
+            f"is {size}, which does not divide trainer.ranks {trainer.ranks}; take {' or '.join(divisors)}.",
+        )
+    for field, is_set in (
+        ("trainer.lora", trainer.lora.rank),
+        ("trainer.baseline", trainer.baseline == "value"),
+    ):
+        if size > 1 and is_set:
+            yield (
+                ("trainer.sequence_ranks", field),
+                f"is {size}, which does not go with {'LoRA' if trainer.lora.rank else 'a critic'} ({field}); "
+                "leave one of them out.",
+            )
 
 
 def _streaming_problems(config: Config) -> Iterator[Problem]:

@@ -170,17 +170,33 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     ways = (("two", 2, "every_microbatch"), ("four", 4, "auto"), ("four_go_on", 4, "auto"))
     stages = [(prepared(name, reduce_gradients=when)[1], ranks) for name, ranks, when in ways]
     stages.append((prepared("same_go_on", steps=0)[1], 2))
+    by_response = {"loss": "gspo", "entropy_coefficient": 0.01, "kl_coefficient": 0.1}
+    expected_by_response = lead(prepared("by_response", **by_response)[0], str(model_directory))["metrics"]
+    stages += [  # ranks that share rows
+        (prepared("two_share", sequence_ranks=2)[1], 2),
+        (prepared("four_share", sequence_ranks=2, reduce_gradients="every_microbatch")[1], 4),
+        (prepared("two_share_by_response", sequence_ranks=2, **by_response)[1], 2),
+    ]
     ended = run_ranks(model_directory, "train", *stages)
     assert ended.returncode == 0, ended.stderr
-    two, four, going_on, _ = map(json.loads, ended.stdout.splitlines())
-    for found, expected in ((two, first), (four, first), (going_on, second)):
+    two, four, going_on, _, *shared, sharing_by_response = map(json.loads, ended.stdout.splitlines())
+    for found, expected in (
+        (two, first),
+        (four, first),
+        (going_on, second),
+        *((one, first) for one in shared),
+    ):
         assert_alike(found["metrics"], expected)
+    assert_alike(sharing_by_response["metrics"], expected_by_response)
     at_the_end = STEPS * MINIBATCHES * (LAYERS + 1)  # with the last micro-batch of a step alone
     assert four["sent"] == going_on["sent"] == at_the_end
     assert two["sent"] > at_the_end
     one, two = (read_state(tmp_path / name / SAVED)[1] for name in ("one", "two"))
     assert two.keys() - one.keys() == {"rng.1"}
     names = [name for name in one if not name.startswith("rng.")]
+    for way in ("two_share", "four_share"):
+        sharing = read_state(tmp_path / way / SAVED)[1]
+        assert all(torch.allclose(one[name].float(), sharing[name].float(), atol=1e-5) for name in names)
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
     assert torch.equal(two["exp_avg.model.norm.weight"], two.part("exp_avg.model.norm.weight", 0, 32))
     for file in ("model.safetensors", *(f"trainer/state-0000{rank}-of-00002.safetensors" for rank in (1, 2))):

@@ -23,10 +23,14 @@ from transformers.utils.import_utils import is_flash_attn_2_available
 
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
+from protocol.settings import TrainerSettings
 from workers.models.small_copy import difference, in_words, passed_spans, small_copy
 from workers.models.tail import ModelTail, called_as, tail_of
 from workers.trainer.batch import TrainBatch
 from workers.trainer.losses import KeptTokens, Softmax, chosen_logprobs, head_logprobs, parts_of
+from workers.trainer.packing import plan
+from workers.trainer.ranks import Ranks
+from workers.trainer.sequence.group import SequenceGroup
 
 log = logging.getLogger("workers")
 PACKED_SDPA = "staleflow_packed"  # transformers asks of names with `sdpa` in them that the model has tried it
@@ -43,6 +47,7 @@ class PackedRow:
     targets_N: torch.Tensor  # those tokens
     places_N: torch.Tensor  # their places among the sampled tokens of the batch
     kept: KeptTokens | None = None  # what each was drawn from; None: the whole vocabulary
+    group: SequenceGroup | None = None  # of ranks, each of which has as many tokens of the row
 
 
 def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) -> PackedRow:
@@ -76,10 +81,36 @@ def pack_row(batch: TrainBatch, indices: Sequence[int], device: torch.device) ->
     )
 
 
-def choose_attention(device: torch.device, dtype: torch.dtype) -> str:
-    """Name of the attention for packed rows: FlashAttention 2 where it runs, else SDPA per sequence."""
+def pack_rows(
+    batch: TrainBatch,
+    indices: Sequence[int],
+    model: PreTrainedModel,
+    ranks: Ranks,
+    *,
+    options: TrainerSettings,
+) -> list[PackedRow]:
+    """The micro-batches of some sequences that are this rank's, alone or with the ranks that share them."""
+    lengths, size = [len(batch.tokens[index]) for index in indices], options.sequence_ranks
+    shares = plan(
+        lengths,
+        ranks=ranks.size // size,
+        max_tokens=options.max_tokens_per_microbatch * size,
+        half_attention=half_attention(model),
+    )
+    mine = shares[ranks.rank // size]
+    return [pack_row(batch, [indices[place] for place in some], ranks.device) for some in mine]
+
+
+def choose_attention(device: torch.device, dtype: torch.dtype, *, is_shared: bool = False) -> str:
+    """Name of the attention for packed rows: FlashAttention 2 where it runs, else SDPA per sequence.
+
+    `is_shared`: between ranks, which SDPA alone can do here.
+    """
     has_flash = (
-        device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and is_flash_attn_2_available()
+        not is_shared
+        and device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and is_flash_attn_2_available()
     )
     return "flash_attention_2" if has_flash else PACKED_SDPA
 
@@ -104,11 +135,13 @@ def packed_sdpa(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
+    sequence_group: SequenceGroup | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each sequence of a row: an attention function as transformers calls it.
 
-    `s_aux`: scores [H] of a sink, which takes a share of the weight and gives nothing.
+    `s_aux`: scores [H] of a sink, which takes a share of the weight and gives nothing. `sequence_group`: of
+    the ranks that share the row.
     Raises: ConfigError if the model wants something that this attention cannot do.
     """
     if options.get("position_bias") is not None:
@@ -117,6 +150,14 @@ def packed_sdpa(
             "support. Expected softmax attention, plain, capped, in a sliding window or with sinks; choose "
             "another model."
         )
+    if (group := sequence_group) is not None:
+        query, key, value = (group.to_heads(of) for of in (query_1HTD, key_1HTD, value_1HTD))
+        attended, _ = packed_sdpa(
+            module, query, key, value, attention_mask, sequence_lengths=sequence_lengths, scaling=scaling,
+            sliding_window=sliding_window, softcap=softcap,
+            s_aux=None if s_aux is None else group.heads(s_aux),
+        )  # fmt: skip
+        return group.to_tokens(attended.transpose(1, 2)).transpose(1, 2).contiguous(), None
     is_plain = softcap is None and s_aux is None
     parts = []
     for query, key, value in zip(
@@ -191,7 +232,8 @@ def _arguments(model: PreTrainedModel, row: PackedRow) -> dict[str, Any]:
         "use_cache": False,
     }
     if model.config._attn_implementation == PACKED_SDPA:
-        return arguments | {"sequence_lengths": row.lengths}
+        shared = {} if row.group is None else {"sequence_group": row.group}
+        return arguments | {"sequence_lengths": row.lengths} | shared
     bounds = torch.tensor([0, *row.lengths], device=row.tokens_1T.device)
     ends, longest = bounds.cumsum(0, dtype=torch.int32), max(row.lengths)
     return arguments | {
@@ -243,13 +285,13 @@ def proven_tail(model: PreTrainedModel, device: torch.device) -> ModelTail | Non
     Collective.
     """
     ids = torch.arange(1, 6, device=device) % model.config.get_text_config().vocab_size
-    row, tail = _whole_row([ids]), tail_of(model)
+    row, tail = whole_row([ids]), tail_of(model)
     if tail is not None:
         with torch.no_grad():
             whole = forward_row(model, row)
             with called_as(model, partial(_by_the_tail, tail, row, _arguments(model, row))):
                 found = model()
-        bound = _tolerance(whole.dtype) * max(1.0, whole.abs().max().item())
+        bound = tolerance(whole.dtype) * max(1.0, whole.abs().max().item())
         if found is not None and (found - whole).abs().max().item() <= bound:
             return tail
     log.warning("The logits of a micro-batch of %s are made at once, not in chunks.", type(model).__name__)
@@ -286,15 +328,15 @@ def check_no_leak(
     ids = torch.arange(1, 13, device=device) % model.config.get_text_config().vocab_size
     try:
         with torch.no_grad():
-            packed = forward_row(model, _whole_row([ids[:5], ids[5:]]))[5:]
-            alone = forward_row(model, _whole_row([ids[5:]]))
+            packed = forward_row(model, whole_row([ids[:5], ids[5:]]))[5:]
+            alone = forward_row(model, whole_row([ids[5:]]))
     except (TypeError, AttributeError) as error:
         raise ConfigError(
             f"{type(model).__name__} does not take packed sequences: {error}. Expected a model that hands "
             "its keyword arguments down to transformers' attention interface; choose another model."
         ) from error
     gap = (packed - alone).abs().max().item()
-    bound = _tolerance(alone.dtype) * max(1.0, alone.abs().max().item())
+    bound = tolerance(alone.dtype) * max(1.0, alone.abs().max().item())
     if not gap <= bound:
         raise ConfigError(
             f"{type(model).__name__} mixes sequences packed into one row: logits differ by {gap:.3g}, "
@@ -310,8 +352,8 @@ def _check_beyond(
     """Raises: ConfigError if packed sequences that pass these spans give other logits than plain passes."""
     small = small_copy(config, passed, device=device, dtype=dtype)
     with torch.no_grad():
-        packed = forward_row(small.model, _whole_row(small.sequences)).float()
-    gap, bound = difference([packed], [torch.cat(small.logits)]), _tolerance(dtype)
+        packed = forward_row(small.model, whole_row(small.sequences)).float()
+    gap, bound = difference([packed], [torch.cat(small.logits)]), tolerance(dtype)
     if not gap <= bound:
         raise ConfigError(
             f"The model ({config.model_type}) has {in_words(passed)}, and a small model like it, with "
@@ -321,11 +363,12 @@ def _check_beyond(
         )
 
 
-def _tolerance(dtype: torch.dtype) -> float:
+def tolerance(dtype: torch.dtype) -> float:
+    """Of logits, as a share of the largest."""
     return 1e-4 if dtype == torch.float32 else 0.1
 
 
-def _whole_row(sequences: Sequence[torch.Tensor]) -> PackedRow:
+def whole_row(sequences: Sequence[torch.Tensor]) -> PackedRow:
     """These sequences side by side, with logits at every position."""
     tokens_T, lengths = torch.cat(list(sequences)), [len(sequence) for sequence in sequences]
     places_T = torch.arange(len(tokens_T), device=tokens_T.device)

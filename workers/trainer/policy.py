@@ -18,6 +18,9 @@ from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
 from workers.models.tail import ModelTail
 from workers.trainer.packed_forward import check_no_leak, choose_attention, proven_tail
+from workers.trainer.ranks import Ranks
+from workers.trainer.sequence.group import SequenceGroup
+from workers.trainer.sequence.shared_rows import check_shared
 from workers.trainer.sharding import reshard
 
 log = logging.getLogger("workers")
@@ -32,10 +35,14 @@ class Policy(NamedTuple):
 
 
 def load_packed(
-    directory: Path, *, device: torch.device, forward_dtype: torch.dtype, dtype: torch.dtype = torch.float32
-) -> PreTrainedModel:
-    """The model with the attention of packed rows. Raises: ConfigError if it cannot be loaded."""
-    attention = choose_attention(device, forward_dtype)
+    directory: Path, *, device: torch.device, forward_dtype: torch.dtype, dtype: torch.dtype = torch.float32,
+    is_shared: bool = False,
+) -> PreTrainedModel:  # fmt: skip
+    """The model with the attention of packed rows. Raises: ConfigError if it cannot be loaded.
+
+    `is_shared`: several ranks share a row.
+    """
+    attention = choose_attention(device, forward_dtype, is_shared=is_shared)
     return load_causal_lm(directory, dtype=dtype, device=device, attention=attention)
 
 
@@ -50,7 +57,10 @@ def load_policy(
     """
     lora = settings.trainer.lora
     if not lora.rank:
-        model = load_packed(directory, device=device, forward_dtype=forward_dtype)
+        model = load_packed(
+            directory, device=device, forward_dtype=forward_dtype,
+            is_shared=settings.trainer.sequence_ranks > 1,
+        )  # fmt: skip
         if problem := mixture_problem(model.config.to_dict(), stored_names(directory)):
             raise ConfigError(f"The model at {directory} {problem}")
         return Policy(model)
@@ -62,8 +72,9 @@ def load_policy(
 
 
 def check_policy(
-    model: PreTrainedModel, settings: WorkerSettings, *, device: torch.device, forward_dtype: torch.dtype
-) -> ModelTail | None:
+    model: PreTrainedModel, settings: WorkerSettings, ranks: Ranks, group: SequenceGroup | None, *,
+    forward_dtype: torch.dtype,
+) -> ModelTail | None:  # fmt: skip
     """The model's end, if logits can be made in chunks.
 
     Raises: ConfigError if packed rows of this run would be computed wrong. Collective.
@@ -71,7 +82,9 @@ def check_policy(
     rollout = settings.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     row = max(longest, settings.trainer.max_tokens_per_microbatch)
-    check_no_leak(model, device, longest=longest, row=row, dtype=forward_dtype)
-    tail = proven_tail(model, device)
+    check_no_leak(model, ranks.device, longest=longest, row=row, dtype=forward_dtype)
+    if group is not None:
+        check_shared(model, ranks, group)
+    tail = proven_tail(model, ranks.device)
     reshard(model)
     return tail

@@ -33,11 +33,13 @@ from workers.trainer.critic import CRITIC, CRITIC_MEANS, Critic, ValueStep
 from workers.trainer.losses.own import load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
-from workers.trainer.packed_forward import PackedRow, half_attention, pack_row, response_logprobs
-from workers.trainer.packing import plan, split_by_group
+from workers.trainer.packed_forward import PackedRow, pack_rows
+from workers.trainer.packing import split_by_group
 from workers.trainer.policy import check_policy, load_packed, load_policy
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.saver import Saver
+from workers.trainer.sequence.group import group_of
+from workers.trainer.sequence.shared_rows import shared_logprobs
 from workers.trainer.sharding import (
     accumulated,
     forward_dtype,
@@ -87,6 +89,7 @@ class Trainer:
         torch.set_num_threads(settings.trainer.threads)
         self.ranks = Ranks(pick_device(settings.trainer.device))
         torch.manual_seed(settings.seed + self.ranks.rank)
+        self._group = group_of(self.ranks, settings.trainer.sequence_ranks)
         self._forward_dtype = forward_dtype(settings, self.ranks.device)
         policy = load_policy(
             settings, self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype
@@ -97,7 +100,7 @@ class Trainer:
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
         self._tails = {
             self.model: check_policy(
-                self.model, settings, device=self.ranks.device, forward_dtype=self._forward_dtype
+                self.model, settings, self.ranks, self._group, forward_dtype=self._forward_dtype
             )
         }
         self._optimizer = make_optimizer(self.model, settings.trainer)
@@ -123,7 +126,10 @@ class Trainer:
         return Critic(self._load_again(), self.ranks, options=options, forward_dtype=self._forward_dtype)
 
     def _load_again(self) -> PreTrainedModel:
-        return load_packed(self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype)
+        return load_packed(
+            self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype,
+            is_shared=self._group is not None,
+        )  # fmt: skip
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:
         """Train on one batch and return its metrics; afterwards `policy_version` is one higher.
@@ -268,16 +274,7 @@ class Trainer:
         ahead.totals = totals if ahead.totals is None else ahead.totals + totals
 
     def _rows(self, batch: TrainBatch, indices: Sequence[int]) -> list[PackedRow]:
-        """This rank's micro-batches of one mini-batch."""
-        lengths = [len(batch.tokens[index]) for index in indices]
-        shares = plan(
-            lengths,
-            ranks=self.ranks.size,
-            max_tokens=self._settings.trainer.max_tokens_per_microbatch,
-            half_attention=half_attention(self.model),
-        )
-        mine = shares[self.ranks.rank]
-        return [pack_row(batch, [indices[place] for place in some], self.ranks.device) for some in mine]
+        return pack_rows(batch, indices, self.model, self.ranks, options=self._settings.trainer)
 
     def _evaluate(
         self, batch: TrainBatch, minibatches: Sequence[Sequence[int]], rows: Sequence[PackedRow]
@@ -324,14 +321,17 @@ class Trainer:
         """What `compute` gives for each row, over the whole batch [*columns, N]; each rank gives a part."""
         filled_N = torch.zeros(*columns, count, device=self.ranks.device)
         for row in rows:
-            filled_N[..., row.places_N] = compute(row)
+            found_N = compute(row)
+            if self._group is None or self._group.rank == 0:  # all of a group have found the same
+                filled_N[..., row.places_N] = found_N
         reshard(model)
         return self.ranks.sum(filled_N)
 
     def _forward(self, row: PackedRow, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
-        return response_logprobs(
+        return shared_logprobs(
             model,
             row,
+            self._group,
             temperature=self._settings.rollout.sampling.temperature,
             is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
             tail=self._tails[model],
@@ -354,7 +354,7 @@ class Trainer:
             parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)
             counts = totals.new_tensor(len(row.places_N))
             totals += torch.stack([*(part.detach().double() for part in parts), counts])
-        return totals
+        return totals / options.sequence_ranks  # each rank of a group counts all of a row
 
     def _optimizer_step(
         self, totals: torch.Tensor, value_step: ValueStep | None, *, warmth: float

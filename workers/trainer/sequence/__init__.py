@@ -1,0 +1,1 @@
+"""Packed rows that several ranks share, each with a part of the tokens: sequence parallelism."""
