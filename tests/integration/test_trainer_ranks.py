@@ -172,10 +172,12 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
     stages.append((prepared("same_go_on", steps=0)[1], 2))
     by_response = {"loss": "gspo", "entropy_coefficient": 0.01, "kl_coefficient": 0.1}
     expected_by_response = lead(prepared("by_response", **by_response)[0], str(model_directory))["metrics"]
+    sharing = {"sequence_ranks": 2}
+    in_fours = sharing | {"reduce_gradients": "every_microbatch", "activation_checkpointing": True}
     stages += [  # ranks that share rows
-        (prepared("two_share", sequence_ranks=2)[1], 2),
-        (prepared("four_share", sequence_ranks=2, reduce_gradients="every_microbatch")[1], 4),
-        (prepared("two_share_by_response", sequence_ranks=2, **by_response)[1], 2),
+        (prepared("two_share", **sharing)[1], 2),
+        (prepared("four_share", **in_fours)[1], 4),
+        (prepared("two_share_by_response", **sharing, **by_response)[1], 2),
     ]
     ended = run_ranks(model_directory, "train", *stages)
     assert ended.returncode == 0, ended.stderr
