@@ -158,29 +158,42 @@ def packed_sdpa(
             s_aux=None if s_aux is None else group.heads(s_aux),
         )  # fmt: skip
         return group.to_tokens(attended.transpose(1, 2)).transpose(1, 2).contiguous(), None
-    is_plain = softcap is None and s_aux is None
-    parts = []
-    for query, key, value in zip(
+    attend = partial(_attend, scaling=scaling, sliding_window=sliding_window, softcap=softcap, sinks_H=s_aux)
+    sequences = zip(
         *(states.split(sequence_lengths, dim=2) for states in (query_1HTD, key_1HTD, value_1HTD)), strict=True
-    ):
-        length = query.shape[2]
-        window = sliding_window if sliding_window is not None and length > sliding_window else None
-        mask = _mask(length, window, query.device) if window is not None or not is_plain else None
-        if mask is not None and not is_plain:
-            parts.append(_explicit(query, key, value, mask, scaling=scaling, softcap=softcap, sinks_H=s_aux))
-            continue
-        parts.append(
-            torch.nn.functional.scaled_dot_product_attention(
-                query,
-                key,
-                value,
-                attn_mask=mask,
-                is_causal=mask is None,
-                scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-        )
+    )
+    parts = [attend(query, key, value) for query, key, value in sequences]
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    query_1HTD: torch.Tensor,
+    key_1HTD: torch.Tensor,
+    value_1HTD: torch.Tensor,
+    *,
+    scaling: float | None,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_H: torch.Tensor | None,
+) -> torch.Tensor:
+    """Causal attention of one sequence."""
+    length = query_1HTD.shape[2]
+    window = sliding_window if sliding_window is not None and length > sliding_window else None
+    if softcap is not None or sinks_H is not None:
+        mask = _mask(length, window, query_1HTD.device)
+        return _explicit(
+            query_1HTD, key_1HTD, value_1HTD, mask, scaling=scaling, softcap=softcap, sinks_H=sinks_H
+        )
+    mask = None if window is None else _mask(length, window, query_1HTD.device)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query_1HTD,
+        key_1HTD,
+        value_1HTD,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query_1HTD.shape[1] != key_1HTD.shape[1],
+    )
 
 
 def _mask(length: int, window: int | None, device: torch.device) -> torch.Tensor:

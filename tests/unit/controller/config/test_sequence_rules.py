@@ -19,7 +19,7 @@ def problems(**trainer):
         ({"ranks": 4, "sequence_ranks": 3}, "trainer.ranks", "take 1 or 2 or 4"),
         ({"ranks": 1, "sequence_ranks": 2}, "trainer.ranks", "take 1"),
         ({"ranks": 2, "sequence_ranks": 2, "lora": {"rank": 4}}, "trainer.lora", "does not go with LoRA"),
-        ({"ranks": 2, "sequence_ranks": 2, "algorithm": "ppo"}, "trainer.baseline", "does not go with a critic"),
+        ({"ranks": 2, "sequence_ranks": 2, "algorithm": "ppo"}, "trainer.baseline", "not go with a critic"),
     ],
 )
 def test_what_ranks_cannot_share_is_refused_in_one_sentence(trainer, place, words):
