@@ -36,9 +36,9 @@ class EpisodeKeys:
     def number_of(self, authorization: str) -> int:
         """The episode that a header names. Raises: DoorRefusal."""
         kind, _, key = authorization.partition(" ")
-        key = key.strip()
+        key = key.strip() if kind.lower() == "bearer" else ""
         number = self._numbers.get(key)
-        if number is not None and kind.lower() == "bearer":
+        if number is not None:
             return number
         name = key.removeprefix(PREFIX)[:-MAC_CHARS]
         if hmac.compare_digest(key.encode(), f"{PREFIX}{name}{self._mac(name)}".encode()):

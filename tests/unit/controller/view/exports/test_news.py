@@ -1,5 +1,6 @@
 """What people are told of a run, and how often."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -109,6 +110,19 @@ def test_a_long_text_is_cut_and_one_that_no_program_can_get_is_told():
     same = ["/bin/sh", "-c", f'test ${{#3}} = {MOST_CHARS} -a "$2" = failed', "sh"]
     assert run_command(same, "run", long) == ""
     assert "null byte" in run_command(["/bin/true"], "run", News("failed", "end", "a\0b"))
+
+
+def test_a_title_is_a_header_and_so_without_other_letters(monkeypatch):
+    asked = []
+
+    def answer(request, timeout):
+        asked.append(request)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    assert post("https://ntfy.example/mine", "Läufe \u2192", News("done", "end", "Fertig \u2192")) == ""
+    assert asked[0].get_header("Title") == "L?ufe ?: done"
+    assert asked[0].data.decode() == "Fertig \u2192"
 
 
 def test_a_command_gets_the_words_as_arguments_and_no_shell_sees_them(tmp_path):

@@ -107,6 +107,18 @@ def test_alarms_standstills_and_an_end_without_a_word_are_told(tmp_path, monkeyp
     assert "without a word" in sent[2].text
 
 
+def test_what_alarms_look_at_is_bounded(tmp_path):
+    run = run_in(tmp_path)
+    looker = Looker(wanted_of(run), tell=pytest.fail)
+    with (run / "metrics.jsonl").open("w") as file:
+        file.writelines(json.dumps({"step": step, "time_s": 1.0}) + "\n" for step in range(1, 1202))
+    looker.look()
+    put(run, 1202)
+    looker.look()
+    assert [looker._lines[0]["step"], looker._lines[-1]["step"]] == [203, 1202]
+    looker.finish()
+
+
 def test_an_alarm_is_on_the_console_once():
     warned = []
     watch = AlarmWatch(warned.append, bound=1)

@@ -126,10 +126,49 @@ def test_a_tracker_that_fails_is_told_once_and_one_that_hangs_is_left_behind():
         for step in (1, 2, 3):
             sending.send([line(step)], is_anew=False)
     assert refusing.finish(60)
+    assert refusing._queue.empty()  # what it gets no more is not kept
     assert not hanging.finish(0.0)
     hangs.set()
     assert len(told) == 1
     assert "refusing gets nothing more: OSError: no network" in told[0]
+
+
+class Noting:
+    """A tracker that notes what it is told, and says when it has begun."""
+
+    def __init__(self):
+        self.begun, self.steps, self.has_begun = [], [], threading.Event()
+
+    def begin(self, lines):
+        self.begun.append([(one["step"], one["reward/mean"]) for one in lines])
+        self.has_begun.set()
+
+    def step(self, one):
+        self.steps.append(one["step"])
+
+    def close(self):
+        pass
+
+
+def test_a_step_that_is_made_again_begins_the_record_again():
+    noting = Noting()
+    sending = Sending("noting", lambda: noting, tell=pytest.fail)
+    sending.send([line(1), line(2)], is_anew=False)
+    assert noting.has_begun.wait(60)
+    sending.send([line(2, 0.5)], is_anew=False)
+    assert sending.finish(60)
+    assert noting.begun == [[(1, 1.0), (2, 1.0)], [(1, 1.0), (2, 0.5)]]
+    assert noting.steps == []
+
+
+def test_what_has_piled_up_before_another_file_was_there_is_not_of_the_record():
+    noting, is_made = Noting(), threading.Event()
+    sending = Sending("noting", lambda: is_made.wait(60) and noting, tell=pytest.fail)
+    sending.send([line(1), line(2), line(3)], is_anew=False)
+    sending.send([line(1, 0.5)], is_anew=True)
+    is_made.set()
+    assert sending.finish(60)
+    assert noting.begun == [[(1, 0.5)]]
 
 
 def test_one_of_the_users_is_found_and_what_is_none_is_said(tmp_path):
@@ -158,6 +197,18 @@ def test_a_file_is_followed_by_whole_lines_and_a_new_one_begins_again(tmp_path):
     aside.replace(file)
     assert tail.read() == ([{"step": 1}, {"step": 2}, {"step": 3}], True)
     assert tail.read() == ([], False)
+
+
+def test_a_file_that_is_replaced_by_a_longer_one_or_emptied_in_its_place_begins_again(tmp_path):
+    file, aside = tmp_path / "metrics.jsonl", tmp_path / "new"
+    tail = Tail(file)
+    file.write_text('{"step": 1}\n')
+    assert tail.read() == ([{"step": 1}], False)
+    aside.write_text('{"step": 1}\n{"step": 2}\n')
+    aside.replace(file)
+    assert tail.read() == ([{"step": 1}, {"step": 2}], True)
+    file.write_text('{"step": 3}\n')
+    assert tail.read() == ([{"step": 3}], True)
 
 
 def test_wandb_offline_holds_each_step_once_after_a_restart(tmp_path):
