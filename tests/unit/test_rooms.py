@@ -112,8 +112,7 @@ simulation/test_simulated_runs.py: controller/simulation/simulated_workers contr
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
  workers/simulated/trainer
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
-unit/workers/agent/door/test_bad_requests.py: workers/agent/door/chat_request workers/agent/door/site
- workers/agent/door/refusal
+unit/workers/agent/door/test_bad_requests.py: workers/agent/door/refusal
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion
  workers/agent/door/keys workers/agent/door/listener
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/decisions/supply/episode_starts

@@ -1,0 +1,77 @@
+"""What is read out of the body of a request, field by field."""
+
+import json
+
+import pytest
+
+from protocol.settings import SamplingSettings
+from workers.agent.door.chat_request import NO_EFFECT, ONLY, SAMPLED, read_request
+from workers.agent.door.refusal import DoorRefusal
+
+OWN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, stop=("END",))
+
+
+def read(sampling=OWN, *, is_refusing=True, **fields):
+    body = json.dumps({"messages": [{"role": "user", "content": "?"}], **fields}).encode()
+    return read_request(body, sampling, is_refusing=is_refusing)
+
+
+def test_a_field_that_is_null_is_as_if_it_were_not_there():
+    """As clients send those that were not set."""
+    names = [*SAMPLED, *ONLY, *NO_EFFECT, "stop", "tools", "max_tokens", "max_completion_tokens", "logprobs"]
+    names += ["stream", "stream_options", "model"]
+    assert read(**dict.fromkeys(names)) == read()
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("temperature", 1), ("top_k", -1), ("top_k", 0), ("stop", "END"), ("stop", ["END"]), ("min_p", 0.0)],
+)
+def test_the_distribution_of_the_run_may_be_asked_for(name, same):
+    assert read(**{name: same}).disobeyed == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("temperature", True), ("temperature", 0.5), ("temperature", "1"), ("top_k", 5), ("top_k", False),
+     ("stop", []), ("stop", "end"), ("frequency_penalty", 0.1), ("repetition_penalty", 0)],
+)  # fmt: skip
+def test_another_distribution_is_refused_by_name_or_told(name, other):
+    with pytest.raises(DoorRefusal) as refused:
+        read(**{name: other})
+    assert (refused.value.status, f"`{name}`" in str(refused.value)) == (400, True)
+    assert read(**{name: other}, is_refusing=False).disobeyed == (name,)
+
+
+def test_a_run_that_cuts_its_tokens_has_no_request_without_a_cut():
+    with pytest.raises(DoorRefusal, match="top_k"):
+        read(OWN.model_copy(update={"top_k": 20}), top_k=-1)
+
+
+def test_the_smaller_of_two_limits_counts_and_one_beyond_all_bounds_is_none_that_matters():
+    assert read(max_tokens=7, max_completion_tokens=5).max_tokens == 5
+    assert read(max_tokens=10**30).max_tokens == 2**31 - 1
+    assert read().max_tokens is None
+    for value in (0, -1, 1.5, True, "7"):
+        with pytest.raises(DoorRefusal, match="at least 1"):
+            read(max_tokens=value)
+
+
+def test_what_is_said_about_tools_and_streams_is_read():
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    asked = read(tools=[tool], tool_choice="none", stream=True, stream_options={"include_usage": True})
+    assert (asked.tools, asked.reads_calls) == ([tool], False)
+    assert (asked.is_stream, asked.has_usage, asked.has_logprobs) == (True, True, False)
+    assert read(tools=[]).tools is None
+    assert read(tool_choice="auto").reads_calls
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("n", 2), ("n", True), ("n", 1.0), ("logit_bias", {"1": 5}), ("tool_choice", "required"),
+     ("response_format", {"type": "json_object"}), ("wishes", 1), ("stream", 1), ("model", 3)],
+)  # fmt: skip
+def test_what_cannot_be_obeyed_is_refused_by_its_name(name, value):
+    with pytest.raises(DoorRefusal, match=f"`{name}`") as refused:
+        read(**{name: value})
+    assert refused.value.status == 400
