@@ -11,6 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from protocol.errors import RunError
 from workers.models.lora_layers import adapter_tensors
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.shares import Share, Shares, place_of, share_of
@@ -77,7 +78,8 @@ def restore_state(
 ) -> None:
     """Take up what the ranks wrote, however many they were; each reads its own rows.
 
-    Ranks beyond those that saved keep the random state that they began with.
+    Ranks beyond those that saved keep the random state that they began with. Raises: RunError if a tensor is
+    of another shape.
     """
     with torch.no_grad():
         for name, tensor in named_tensors(model).items():
@@ -93,7 +95,12 @@ def restore_state(
 
 
 def _fill(tensor: torch.Tensor, state: Shares, name: str) -> None:
-    """Copy this rank's rows of a tensor of the state."""
+    """Copy this rank's rows of a tensor of the state. Raises: RunError if that is of another shape."""
+    if (there := state.shape(name)) != [*tensor.shape]:
+        raise RunError(
+            f"{name} is of shape {there} in the checkpoint, and {[*tensor.shape]} in this model. Expected a "
+            "checkpoint of this very model; resume with the configuration that wrote it."
+        )
     if not isinstance(tensor, DTensor):
         tensor.copy_(state[name])
         return

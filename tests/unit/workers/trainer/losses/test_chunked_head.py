@@ -66,6 +66,35 @@ def test_gradients_of_a_head_in_bfloat16_are_summed_up_in_float32(monkeypatch):
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
 
+def test_chunks_too_many_for_a_sum_in_bfloat16_are_all_in_the_gradient(monkeypatch):
+    """Equal terms, of which a sum in bfloat16 would not grow beyond 256."""
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 2)
+    head = nn.Linear(1, 2, bias=True, dtype=torch.bfloat16)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    states, targets = torch.ones(700, 1, dtype=torch.bfloat16), torch.zeros(700, dtype=torch.long)
+    found, _ = head_logprobs(
+        states, head, targets, logits_of=lambda s, linear: linear(s), softmax=Softmax(1.0)
+    )
+    found.sum().backward()
+    assert head.weight.grad.tolist() == [[350.0], [-350.0]]  # 700 times a half
+    assert head.bias.grad.tolist() == [350.0, -350.0]
+
+
+@pytest.mark.parametrize("is_entropy_trained", [True, False])
+def test_of_no_rows_there_are_no_logprobs_and_an_entropy_has_a_gradient_where_it_is_trained(
+    is_entropy_trained,
+):
+    head, softmax = nn.Linear(WIDTH, VOCABULARY), Softmax(1.0, is_entropy_trained)
+    for rows in (0, 2):
+        found, entropy = head_logprobs(
+            torch.randn(rows, WIDTH), head, torch.zeros(rows, dtype=torch.long),
+            logits_of=lambda s, linear: linear(s), softmax=softmax,
+        )  # fmt: skip
+        assert (found.shape, entropy.shape) == ((rows,), (rows,))
+        assert (found.requires_grad, entropy.requires_grad) == (True, is_entropy_trained)
+
+
 def test_a_frozen_head_passes_gradients_on_and_gets_none(monkeypatch):
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 2 * VOCABULARY)
     head = nn.Linear(WIDTH, VOCABULARY, bias=False).requires_grad_(False)

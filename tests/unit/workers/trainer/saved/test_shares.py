@@ -1,5 +1,6 @@
 """Tensors in shares: written by some ranks, read whole, in part, and by torch's own reader."""
 
+import json
 import os
 import warnings
 
@@ -11,7 +12,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from protocol.errors import RunError
 from tests.support.allocation import allocation
-from workers.trainer.saved.shares import Share, Shares, stream, write_shares
+from workers.trainer.saved.shares import Share, Shares, share_of, stream, write_shares
 
 WHOLE = {
     "model.w": torch.randn(10, 3),
@@ -45,6 +46,37 @@ def test_any_rows_of_any_number_of_writers_are_read(tmp_path, cuts):
     for start in range(10):
         for end in range(start + 1, 11):
             assert torch.equal(found.part("model.w", start, end - start), WHOLE["model.w"][start:end])
+
+
+def test_rows_that_are_all_that_is_left_are_not_taken_for_the_whole(tmp_path):
+    first, second = write(tmp_path, (4, 10))
+    del first
+    with pytest.raises(RunError, match=r"lacks rows 0 to 10 of model.w"):
+        Shares([second])["model.w"]
+    assert torch.equal(Shares([second]).part("model.w", 4, 6), WHOLE["model.w"][4:])
+
+
+def test_a_rank_writes_its_copy_of_what_is_not_sharded_only_if_it_is_the_first():
+    tensor = torch.arange(3.0, requires_grad=True)
+    assert share_of(tensor, is_first=False) is None
+    share = share_of(tensor, is_first=True)
+    assert (share.start, share.rows.tolist(), share.rows.requires_grad) == (0, [0.0, 1.0, 2.0], False)
+    with torch.no_grad():
+        tensor += 1
+    assert share.rows.tolist() == [0.0, 1.0, 2.0]  # a copy
+
+
+def test_tensors_of_a_stream_begin_where_their_type_may(tmp_path):
+    shapes = {"a": (torch.uint8, (3,)), "b": (torch.float64, (2,)), "c": (torch.bfloat16, (1,))}
+    tensors = {name: torch.ones(shape, dtype=dtype) for name, (dtype, shape) in shapes.items()}
+    stream(tmp_path / "f", shapes, tensors.__getitem__, metadata={})
+    content = (tmp_path / "f").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    assert size % 8 == 0
+    for name, (dtype, _) in shapes.items():
+        assert header[name]["data_offsets"][0] % dtype.itemsize == 0
+    assert load_file(tmp_path / "f").keys() == tensors.keys()
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
