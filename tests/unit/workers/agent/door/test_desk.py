@@ -9,8 +9,8 @@ from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.keys import PREFIX
 from workers.agent.door.refusal import DoorRefusal
 
-REQUEST = SimpleNamespace(has_logprobs=True)
-TURN = SimpleNamespace(group=7, episode=1, trial=2, number=3, ending="length")
+REQUEST = SimpleNamespace(has_logprobs=True, is_untrained=False)
+TURN = SimpleNamespace(group=7, episode=1, trial=2, member=4, number=3, ending="length")
 
 
 class Desk:
@@ -21,8 +21,8 @@ class Desk:
         self.desk = DoorDesk(lambda number, question: self.asked.append(question))
         self.key = self.desk.open(5)
 
-    def take(self, body=b"{}", *, is_retry=False, idempotency_key="") -> DoorQuestion:
-        return self.desk.take(5, body, REQUEST, is_retry=is_retry, idempotency_key=idempotency_key)
+    def take(self, body=b"{}", *, request=REQUEST, is_retry=False, idempotency_key="") -> DoorQuestion:
+        return self.desk.take(5, body, request, is_retry=is_retry, idempotency_key=idempotency_key)
 
 
 async def test_equal_requests_are_as_many_samples_unless_they_are_marked_as_retries():
@@ -32,6 +32,14 @@ async def test_equal_requests_are_as_many_samples_unless_they_are_marked_as_retr
     third = one.take(b"[]", is_retry=True)  # its first try never came
     assert one.asked == [first, second, third]
     assert one.take(b"[]", is_retry=True) is third
+
+
+async def test_what_is_not_to_be_trained_is_no_retry_of_what_is():
+    one = Desk()
+    trained, untrained = one.take(), SimpleNamespace(has_logprobs=False, is_untrained=True)
+    other = one.take(request=untrained, is_retry=True)
+    assert one.asked == [trained, other]
+    assert one.take(request=untrained, is_retry=True) is other
 
 
 async def test_a_retry_gets_what_nobody_has_got_and_then_what_fewest_wait_for():
@@ -76,7 +84,7 @@ async def test_an_answer_says_how_it_ended_and_leaves_out_tokens_without_text():
     question.given = 9
     question.take(TURN, {"role": "assistant"}, frames, lambda ids: texts[ids[0]])
     answer = question.answer.result()
-    assert (answer.id, answer.is_cut) == ("chatcmpl-7-1-2-3", True)
+    assert (answer.id, answer.is_cut) == ("chatcmpl-7-1-2-4-3", True)
     assert (answer.given, answer.sampled) == (9, 3)
     assert answer.logprobs == [("a", -0.5), ("b", -0.25)]
 
