@@ -6,6 +6,7 @@ simulated run failed.
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +14,16 @@ import typer
 
 from controller.cli import needs
 from controller.cli.command_line import Overrides
-from controller.cli.planning import from_run
-from controller.config.load import load_config
+from controller.cli.planning import from_run, gpus
+from controller.config.load import change_config, load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words
 from controller.simulation.compare import Cell, compare, strategies_named
 from controller.simulation.report import print_table, write_plots, write_results
 from protocol.errors import ConfigError
+
+BOUNDS = [0, 1, 2, 4]
+"""Of staleness that --gpus tries."""
 
 
 def simulate(
@@ -44,19 +48,55 @@ def simulate(
     bounds: Annotated[
         str, typer.Option(metavar="1,2,3", help="Values of staleness.max_staleness; default the config's.")
     ] = "",
+    devices: Annotated[
+        int | None,
+        typer.Option("--gpus", min=2, help="Find the best split of so many devices, bound and cap."),
+    ] = None,
+    staleness: Annotated[
+        float | None, typer.Option(min=0.0, help="With --gpus: the most mean staleness; default any.")
+    ] = None,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Where results.json and the plots go.")
     ] = "",
 ) -> None:
     """Simulate a run in virtual time, for several strategies and bounds, without any GPU."""
+    if devices is not None:
+        _refuse_beside_gpus(at is not None or as_json or bool(strategies))
+        settings, error = _to_split(config, overrides or (), of_run)
+        own = _seeds(settings, seed, seeds)
+        tried = _numbers(bounds, "--bounds") or BOUNDS
+        gpus.plan(settings, devices, tried, own, most_staleness=staleness, output=output, error=error)
+        return
+    if staleness is not None:
+        raise ConfigError("--staleness chooses among the splits of --gpus N; expected that beside it.")
     if of_run:
         from_run.predict(of_run, [config, *(overrides or ())] if config else [], at=at, as_json=as_json)
         return
     if not config or at is not None or as_json:
         raise ConfigError("Expected a CONFIG.yaml, or --from RUN; --at and --json belong to --from.")
     settings = load_config(config, overrides or ())
-    chosen = _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
-    raise typer.Exit(_compare(settings, strategies, _numbers(bounds, "--bounds"), chosen, output))
+    own = _seeds(settings, seed, seeds)
+    raise typer.Exit(_compare(settings, strategies, _numbers(bounds, "--bounds"), own, output))
+
+
+def _refuse_beside_gpus(has_others: bool) -> None:
+    if has_others:
+        raise ConfigError("--gpus compares splits; leave out --at, --json and --compare beside it.")
+
+
+def _to_split(config: str, overrides: Sequence[str], run: str) -> tuple[Config, float | None]:
+    """What is to be split: a configuration, or a run's cluster and the error of its simulation."""
+    needs.require_extras("simulate", reason="--gpus asks for bounds")
+    if run:
+        settings, error = gpus.config_of_run(run)
+        settings = change_config(settings, [config, *overrides] if config else [])
+    elif config:
+        settings, error = load_config(config, overrides), None
+    else:
+        raise ConfigError("Expected a CONFIG.yaml or --from RUN beside --gpus.")
+    if settings.trainer.is_supervised:
+        raise ConfigError("trainer.algorithm is sft: nothing is generated, so there is nothing to split.")
+    return settings, error
 
 
 def _compare(settings: Config, strategies: str, bounds: list[int], seeds: list[int], output: str) -> int:
@@ -89,6 +129,10 @@ def _compare(settings: Config, strategies: str, bounds: list[int], seeds: list[i
         write_plots(rows, Path(output))
         print(f"results.json, throughput.svg and load.svg (and .png) are in {output}")
     return 1 if any(row.failures for row in rows) else 0
+
+
+def _seeds(settings: Config, seed: int | None, seeds: str) -> list[int]:
+    return _numbers(seeds, "--seeds") or [settings.run.seed if seed is None else seed]
 
 
 def _numbers(text: str, option: str) -> list[int]:
