@@ -63,8 +63,7 @@ def simulate(
     if devices is not None:
         _refuse_beside_gpus(at is not None or as_json or bool(strategies))
         settings, error = _to_split(config, overrides or (), of_run)
-        own = _seeds(settings, seed, seeds)
-        tried = _numbers(bounds, "--bounds") or BOUNDS
+        own, tried = _seeds(settings, seed, seeds), _numbers(bounds, "--bounds") or BOUNDS
         gpus.plan(settings, devices, tried, own, most_staleness=staleness, output=output, error=error)
         return
     if staleness is not None:
@@ -75,8 +74,7 @@ def simulate(
     if not config or at is not None or as_json:
         raise ConfigError("Expected a CONFIG.yaml, or --from RUN; --at and --json belong to --from.")
     settings = load_config(config, overrides or ())
-    own = _seeds(settings, seed, seeds)
-    raise typer.Exit(_compare(settings, strategies, _numbers(bounds, "--bounds"), own, output))
+    raise typer.Exit(_compare(settings, strategies, bounds, _seeds(settings, seed, seeds), output))
 
 
 def _refuse_beside_gpus(has_others: bool) -> None:
@@ -99,7 +97,7 @@ def _to_split(config: str, overrides: Sequence[str], run: str) -> tuple[Config, 
     return settings, error
 
 
-def _compare(settings: Config, strategies: str, bounds: list[int], seeds: list[int], output: str) -> int:
+def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], output: str) -> int:
     """The exit code of a comparison that is printed, and written if there is a folder for it."""
     if output:
         needs.require_extras("simulate", "plots", reason="-o draws plots")
@@ -119,7 +117,7 @@ def _compare(settings: Config, strategies: str, bounds: list[int], seeds: list[i
     rows = compare(
         settings,
         strategies=strategies_named(strategies, settings.staleness.strategy),
-        bounds=bounds or [settings.staleness.max_staleness],
+        bounds=_numbers(bounds, "--bounds") or [settings.staleness.max_staleness],
         seeds=seeds,
         on_cell=tell,
     )
