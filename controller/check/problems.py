@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from controller.check.chat_template import template_remarks
 from controller.check.data import Remark, samples
 from controller.check.lora import Shapes, adapter_problems
 from controller.check.memory import memory_findings
@@ -65,6 +66,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     remarks += prompt_remarks(config, sources, _model_directory(config), is_thorough=is_thorough)
     remarks += reward_remarks(config, sources, calls=calls_reward, is_thorough=is_thorough)
     remarks += sandbox_remarks(config) if is_thorough else ()
+    remarks += template_remarks(config, _model_directory(config)) if is_thorough else ()
     found += [Finding(level, field, text) for level, field, text in remarks]
     return sorted(found, key=lambda finding: finding.level)
 

@@ -1,0 +1,67 @@
+"""Whether the model's chat template lets an agent's conversation go on from its own tokens.
+
+Invariant: no tokenizer is loaded in this process; the agent worker's own probes try it, in a process of their
+own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller.check.data import Remark
+from controller.config.models import Config
+from protocol.asking import ask
+from protocol.errors import Unanswered
+
+KEY = "agent.history"
+LIMIT_S = 120.0  # to import transformers and load a tokenizer
+REFUSED = "the template refuses it"
+NO_TEMPLATE = (
+    "has no chat template, so `policy.chat` and clients of the door cannot be answered; `policy.generate` "
+    "can. Give the tokenizer a template, or set `agent.renderer: plain`."
+)
+
+
+def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
+    """On the conversations of an agent. `directory`: of the model; one that is not made yet says nothing."""
+    agent = config.agent
+    if not agent.is_on or agent.renderer != "template" or not (directory / "config.json").is_file():
+        return
+    question = {"model": str(directory), "agent": agent.model_dump_json()}
+    try:
+        problem, verdicts = ask("workers.agent.try_template", question, limit_s=LIMIT_S)
+    except Unanswered as error:
+        yield "error", "model.path", f"the process that was to try the chat template in {directory} {error}."
+        return
+    if problem is not None:
+        yield "error", "model.path", problem
+    elif verdicts is None:
+        yield (
+            "error" if agent.has_door else "note",
+            "agent.renderer",
+            f"the tokenizer in {directory} {NO_TEMPLATE}",
+        )
+    else:
+        yield from _of_verdicts(verdicts, is_refusing=agent.history == "refuse")
+
+
+def _of_verdicts(verdicts: dict[str, str], *, is_refusing: bool) -> Iterator[Remark]:
+    failed = {name: why for name, why in verdicts.items() if why and not why.startswith(REFUSED)}
+    refused = [name for name, why in verdicts.items() if why.startswith(REFUSED)]
+    appended = [name for name, why in verdicts.items() if not why]
+    if appended:
+        yield "note", KEY, f"the chat template only appends: {', '.join(appended)}."
+    if refused:
+        yield (
+            "note",
+            KEY,
+            f"the chat template refuses {', '.join(refused)}: no agent of this model can have it.",
+        )
+    told = "; ".join(f"{name}: {why}" for name, why in failed.items())
+    if failed and is_refusing:
+        yield "error", KEY, f"`refuse`, and {told}. Set `keep`, or give the tokenizer another chat template."
+    elif failed:
+        yield (
+            "note",
+            KEY,
+            f"{told}. With `keep`, earlier turns stay as they were sampled, and are trained so.",
+        )

@@ -1,0 +1,64 @@
+"""What check says of the chat template that an agent's conversations are made by."""
+
+import pytest
+
+from controller.check.chat_template import template_remarks
+from controller.config.models import Config
+from tests.support.chat_tokenizer import make_tokenizer
+
+
+@pytest.fixture
+def model(tmp_path):
+    def save(thinking="keeps", **options):
+        tokenizer = make_tokenizer(thinking)
+        if "template" in options:
+            tokenizer.chat_template = options["template"]
+        tokenizer.save_pretrained(tmp_path)
+        (tmp_path / "config.json").write_text("{}")
+        return tmp_path
+
+    return save
+
+
+def remarks(directory, **agent):
+    config = Config.model_validate({"agent": {"function": "a.py:episode"} | agent})
+    return list(template_remarks(config, directory))
+
+
+def test_a_template_that_only_appends_is_a_note(model):
+    ((level, key, text),) = remarks(model())
+    assert (level, key) == ("note", "agent.history")
+    assert "only appends: a user's turn, a tool's turn, two tool turns" in text
+
+
+@pytest.mark.parametrize(("history", "level"), [("keep", "note"), ("refuse", "error")])
+def test_a_template_that_strips_thinking_is_named_with_what_becomes_of_it(model, history, level):
+    *_, (found, key, text) = remarks(model("strips"), history=history)
+    assert (found, key) == (level, "agent.history")
+    assert "a thinking turn: the template strips the thinking of earlier turns" in text
+
+
+@pytest.mark.parametrize(("door", "level"), [(False, "note"), (True, "error")])
+def test_without_a_template_only_tokens_can_be_asked_for(model, door, level):
+    ((found, key, text),) = remarks(model(template=None), door=door)
+    assert (found, key) == (level, "agent.renderer")
+    assert "agent.renderer: plain" in text
+
+
+def test_what_the_template_refuses_is_named(model):
+    ((_, _, text),) = remarks(model(template="{{ raise_exception('never') }}"))
+    assert "refuses a user's turn" in text
+
+
+def test_a_directory_without_a_tokenizer_is_an_error(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    ((level, key, text),) = remarks(tmp_path)
+    assert (level, key) == ("error", "model.path")
+    assert "no tokenizer" in text
+
+
+def test_nothing_is_asked_where_there_is_nothing_to_try(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.check.chat_template.ask", None)
+    assert remarks(model(), function="") == []
+    assert remarks(tmp_path / "none") == []
+    assert remarks(tmp_path, renderer="plain") == []

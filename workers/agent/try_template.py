@@ -1,0 +1,27 @@
+"""Tries a chat template for `launch.py check`, as an agent worker does; by way of `protocol.asking`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.agents.settings import AgentSettings
+from protocol.errors import ConfigError
+from workers.agent.probes import probe
+from workers.agent.renderer import make_renderer
+
+
+def prepare_process() -> None:
+    """Transformers imports torch wherever it is, and a tokenizer does not need it."""
+    sys.modules.setdefault("torch", None)  # pyright: ignore[reportArgumentType]  # None hides it
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
+    """(why there is no tokenizer, the verdict of each probe); None and None where there is no template."""
+    settings = AgentSettings.model_validate_json(question["agent"], strict=False)
+    try:
+        renderer = make_renderer(question["model"], settings)
+    except ConfigError as error:
+        return " ".join(str(error).split()), None
+    return None, None if renderer is None else probe(renderer)
