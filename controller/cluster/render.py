@@ -61,8 +61,15 @@ def render_slurm(config: Config, path: str) -> dict[str, str]:
             "memory": cluster.memory_gb_per_instance,
             "key": shlex.quote(f"{keys}/{config.run.name}-rollout.key"),
         },
-        "submit.sh": {},
+        "submit.sh": _agent_lines(config, keys),
     }
+    if _agents(config):
+        own["agent.sbatch"] = {
+            "directives": _directives(config, cluster.controller_partition, gpus=0),
+            "cpus": cluster.cpus_per_agent,
+            "memory": cluster.memory_gb_per_agent,
+            "key": shlex.quote(f"{keys}/{config.run.name}-agent.key"),
+        }
     return {name: _filled(name, common | values) for name, values in own.items()}
 
 
@@ -79,8 +86,9 @@ def render_kubernetes(config: Config, path: str) -> dict[str, str]:
         _controller(config, Path(path).name),
         _trainer(config),
         _rollout(config),
+        *([_agent(config)] if _agents(config) else []),
     ]
-    values = {"name": config.run.name, "namespace": config.cluster.namespace}
+    values = {"name": config.run.name, "namespace": config.cluster.namespace, **_agent_lines(config)}
     return {
         "apply.sh": _filled("apply.sh", values),
         "staleflow.yaml": yaml.safe_dump_all(manifests, sort_keys=False, width=110),
@@ -107,6 +115,25 @@ def _ranks_per_node(config: Config) -> int:
     return ranks // nodes
 
 
+def _agents(config: Config) -> int:
+    """Agent workers, which are started for themselves: 0 if there is no agent."""
+    return config.agent.workers if config.agent.is_on else 0
+
+
+def _agent_lines(config: Config, keys: str = "") -> dict[str, str]:
+    """Lines of scripts, "#" if they are to be left out. `keys`: where they are; "": in $keys."""
+    name, folder = f"{config.run.name}-agent", shlex.quote(keys) if keys else '"$keys"'
+    key = shlex.quote(f"{keys}/{name}.key") if keys else f'"$keys/{name}.key"'
+    python = '"$python"' if keys else "python3"
+    if not _agents(config):
+        return {"agent_key": "#", "agent_job": "#", "agent_secret": "#"}
+    return {
+        "agent_key": f"[ -e {key} ] || {python} launch.py keygen {folder} --role agent --name {name}",
+        "agent_job": f'sbatch "${{after[@]}}" --array=1-{_agents(config)} "$here/agent.sbatch"',
+        "agent_secret": f"secret {name}-key --from-file=worker.key={key}",
+    }
+
+
 def _run_root(config: Config) -> str:
     return f"{config.cluster.shared_dir.rstrip('/')}/staleflow"
 
@@ -119,6 +146,7 @@ def _overrides(config: Config, *, keys: str, separator: str = " ") -> str:
         "trainer.local": "false",
         "rollout.instances": "0",
         "logging.console": "plain",
+        **({"agent.workers": "0"} if _agents(config) else {}),
     }
     return separator.join(shlex.quote(f"{key}={value}") for key, value in pairs.items())
 
@@ -165,7 +193,7 @@ def _volume_claim(config: Config) -> Manifest:
 
 def _config_map(config: Config, path: Path) -> Manifest:
     """The configuration file, and the Python files beside it that it names."""
-    named = (config.model.factory, config.data.path, config.reward.function)
+    named = (config.model.factory, config.data.path, config.reward.function, config.agent.import_path)
     files = {Path(spec.rpartition(":")[0]) for spec in named if spec and ".py:" in spec}
     beside = sorted(file for file in files if file.parent.resolve() == path.parent.resolve())
     try:
@@ -190,7 +218,7 @@ def _controller(config: Config, file: str) -> Manifest:
                 "name": f"{config.run.name}-admitted",
                 "items": [
                     {"key": f"{name}.json", "path": f"workers/{name}.json"}
-                    for name in (f"{config.run.name}-trainer", f"{config.run.name}-rollout")
+                    for name in (f"{config.run.name}-{role}" for role in _roles(config))
                 ],
                 "optional": True,  # a key that was taken out is revoked
             }
@@ -205,6 +233,10 @@ def _controller(config: Config, file: str) -> Manifest:
     # what ${NAME} in the configuration stands for
     container["envFrom"] = [{"secretRef": {"name": f"{config.run.name}-environment", "optional": True}}]
     return _job(config, "controller", pod, {"completions": 1, "parallelism": 1})
+
+
+def _roles(config: Config) -> tuple[str, ...]:
+    return ("trainer", "rollout", "agent") if _agents(config) else ("trainer", "rollout")
 
 
 def _trainer(config: Config) -> Manifest:
@@ -239,6 +271,18 @@ def _rollout(config: Config) -> Manifest:
         memory_gb=cluster.memory_gb_per_instance, gpus=cluster.gpus_per_instance,
     )  # fmt: skip
     return _job(config, "rollout", pod, {"parallelism": config.rollout.instances})
+
+
+def _agent(config: Config) -> Manifest:
+    cluster = config.cluster
+    words = (
+        f"exec python -m workers.host {_address(config)} --role agent --key /keys/worker.key --name $POD_NAME"
+    )
+    pod = _pod(
+        config, "agent", words, keys=_worker_key(config, "agent"), cpus=cluster.cpus_per_agent,
+        memory_gb=cluster.memory_gb_per_agent,
+    )  # fmt: skip
+    return _job(config, "agent", pod, {"parallelism": _agents(config)})
 
 
 def _address(config: Config) -> str:

@@ -26,6 +26,10 @@ class ClusterSettings(Section):
     """CPU cores of one trainer rank."""
     cpus_per_instance: int = Field(default=8, ge=1)
     """CPU cores of one rollout worker."""
+    cpus_per_agent: int = Field(default=4, ge=1)
+    """CPU cores of one agent worker, with the processes and tools of its episodes."""
+    memory_gb_per_agent: int = Field(default=16, ge=1)
+    """Memory of one agent worker, in GiB."""
     memory_gb_per_rank: int = Field(default=64, ge=1)
     """Memory of one trainer rank, in GiB; with FSDP, checkpoints are gathered on rank 0."""
     memory_gb_per_instance: int = Field(default=64, ge=1)

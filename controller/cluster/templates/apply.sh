@@ -7,6 +7,7 @@ if [ ! -d "$keys" ]; then
     python3 launch.py keygen "$keys" --role trainer --name @@{name}-trainer
     python3 launch.py keygen "$keys" --role rollout --name @@{name}-rollout
 fi
+@@{agent_key}
 secret() {
     kubectl create secret generic "$@" --namespace @@{namespace} --dry-run=client --output=yaml |
         kubectl apply --filename=-
@@ -19,4 +20,5 @@ secret @@{name}-server-key --from-file="$keys/server.key"
 secret @@{name}-admitted "${admitted[@]}"
 secret @@{name}-trainer-key --from-file=worker.key="$keys/@@{name}-trainer.key"
 secret @@{name}-rollout-key --from-file=worker.key="$keys/@@{name}-rollout.key"
+@@{agent_secret}
 kubectl apply --filename="$here/staleflow.yaml"
