@@ -35,7 +35,7 @@ def reward_remarks(
                 if is_listed:  # else it is said where import paths are looked at
                     yield "error", f"{key}.function", found
                 continue
-            problems = list(_problems(found, scored))
+            problems = list(_problems(found, scored, is_agent=config.agent.is_on))
             is_known = found is not None and found.parameters is not None
         else:
             problems, is_known = list(named_problems(entry, scored)), True
@@ -72,7 +72,9 @@ def _scored(config: Config, samples: Sequence[Sample]) -> Iterator[tuple[str, Na
         yield key, entry, chosen if entry.when else trained
 
 
-def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tuple[Level, str]]:
+def _problems(
+    found: Definition | None, scored: Sequence[Sample], *, is_agent: bool
+) -> Iterator[tuple[Level, str]]:
     if found is None:
         return
     if found.is_class:
@@ -96,7 +98,10 @@ def _problems(found: Definition | None, scored: Sequence[Sample]) -> Iterator[tu
         yield "error", f"{found.place} {problem}"
         return
     for sample in scored:
-        problems = [missing_problem(signature, offered_names(signature, row), row) for row in sample.rows]
+        problems = [
+            missing_problem(signature, offered_names(signature, row, is_agent=is_agent), row)
+            for row in sample.rows
+        ]
         lacking = [problem for problem in problems if problem]
         if problems and problems[0]:
             yield "error", f"{found.place} {problems[0]}" + _of(sample)

@@ -146,6 +146,7 @@ class _Episode:
         self._tokens: dict[int, list[int]] = defaultdict(list)
         self._sampled: dict[int, list[int]] = defaultdict(list)
         self._first = 0  # given tokens of the first trajectory, before its first turn
+        self._said: dict[int, list[str]] = defaultdict(list)
         self._turns = 0
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -202,6 +203,7 @@ class _Episode:
         tokens += found.tokens
         if ask.is_trained:
             self._sampled[ask.member] += found.tokens
+        self._said[ask.member].append(self._of._tokenizer.decode(found.tokens, skip_special_tokens=True))
         self._turns += 1
         attempt = ask.attempt + 1
         segments = (Segment(attempt, 0, len(found.tokens)),)
@@ -223,6 +225,7 @@ class _Episode:
             decode(said, skip_special_tokens=True), said,
             "stop" if end.ending == "stop" else "length",
             sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
+            self._said[first],
         )  # fmt: skip
 
 

@@ -213,7 +213,16 @@ class EndpointEpisodes:
         ending = "length" if ended.limit else playing.ending
         reward = 0.0 if ended.limit and agent.on_limit == "zero" else ended.reward
         return Played(
-            reward, first, [], str(last["content"]), [], ending, playing.tokens, playing.turns, playing.talk
+            reward,
+            first,
+            [],
+            str(last["content"]),
+            [],
+            ending,
+            playing.tokens,
+            playing.turns,
+            playing.talk,
+            [str(message["content"]) for message in playing.talk if message["role"] == "assistant"],
         )
 
     # -- what the processes say ---------------------------------------------------------------------------

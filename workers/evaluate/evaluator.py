@@ -129,11 +129,11 @@ class _Evaluator:
             raise Lost(
                 "The agent returned None, and there is no `reward.function` that could score what was said."
             )
-        request = (
-            number, json.dumps(row).encode(), played[0].prompt, played[0].prompt_ids,
+        lists = (
             [one.completion for one in played], [one.completion_ids for one in played],
-            [one.ending for one in played],
+            [one.ending for one in played], *([[one.said or [] for one in played]] if played[0].said else []),
         )  # fmt: skip
+        request = (number, json.dumps(row).encode(), played[0].prompt, played[0].prompt_ids, *lists)
         scored = await self._mixture.score(request, members=len(played))
         pairs = zip(scored.rewards, played, strict=True)
         return [reward if one.reward is None else one.reward for reward, one in pairs], list(scored.parts)

@@ -15,6 +15,7 @@ class Played(NamedTuple):
     tokens: int  # that the policy has sampled
     turns: int
     transcript: Any  # text, or the messages
+    said: list[str] | None = None  # by the policy in its first conversation, turn by turn; None: no episode
 
 
 class Lost(Exception):

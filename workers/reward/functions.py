@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.messages import MAX_REWARD
-from protocol.rewards.shapes import Signature, missing_problem, shape_problem
+from protocol.rewards.shapes import TURNS, Signature, missing_problem, shape_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class ScoreRequest:
     completions: list[str]
     completion_ids: list[list[int]]
     endings: list[str]  # "stop" or "length"
+    turns: list[list[str]] | None = None  # what the policy has said, turn by turn; None: they are no episodes
 
 
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
@@ -108,6 +109,7 @@ async def _score_group(
         "completion_ids": request.completion_ids,
         "endings": request.endings,
         "group": request.group,
+        **({} if request.turns is None else {TURNS: request.turns}),
     }
     result = function(**_choose(offered, signature, request))
     if inspect.isawaitable(result):
@@ -163,6 +165,7 @@ def _offer_member(request: ScoreRequest, member: int) -> dict[str, Any]:
         "completion_ids": request.completion_ids[member],
         "ending": request.endings[member],
         "group": request.group,
+        **({} if request.turns is None else {TURNS: request.turns[member]}),
     }
 
 

@@ -40,6 +40,8 @@ GRACE_S = 5.0  # for a cancelled call to close what it has opened
 MAX_IDLE_DEATHS = 3  # in a row: the module ends its process, whatever it is asked
 NOWHERE = Place(run_dir="")
 
+WHOLE = 4  # parts of a request that are of the whole group: its number, row, prompt as text and as tokens
+
 
 class RewardPool:
     """`processes` children around the function with this import path, within `async with`."""
@@ -114,8 +116,8 @@ class RewardPool:
         assert self._kind is not None
         if self._kind.is_async or not self._kind.is_per_response:
             return await self._ask(request, members=members)
-        *whole, completions, completion_ids, endings = request
-        one_by_one = zip(completions, completion_ids, endings, strict=True)
+        whole, of_members = request[:WHOLE], request[WHOLE:]
+        one_by_one = zip(*of_members, strict=True)
         asked = [self._ask((*whole, *([part] for part in parts)), members=1) for parts in one_by_one]
         return [reward for rewards in await all_of(asked) for reward in rewards]
 

@@ -25,6 +25,7 @@ from protocol.messages import (
     Ready,
     Score,
     ScoreFailed,
+    ScoreItem,
     ToReward,
 )
 from protocol.model_files import vocabulary_of
@@ -153,9 +154,14 @@ class RewardWorker:
         row, prompt, *responses = frames
         prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
         try:
-            text, *completions = await self._decode([prompt_ids, *completion_ids])
+            runs = [sampled_runs(*pair) for pair in zip(score.items, completion_ids, strict=True)]
+            said = [run for found in runs for run in found or ()]
+            text, *texts = await self._decode([prompt_ids, *completion_ids, *said])
+            completions, rest = texts[: len(runs)], iter(texts[len(runs) :])
             endings = [item.ending for item in score.items]
-            request = (score.group, row, text, prompt_ids, completions, completion_ids, endings)
+            turns = [[next(rest) for _ in found] for found in runs if found is not None]
+            lists = (completions, completion_ids, endings, *([turns] if turns else []))
+            request = (score.group, row, text, prompt_ids, *lists)
             mixture = self._evaluated if score.is_evaluation else self._mixture
             scored = await mixture.score(request, members=len(endings))
         except ScoringFailed as error:
@@ -181,6 +187,21 @@ class RewardWorker:
                 f"The tokenizer cannot turn these tokens into text: {type(error).__name__}: {error}. "
                 "Check that `model.path` is the model that the responses were sampled from."
             ) from None
+
+
+def sampled_runs(item: ScoreItem, tokens: list[int]) -> list[list[int]] | None:
+    """What the policy has sampled in each turn of an episode; None of a response that is no episode."""
+    if not item.segments or not item.segments[0].is_given:
+        return None
+    runs: list[list[int]] = []
+    place = 0
+    for segment in item.segments:
+        if segment.is_given:
+            runs.append([])
+        else:
+            runs[-1] += tokens[place : place + segment.count]
+        place += segment.count
+    return runs
 
 
 def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:
