@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import count, islice
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -46,14 +47,23 @@ def main() -> None:
 
 def _versions(rate: float, steps: int, hidden: int) -> Iterator[tuple[float, float, float, float, float]]:
     """Of each version: share of weights that changed, share of bytes, seconds to tell and to apply, bytes."""
+    before = None
+    for model in islice(trained(rate, hidden), steps + 1):
+        after = _published(model)
+        if before is not None:
+            yield _tell(before, after)
+        before = after
+
+
+def trained(rate: float, hidden: int) -> Iterator[Qwen3ForCausalLM]:
+    """A transformer after one more step each time, once the optimizer has settled."""
     config = Qwen3Config(
         vocab_size=8192, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=4,
         num_attention_heads=4, num_key_value_heads=2, head_dim=hidden // 4, tie_word_embeddings=True,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
-    before = _published(model)
-    for step in range(SETTLING + steps):
+    for step in count(1):
         tokens = torch.randint(0, config.vocab_size, (SEQUENCES, LENGTH))
         advantages = torch.randn(SEQUENCES, 1)
         logprobs = model(tokens).logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
@@ -61,10 +71,8 @@ def _versions(rate: float, steps: int, hidden: int) -> Iterator[tuple[float, flo
         (-(advantages * logprobs).mean()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        after = _published(model)
         if step >= SETTLING:
-            yield _tell(before, after)
-        before = after
+            yield model
 
 
 def _published(model: torch.nn.Module) -> torch.Tensor:
