@@ -184,14 +184,20 @@ def test_a_limit_ends_an_episode_that_does_not_catch_it_and_what_was_earned_stan
     asyncio.run(serving(settings(), test))
 
 
-def test_a_thousand_requests_at_once_are_one_and_refusals(settings, tokenizer):
+@pytest.mark.parametrize("trajectories", [1, 4])
+def test_a_thousand_requests_at_once_are_as_many_as_it_may_have_and_refusals(
+    settings, tokenizer, trajectories
+):
     async def test(link):
         await link.play(1, tokenizer, mood="many")
-        link.answer((await link.hear(Ask))[0], "yes", tokenizer)
+        asked = [(await link.hear(Ask))[0] for _ in range(trajectories)]
+        assert sorted(ask.member for ask in asked) == list(range(trajectories))
+        for ask in asked:
+            link.answer(ask, "yes", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert ended.reward == (999.0,)
+        assert ended.reward == (1000.0 - trajectories,)
 
-    asyncio.run(serving(settings(), test))
+    asyncio.run(serving(settings(max_turns=100, max_trajectories=trajectories), test))
 
 
 def test_an_episode_that_kills_its_process_is_found_and_takes_no_other_with_it_twice(settings, tokenizer):
