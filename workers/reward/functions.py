@@ -122,7 +122,7 @@ async def _score_group(
         )
     if len(values) != count:
         raise ConfigError(
-            f"The reward function returned {len(values)} values {_show(result)}; expected {count}, "
+            f"The reward function returned {_show(result)}, of length {len(values)}; expected {count}, "
             "one per completion."
         )
     return [_check(value, member) for member, value in enumerate(values)]

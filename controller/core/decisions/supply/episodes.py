@@ -172,8 +172,8 @@ class Episodes:
         is_answered = bool(episode.heard) and episode.is_caught_up  # else it was its start, or its replay
         turns.call_off(self.state, [episode], told)
         if counts["episodes/timeouts"] > max(1, WARN_TIMEOUTS * self.state.beginnings.count):
-            text = f"Episode {episode.number} of prompt {group.id}: {told}, and of "
-            text += f"{self.state.beginnings.count} others over 1 % were."
+            text = f"Episode {episode.number} of prompt {group.id}: {told}. "
+            text += f"{counts['episodes/timeouts']} of {self.state.beginnings.count} episodes were, so far."
             self.state.warn_counted("timeouts", text)
         if agent.on_timeout == "score" and is_answered:
             episode.reward = 0.0
