@@ -132,7 +132,8 @@ def _figures(metrics: Metrics) -> str:
 def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
     """The end of a run in words: how it ended, what was gained, what it waited for, where the files are."""
     steps, took = summary.get("steps", 0), _duration(summary.get("time_s", 0.0))
-    lines = [f"{'Done' if summary.get('is_success', True) else 'Ended'}: {steps} train step{'s' * (steps != 1)} in {took}."]
+    ended = "Done" if summary.get("is_success", True) else "Ended"
+    lines = [f"{ended}: {steps} train step{'s' * (steps != 1)} in {took}."]
     if summary.get("ending") == "stopped":
         wanted = summary["steps_wanted"]
         lines[0] = f"Stopped after {steps} of {wanted} train steps at your request. The same command goes on."

@@ -8,7 +8,7 @@ episode, of one trajectory or more: the k-th of episode e is member `e + k * epi
 given run, and each of its turns follows one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from controller.core.state.agents.episodes import Episode
@@ -355,34 +355,3 @@ class Group:
         if self.contribution is None:
             self.contribution = contribution_of(self)
         return self.contribution
-
-    @property
-    def is_rewarded(self) -> bool:
-        """Whether its episodes brought all their rewards with them."""
-        return bool(self.episodes) and all(episode.reward is not None for episode in self.kept_episodes)
-
-    def take_rewards(self, scored: Sequence[float] = ()) -> None:
-        """Take the rewards of its responses.
-
-        They are those that its episodes have, and for the others those that were `scored`.
-        """
-        kept = self.kept_episodes
-        own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
-        self.rewards = tuple(own) if self.episodes else tuple(scored)
-        parts = [dict(one.parts) for one in kept]
-        names = [name for name in parts[0] if all(name in part for part in parts)] if parts else []
-        if names:
-            self.reward_parts = tuple((name, tuple(part[name] for part in parts)) for name in sorted(names))
-
-    @property
-    def turn_rewards(self) -> list[list[float]]:
-        """Of each response, the reward of each turn; the reward of the episode counts at its last one."""
-        found: list[list[float]] = []
-        for episode, reward in zip(self.kept_episodes, self.rewards, strict=True):
-            turns = dict.fromkeys(episode.trained_turns, 0.0)
-            for member, number, value in episode.turn_rewards:
-                turns[member, number] += value
-            values = list(turns.values())
-            values[-1] += reward
-            found.append(values)
-        return found

@@ -13,6 +13,7 @@ from controller.core.commands import ReadPrompts
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import HeldOutRead, PromptsRead
+from controller.core.state.agents.episode_rewards import is_rewarded, take_rewards
 from controller.core.state.groups import Group
 from controller.core.state.registry import TextWorker
 from controller.core.state.run_state import RunState
@@ -137,8 +138,8 @@ class Scoring:
         for group in self.state.completed:
             if group.state != GONE:  # it became useless since
                 move_group(group, "completed")
-                if group.is_rewarded:
-                    group.take_rewards()
+                if is_rewarded(group):
+                    take_rewards(group)
                     self.purposes.of(group).on_scored(group)
                 else:
                     self._to_score.append(group.id)
@@ -150,7 +151,7 @@ class Scoring:
         if group is None:
             return
         group.reward_parts = message.parts
-        group.take_rewards(message.rewards)
+        take_rewards(group, message.rewards)
         self.purposes.of(group).on_scored(group)
 
     def on_score_failed(self, worker: TextWorker, message: ScoreFailed) -> None:

@@ -7,6 +7,7 @@ end the run, and what fails rarely costs a retry or the one prompt.
 
 from controller.core.commands import DropPayload, Warn
 from controller.core.effects import recall
+from controller.core.state.agents.episode_rewards import turn_rewards
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
@@ -66,7 +67,7 @@ class TrainingGroups:
         agent = self.state.config.agent
         if agent.turn_rewards and group.episodes:
             group.turn_outcomes = turn_outcomes(
-                group.turn_rewards, discount=agent.turn_discount, settings=self.state.config.trainer
+                turn_rewards(group), discount=agent.turn_discount, settings=self.state.config.trainer
             )
         move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.state.agents.episode_rewards import turn_rewards
 from protocol import messages
 from protocol.messages import Close
 from tests.support.agent_run import AgentRun
@@ -146,7 +147,7 @@ def test_rewards_of_turns_name_their_trajectory():
     run.end(0, 0, 1.0, turn_rewards=((FORK, 0, 2.0),))
     run.end(0, 1, 0.0)
     group = run.core.state.groups[0]
-    assert group.turn_rewards == [[0.0, 3.0], [0.0]]
+    assert turn_rewards(group) == [[0.0, 3.0], [0.0]]
     items = {item.member: item.outcomes for item in group.contribute().items}
     assert items[0] == (0.0, group.turn_outcomes[0][0])
     assert items[FORK] == (0.0, group.turn_outcomes[0][1])

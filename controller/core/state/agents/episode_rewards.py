@@ -1,0 +1,40 @@
+"""Rewards that episodes of a group brought with them, of their turns and in all.
+
+Pure.
+"""
+
+from collections.abc import Sequence
+
+from controller.core.state.groups import Group
+
+
+def is_rewarded(group: Group) -> bool:
+    """Whether its episodes brought all their rewards with them."""
+    return bool(group.episodes) and all(episode.reward is not None for episode in group.kept_episodes)
+
+
+def take_rewards(group: Group, scored: Sequence[float] = ()) -> None:
+    """Take the rewards of its responses.
+
+    They are those that its episodes have, and for the others those that were `scored`.
+    """
+    kept = group.kept_episodes
+    own = [scored[place] if one.reward is None else one.reward for place, one in enumerate(kept)]
+    group.rewards = tuple(own) if group.episodes else tuple(scored)
+    parts = [dict(one.parts) for one in kept]
+    names = [name for name in parts[0] if all(name in part for part in parts)] if parts else []
+    if names:
+        group.reward_parts = tuple((name, tuple(part[name] for part in parts)) for name in sorted(names))
+
+
+def turn_rewards(group: Group) -> list[list[float]]:
+    """Of each response, the reward of each turn; the reward of the episode counts at its last one."""
+    found: list[list[float]] = []
+    for episode, reward in zip(group.kept_episodes, group.rewards, strict=True):
+        turns = dict.fromkeys(episode.trained_turns, 0.0)
+        for member, number, value in episode.turn_rewards:
+            turns[member, number] += value
+        values = list(turns.values())
+        values[-1] += reward
+        found.append(values)
+    return found
