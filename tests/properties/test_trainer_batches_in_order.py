@@ -1,6 +1,6 @@
 """Trainers come, make versions, save and die: each gets the batches in order, and none needed is lost."""
 
-from hypothesis import assume, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -77,10 +77,10 @@ class Trained(RuleBasedStateMachine):
             self.batches.go_on("trainer")
         self.look()
 
-    @precondition(lambda self: self.held is not None and self.asked is None)
+    @precondition(lambda self: self.asked is None and self.held == self.state.steps > 0)
+    @precondition(lambda self: self.held not in self.saved)
     @rule()
     def save(self):
-        assume(self.held == self.state.steps > 0 and self.held not in self.saved)
         self.saved = [*self.saved, self.held][-self.keep :]
         self.may_begin_again &= len(self.saved) < self.keep
         self.batches.cover(self.held)
