@@ -96,7 +96,7 @@ def test_a_function_that_is_not_async_asks_by_the_door_and_its_rewards_are_of_it
         await link.play(2, tokenizer)
         link.answer((await link.hear(Ask))[0], "no", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
-        assert ended.turn_rewards == ((0, 1.0), (1, 2.0))
+        assert ended.turn_rewards == ((0, 0, 1.0), (0, 1, 2.0))
         assert (ended.reward, ended.ending) == ((1.0,), "stop")
 
     async def isolated(link):
