@@ -110,6 +110,7 @@ def write(points: Sequence[Point], fresh: Sequence[Point], folder: Path) -> None
         text = f"{point.split.ranks} + {point.split.instances}"
         axes.annotate(text, (point.staleness_mean, point.tokens_per_s), xytext=(4, -10), fontsize=8,
                       textcoords="offset points")  # fmt: skip
+    axes.margins(x=0.12)  # for the words beside the points
     axes.set(xlabel="mean staleness (versions)", ylabel="trained tokens/s", ylim=(0, None),
              title="trainer ranks + rollout instances")  # fmt: skip
     for kind in ("svg", "png"):
