@@ -152,8 +152,8 @@ unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
 unit/controller/host/test_stepper.py: controller/host/resumed_run
 unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/simulation/records
 unit/controller/simulation/test_compare.py: controller/simulation/report
-unit/controller/simulation/test_from_run.py: controller/cli/planning/from_run
-unit/controller/simulation/test_whatif.py: controller/simulation/measured
+simulation/test_simulation_from_run.py: controller/cli/planning/from_run
+simulation/test_simulation_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
 unit/controller/cli/test_cli_control.py: controller/view/orders
 unit/controller/view/door/test_beside.py: controller/view/door/resident
