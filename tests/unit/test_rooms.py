@@ -119,7 +119,7 @@ unit/controller/core/decisions/supply/test_episodes.py: controller/core/decision
  controller/core/effects/trials
 unit/controller/core/decisions/supply/test_forks_of_episodes.py: controller/core/state/batches/contributions
  controller/core/state/agents/episode_rewards
-unit/controller/check/test_chat_template.py: workers/agent/try_template
+integration/test_check_chat_template.py: workers/agent/try_template
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
  workers/reward/try_prompts workers/reward/try_reward
@@ -150,8 +150,8 @@ unit/controller/data/test_formats.py: controller/data/parquet controller/data/ta
 unit/controller/data/test_prompts.py: controller/data/saved
 unit/controller/host/test_prompt_reader.py: controller/host/daemon_thread
 unit/controller/host/test_stepper.py: controller/host/resumed_run
-unit/controller/simulation/test_assumed.py: controller/cli/simulate controller/simulation/records
-unit/controller/simulation/test_compare.py: controller/simulation/report
+simulation/test_simulation_assumed.py: controller/cli/simulate controller/simulation/records
+simulation/test_simulation_compare.py: controller/simulation/report
 simulation/test_simulation_from_run.py: controller/cli/planning/from_run
 simulation/test_simulation_whatif.py: controller/simulation/measured
 unit/controller/test_file_modes.py: controller/host/log_file protocol/private_files workers/rollout/handover
@@ -176,7 +176,7 @@ unit/workers/reward/kinds/test_reward_model.py: protocol/rewards/classifier
 unit/workers/reward/test_mixture.py: workers/reward/together
 unit/workers/simulated/test_simulated_engine.py: workers/simulated/physics
 unit/workers/test_stop_texts.py: workers/engines/stop_texts
-unit/workers/test_adapter_training.py: workers/models/lora workers/models/lora_layers
+integration/test_adapter_training.py: workers/models/lora workers/models/lora_layers
 unit/workers/trainer/losses/test_corrections.py: workers/trainer/losses/aggregation
  workers/trainer/losses/importance workers/trainer/losses/ratios workers/trainer/losses/rejection
 unit/workers/trainer/losses/test_losses_advantages.py: workers/trainer/losses/critic
@@ -185,7 +185,7 @@ unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker
 unit/controller/check/test_check_sandbox.py: workers/sandbox/probe
-unit/workers/trainer/test_trainer_algorithms.py: workers/trainer/critic
+integration/test_trainer_algorithms.py: workers/trainer/critic
 unit/workers/weights/test_weights_address.py: workers/host/overrides controller/core/worker_settings
 unit/workers/weights/test_weights_store.py: workers/weights/manifest workers/weights/tensors
 unit/workers/agent/kinds/test_agent_kinds.py: workers/agent/kinds/chosen_kind workers/agent/kinds/function

@@ -14,7 +14,7 @@ from protocol.errors import ConfigError, RunError
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, on_policy, settings  # noqa: F401 - two are fixtures
 from workers.trainer.worker import Trainer, make_trainer
 
-DOCS = Path(__file__).resolve().parents[4] / "docs" / "algorithms.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 
 
 @pytest.fixture
