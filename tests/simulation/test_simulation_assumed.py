@@ -7,7 +7,7 @@ from controller.config.load import load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 
 
 def told(**sections) -> str:
