@@ -7,9 +7,9 @@
 | tensors | torch views of a version: what a trainer's rank writes, what an engine reads |
 | publisher | the trainer's side, on every rank |
 | channel | the words between hosts |
-| fetch, agent | a process of its own per worker that pulls from other hosts and serves them |
-| agent_process | the worker's handle on its agent |
-| address | where that agent is reached from other hosts |
+| fetch, exchange | a process of its own per worker that pulls from other hosts and serves them |
+| exchange_process | the worker's handle on that process |
+| address | where that process is reached from other hosts |
 
 Only `tensors` and `publisher` import torch.
 """
