@@ -164,6 +164,22 @@ def prepared(tmp_path):
     return prepare
 
 
+def assert_published_is_saved(directory, *names):
+    """The version that each made visible, of which every rank wrote its shards, is what it saved."""
+    for name in names:
+        (published,) = (directory / f"{name} weights").glob(f"*/v{STEPS}.safetensors")
+        trained = load_file(directory / name / SAVED / "model.safetensors")
+        assert all(torch.equal(tensor, trained[key]) for key, tensor in load_file(published).items())
+
+
+def assert_equal_files(run, again):
+    """Two runs of two ranks saved the same, bit for bit, random numbers included."""
+    for file in ("model.safetensors", *(f"trainer/state-0000{rank}-of-00002.safetensors" for rank in (1, 2))):
+        saved, other = load_file(run / SAVED / file), load_file(again / SAVED / file)
+        assert saved.keys() == other.keys()
+        assert all(torch.equal(tensor, other[name]) for name, tensor in saved.items())
+
+
 def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(prepared, tmp_path, caplog):
     settings, _, model_directory = prepared("one")
     first, second = (lead(settings, str(model_directory))["metrics"] for _ in range(2))
@@ -201,17 +217,11 @@ def test_one_two_and_four_ranks_learn_alike_and_take_up_each_others_checkpoints(
         assert all(torch.allclose(one[name].float(), sharing[name].float(), atol=1e-5) for name in names)
     assert all(torch.allclose(one[name].float(), two[name].float(), atol=1e-4) for name in names)
     assert torch.equal(two["exp_avg.model.norm.weight"], two.part("exp_avg.model.norm.weight", 0, 32))
-    for file in ("model.safetensors", *(f"trainer/state-0000{rank}-of-00002.safetensors" for rank in (1, 2))):
-        held, again = (load_file(tmp_path / name / SAVED / file) for name in ("two", "same_go_on"))
-        assert held.keys() == again.keys()  # as many ranks go on bit for bit, random numbers included
-        assert all(torch.equal(tensor, again[name]) for name, tensor in held.items())
+    assert_equal_files(tmp_path / "two", tmp_path / "same_go_on")
     lost = sorted((tmp_path / "two" / SAVED / "trainer").glob("state-*"))
     assert [file.name for file in lost] == [f"state-0000{rank}-of-00002.safetensors" for rank in (1, 2)]
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "two" / SAVED).num_parameters() > 0
-    for name in ("two", "four"):  # each rank has written its shards of the version that is visible
-        (published,) = (tmp_path / f"{name} weights").glob(f"*/v{STEPS}.safetensors")
-        trained = load_file(tmp_path / name / SAVED / "model.safetensors")
-        assert all(torch.equal(tensor, trained[key]) for key, tensor in load_file(published).items())
+    assert_published_is_saved(tmp_path, "two", "four")
     settings, _, _ = prepared("one_goes_on")
     copy_checkpoint(settings)
     assert_alike(lead(settings, str(model_directory))["metrics"], second)
