@@ -19,6 +19,7 @@ from benchmarks.families.configs import LONGEST, VOCABULARY, Family
 from protocol.errors import ConfigError
 from protocol.model_shape import length_limits, mixture_problem
 from protocol.settings import LoraSettings, RolloutSettings
+from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
 from workers.models.lora_layers import add_adapter
@@ -187,15 +188,7 @@ def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _batch(lengths: Sequence[int]) -> TrainBatch:
     rng = np.random.default_rng(0)
-    count = sum(lengths) - len(lengths)
-    return TrainBatch(
+    return plain_batch(
         tokens=[rng.integers(3, VOCABULARY, length) for length in lengths],
         positions=[np.arange(1, length) for length in lengths],
-        groups=[0] * len(lengths),
-        episodes=[*range(len(lengths))],
-        is_truncated=[False] * len(lengths),
-        policy_versions=np.zeros(count, dtype=np.int64),
-        outcomes=np.zeros(len(lengths), dtype=np.float32),
-        rollout_logprobs=np.zeros(count, dtype=np.float32),
-        advantages=np.zeros(count, dtype=np.float32),
     )

@@ -5,6 +5,7 @@ request that may be better next time is made again.
 """
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -181,8 +182,6 @@ class EndpointEpisodes:
         raise Lost(last)
 
     async def _try(self, row_number: int, row: Mapping[str, Any]) -> Played:
-        import json
-
         agent = self._settings.agent
         child = await self._pool.place(is_alone=agent.isolation == "process")
         self._count += 1

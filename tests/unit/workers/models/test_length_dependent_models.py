@@ -18,9 +18,9 @@ from transformers.masking_utils import create_sliding_window_causal_mask
 
 from protocol.errors import ConfigError
 from protocol.settings import RolloutSettings
+from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
-from workers.trainer.batch import TrainBatch
 from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
 
 CPU = torch.device("cpu")
@@ -114,18 +114,9 @@ def packed_error(config, lengths):
     """Largest error of a logit of sequences of these lengths in one row, against plain passes."""
     rng = np.random.default_rng(0)
     tokens = [rng.integers(3, VOCABULARY, length) for length in lengths]
-    responses = [length - 1 for length in lengths]
-    count = sum(responses)
-    batch = TrainBatch(
+    batch = plain_batch(
         tokens=tokens,
         positions=[np.arange(1, length) for length in lengths],
-        groups=[0] * len(lengths),
-        episodes=[*range(len(lengths))],
-        is_truncated=[False] * len(lengths),
-        policy_versions=np.zeros(count, dtype=np.int64),
-        outcomes=np.zeros(len(lengths), dtype=np.float32),
-        rollout_logprobs=np.zeros(count, dtype=np.float32),
-        advantages=np.zeros(count, dtype=np.float32),
     )
     with torch.no_grad():
         logits = forward_row(make(config, PACKED_SDPA), pack_row(batch, range(len(lengths)), CPU))

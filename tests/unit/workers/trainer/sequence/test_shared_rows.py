@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.trainer.batch import TrainBatch
+from tests.support.plain_batches import plain_batch
 from workers.trainer.losses import KeptTokens
 from workers.trainer.packed_forward import pack_row
 from workers.trainer.sequence.shared_rows import my_part
@@ -28,17 +28,9 @@ class Place:
 def row_of(shapes):
     """A row of sequences: (prompt, response) tokens each."""
     lengths = [prompt + response for prompt, response in shapes]
-    count = sum(response for _, response in shapes)
-    batch = TrainBatch(
+    batch = plain_batch(
         tokens=[np.arange(length) + 100 * place for place, length in enumerate(lengths)],
         positions=[np.arange(prompt, prompt + response) for prompt, response in shapes],
-        groups=[0] * len(lengths),
-        episodes=[*range(len(lengths))],
-        is_truncated=[False] * len(lengths),
-        policy_versions=np.zeros(count, dtype=np.int64),
-        outcomes=np.zeros(len(lengths), dtype=np.float32),
-        rollout_logprobs=np.zeros(count, dtype=np.float32),
-        advantages=np.zeros(count, dtype=np.float32),
     )
     return pack_row(batch, range(len(lengths)), CPU)
 
