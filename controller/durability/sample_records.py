@@ -6,26 +6,36 @@ room that they are given: the oldest steps go first; a sample that is in memory 
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from controller.core.state.kept_samples import KeptGroup
 from controller.durability.damage import damaged, is_whole
 from protocol.ids import TrajectoryId
-from protocol.messages import Piece, prompt_pieces, response_pieces
+from protocol.messages import Piece, TrainStepFinished, prompt_pieces, response_pieces
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS samples (
     step INTEGER NOT NULL, group_id INTEGER NOT NULL, facts TEXT NOT NULL, row BLOB NOT NULL,
-    prompt BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL, size INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, PRIMARY KEY (step, group_id));
+    prompt BLOB NOT NULL, tokens BLOB NOT NULL, logprobs BLOB NOT NULL, trained BLOB NOT NULL,
+    weights BLOB NOT NULL, size INTEGER NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (step, group_id));
 """
 OVERHEAD_BYTES = 100  # of a record, beside its columns
 
 
+class Corrections(NamedTuple):
+    """What the trainer found of the sampled tokens of one trajectory: float32, one number for each."""
+
+    trained: bytes  # logprobs under the weights before the step; nan where there is none
+    weights: bytes  # what the corrections have multiplied the loss with; 0: left out
+
+
+NONE: Mapping[TrajectoryId, Corrections] = {}
+
+
 class KeptSample(NamedTuple):
-    """One group as it was trained. Tokens (int32) and logprobs (float32) are of all responses, end to end."""
+    """One group as it was trained. Tokens (int32) and numbers (float32) are of all responses, end to end."""
 
     step: int  # whose batch it was in: it made this policy version
     group: int
@@ -33,7 +43,9 @@ class KeptSample(NamedTuple):
     row: bytes  # JSON, as the data source gave it
     prompt: bytes  # of the group; b"" if it is an agent's, whose episodes begin with given tokens
     tokens: bytes
-    logprobs: bytes  # of sampled tokens alone
+    logprobs: bytes  # of sampled tokens alone, and so the next two
+    trained: bytes = b""  # as `Corrections`; b"" where the trainer told nothing
+    weights: bytes = b""
 
 
 def keep_samples(
@@ -43,13 +55,15 @@ def keep_samples(
     *,
     piece: Callable[[Piece], bytes | memoryview],
     most_bytes: int,
+    corrections: Mapping[TrajectoryId, Corrections] = NONE,
 ) -> None:
     """Write these, inside a transaction, and delete the oldest steps if all take more than `most_bytes`.
 
-    `piece` fetches payload. Raises: what it raises, before anything is written.
+    `piece` fetches payload; a group is kept without `corrections` unless they are of all its items.
+    Raises: what `piece` raises, before anything is written.
     """
-    records = [_record(step, group, piece) for group in groups]
-    db.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", records)
+    records = [_record(step, group, piece, corrections) for group in groups]
+    db.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", records)
     (size,) = db.execute("SELECT coalesce(sum(size), 0) FROM samples").fetchone()
     while size > most_bytes:
         (oldest,) = db.execute("SELECT min(step) FROM samples").fetchone()
@@ -66,7 +80,8 @@ def sample_keys(db: sqlite3.Connection) -> list[tuple[int, int]]:
 def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> KeptSample | None:
     """One of them; None if it was deleted meanwhile. Raises: RunError if it has changed on the disk."""
     query = (
-        "SELECT facts, row, prompt, tokens, logprobs, checksum FROM samples WHERE step = ? AND group_id = ?"
+        "SELECT facts, row, prompt, tokens, logprobs, trained, weights, checksum FROM samples "
+        "WHERE step = ? AND group_id = ?"
     )
     found = db.execute(query, (step, group)).fetchone()
     if found is None:
@@ -78,7 +93,20 @@ def read_sample(db: sqlite3.Connection, path: str, step: int, group: int) -> Kep
     return KeptSample(step, group, json.loads(facts), *blobs)
 
 
-def _record(step: int, kept: KeptGroup, piece: Callable[[Piece], bytes | memoryview]) -> tuple[Any, ...]:
+def corrections_of(message: TrainStepFinished, frames: tuple[bytes, ...]) -> dict[TrajectoryId, Corrections]:
+    """What a report says of tokens, by trajectory."""
+    return {
+        TrajectoryId(group, stretches[0].member): Corrections(*(stretch.data for stretch in stretches))
+        for group, stretches in message.kept(frames)
+    }
+
+
+def _record(
+    step: int,
+    kept: KeptGroup,
+    piece: Callable[[Piece], bytes | memoryview],
+    corrections: Mapping[TrajectoryId, Corrections],
+) -> tuple[Any, ...]:
     row = bytes(piece(Piece("row", kept.group)))
     prompt = b"".join(bytes(piece(one)) for one in prompt_pieces(kept.group, kept.items[0].segments))
     parts: dict[str, bytearray] = {"tokens": bytearray(), "logprobs": bytearray()}
@@ -91,7 +119,12 @@ def _record(step: int, kept: KeptGroup, piece: Callable[[Piece], bytes | memoryv
         "parts": {name: list(values) for name, values in kept.parts},
         "items": [item._asdict() for item in kept.items],
     }
-    fields = (json.dumps(facts), row, prompt, bytes(parts["tokens"]), bytes(parts["logprobs"]))
+    found = [corrections.get(TrajectoryId(item.group, item.member)) for item in kept.items]
+    told = [one for one in found if one is not None]
+    trained, weights = map(b"".join, zip(*told, strict=True)) if len(told) == len(found) else (b"", b"")
+    fields = (
+        json.dumps(facts), row, prompt, bytes(parts["tokens"]), bytes(parts["logprobs"]), trained, weights,
+    )  # fmt: skip
     size = OVERHEAD_BYTES + sum(map(len, fields))
     return (step, kept.group, *fields, size, _checksum(step, kept.group, *fields))
 

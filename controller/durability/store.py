@@ -14,7 +14,7 @@ Source: measured in SQLite WAL mode, synchronous NORMAL: 240,000 events/s at 128
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -31,13 +31,14 @@ from controller.durability.damage import (
 from controller.durability.event_codec import decode_event, encode_event
 from controller.durability.payload import SCHEMA as PAYLOAD_SCHEMA
 from controller.durability.payload import Known, Payload
+from controller.durability.sample_records import NONE, Corrections, keep_samples
 from controller.durability.sample_records import SCHEMA as SAMPLES_SCHEMA
-from controller.durability.sample_records import keep_samples
 from protocol.errors import OtherRelease, RemoteError, RunError
+from protocol.ids import TrajectoryId
 from protocol.messages import Message
 from protocol.private_files import for_owner_only
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 SCHEMA = f"""
 PRAGMA user_version = {SCHEMA_VERSION};
 CREATE TABLE IF NOT EXISTS events (
@@ -218,13 +219,18 @@ class Store:
         """Delete all payload of these groups, inside a transaction; what still comes for them is not kept."""
         self._payload.drop(groups)
 
-    def keep_samples(self, kept: KeepSamples, most_bytes: int) -> None:
+    def keep_samples(
+        self, kept: KeepSamples, most_bytes: int, corrections: Mapping[TrajectoryId, Corrections] = NONE
+    ) -> None:
         """Copy what these groups said, inside a transaction; the oldest samples go where there is no room.
 
+        `corrections`: what the trainer found of their tokens.
         Raises: RunError or LocalError, with nothing written, if their payload is not here whole.
         """
         piece = self._payload.piece
-        keep_samples(self._db, kept.step, kept.groups, piece=piece, most_bytes=most_bytes)
+        keep_samples(
+            self._db, kept.step, kept.groups, piece=piece, most_bytes=most_bytes, corrections=corrections
+        )
 
     def settle(self) -> None:
         """Write some of what was scored in one piece each, inside a transaction."""

@@ -7,6 +7,8 @@ numbers; joining the texts of a response's tokens gives what the tokenizer makes
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,15 @@ class SampleToken:
     text: str
     policy_version: int | None  # that sampled it; None: an environment gave it
     logprob: float | None  # under which it was sampled
+    trained_logprob: float | None = None  # under the weights just before it was trained; None: not known
+    weight: float | None = None  # what the corrections have multiplied its loss with; None: not known
+
+    @property
+    def drift(self) -> float | None:
+        """How much likelier the trained weights find it than those that sampled it, in nats."""
+        if self.logprob is None or self.trained_logprob is None:
+            return None
+        return self.trained_logprob - self.logprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,11 @@ class SampleGroup:
     responses: tuple[SampleResponse, ...]
 
     @property
+    def is_corrected(self) -> bool:
+        """Whether the trainer has told drift and weight of its tokens."""
+        return any(token.weight is not None for one in self.responses for token in one.tokens)
+
+    @property
     def staleness(self) -> int:
         """Of its oldest sampled token, in policy versions."""
         versions = [version for one in self.responses for version in one.policy_versions]
@@ -93,7 +109,8 @@ class SampleReader:
 def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
     """A sample with its tokens as text."""
     tokens = np.frombuffer(sample.tokens, dtype="<i4").tolist()
-    logprobs = iter(np.frombuffer(sample.logprobs, dtype="<f4").tolist())  # of sampled tokens alone
+    columns = [_numbers_of(blob) for blob in (sample.logprobs, sample.trained, sample.weights)]
+    numbers = zip_longest(*columns)  # of sampled tokens alone
     items: list[dict[str, Any]] = sample.facts["items"]
     responses: list[SampleResponse] = []
     begin = 0
@@ -102,8 +119,8 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
         versions = [version for version, count in runs for _ in range(count)]
         end = begin + len(versions)
         ids = tokens[begin:end]
-        likely = [None if version is None else next(logprobs) for version in versions]
-        found = zip(ids, texts_of(ids, decode), versions, likely, strict=True)
+        likely = [(None, None, None) if version is None else next(numbers) for version in versions]
+        found = zip(ids, texts_of(ids, decode), versions, *zip(*likely, strict=True), strict=True)
         responses.append(
             SampleResponse(
                 item["member"], item["reward"],
@@ -115,6 +132,10 @@ def as_text(sample: KeptSample, decode: Decode) -> SampleGroup:
     prompt = decode(np.frombuffer(sample.prompt, dtype="<i4").tolist())
     row = json.loads(sample.row)
     return SampleGroup(sample.step, sample.group, sample.facts["why"], row, prompt, tuple(responses))
+
+
+def _numbers_of(blob: bytes) -> list[float | None]:
+    return [number if isfinite(number) else None for number in np.frombuffer(blob, dtype="<f4").tolist()]
 
 
 def rounded(logprob: float | None, digits: int) -> float | None:
@@ -163,6 +184,8 @@ def lines_of(sample: SampleGroup) -> Iterator[dict[str, Any]]:
             "advantage": one.advantage, "ending": one.ending, "policy_versions": one.policy_versions,
             "tokens": [token.id for token in one.tokens],
             "logprobs": [rounded(token.logprob, 5) for token in one.tokens],
+            "trained_logprobs": [rounded(token.trained_logprob, 5) for token in one.tokens],
+            "weights": [rounded(token.weight, 5) for token in one.tokens],
             "token_versions": [token.policy_version for token in one.tokens],
             "row": sample.row,
         }  # fmt: skip

@@ -23,9 +23,12 @@ from controller.core.events import Event, HeldOutRead, PeerFaulted, PromptsRead,
 from controller.core.hearing import REPORTS
 from controller.durability.fingerprint import NOTHING, fingerprint
 from controller.durability.recording import Recording
+from controller.durability.sample_records import Corrections, corrections_of
 from controller.durability.store import Store
 from controller.host.resumed_run import MAX_SKIPPED, derive, fault_of, may_skip
 from protocol.errors import LocalError, RunError
+from protocol.ids import TrajectoryId
+from protocol.messages import TrainStepFinished
 
 Frames = tuple[bytes, ...]
 log = logging.getLogger("staleflow.controller")
@@ -46,6 +49,7 @@ class Stepper:
         self._joined: list[bool] = []  # of the events of this turn
         self._notes: dict[str, str] = {}  # facts that are not written yet
         self._samples: list[KeepSamples] = []  # that are not written yet
+        self._corrections: dict[TrajectoryId, Corrections] = {}  # of the newest step, to go with them
         self._doomed: list[tuple[int, tuple[int, ...]]] = []  # groups, with the event that dropped them
         self._passed = inf if store.path == ":memory:" else 0  # up to here nothing is ever undone
 
@@ -143,11 +147,13 @@ class Stepper:
     def _write_samples(self) -> None:
         """Copy them before their payload goes. A run goes on without: it trains on the payload itself."""
         samples, self._samples = self._samples, []
+        corrections, self._corrections = self._corrections, {}
         if self._store.path == ":memory:":  # nobody could read them
             return
         for one in samples:
             try:
-                self._store.keep_samples(one, self.core.state.config.samples.mb << 20)
+                room = self.core.state.config.samples.mb << 20
+                self._store.keep_samples(one, room, corrections)
             except (RunError, LocalError) as error:
                 log.warning("The samples of step %d were not kept: %s", one.step, error)
 
@@ -167,7 +173,10 @@ class Stepper:
             for group, row in enumerate(frames, event.first_group):
                 self._store.put_row(group, row)
         elif frames and isinstance(event, Received) and self._is_wanted(event):
-            self._store.put_frames(event.message, frames)
+            if isinstance(event.message, TrainStepFinished):
+                self._corrections = corrections_of(event.message, frames)
+            else:
+                self._store.put_frames(event.message, frames)
 
     def _is_wanted(self, event: Received) -> bool:
         try:

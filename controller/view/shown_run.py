@@ -308,6 +308,8 @@ def sample_as_json(sample: SampleGroup) -> Json:
                 "ending": one.ending,
                 "texts": [token.text for token in one.tokens],
                 "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
+                "drifts": [rounded(token.drift, 4) for token in one.tokens],
+                "weights": [rounded(token.weight, 4) for token in one.tokens],
                 "versions": [token.policy_version for token in one.tokens],
             }
             for one in sample.responses

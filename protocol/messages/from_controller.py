@@ -213,6 +213,7 @@ class Train(ControllerMessage):
     is_published: bool = False  # what it makes is visible already, made by a trainer that was lost
     ahead: Count = 0  # items that TrainAhead messages have brought, with their payload; they come first
     is_cut: bool = False  # sampling cut, so the kept sets come too
+    samples: Many[Count] = ()  # groups of it that people will read: see TrainStepFinished.corrected
 
     @property
     def rest(self) -> tuple[TrainItem, ...]:

@@ -220,13 +220,36 @@ class ScoreFailed(WorkerMessage):
 
 @dataclass(frozen=True, slots=True)
 class TrainStepFinished(WorkerMessage):
-    """The optimizer has made `policy_version` out of the batch of `policy_version - 1`."""
+    """The optimizer has made `policy_version` out of the batch of `policy_version - 1`.
+
+    Of trajectories that people will read (`Train.samples`), two float32 frames, end to end, one number for
+    each sampled token: the logprob under the weights before the step, nan where there is none; and what the
+    corrections have multiplied its loss with.
+    """
 
     tag: ClassVar[int] = 14
     said_by: ClassVar[tuple[Party, ...]] = ("trainer",)
     policy_version: Version
     train_s: Seconds
     metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)]
+    corrected: Many[tuple[Count, Count, Count]] = ()  # (group, member, sampled tokens)
+
+    def incoming_frames(self) -> list[Frame]:
+        size = sum(count for _, _, count in self.corrected)
+        return [Frame("trained_logprobs", size), Frame("token_weights", size)] if self.corrected else []
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        begin = 0
+        for group, member, count in self.corrected:
+            logprobs, weights = (frame[begin : begin + ITEM_BYTES * count] for frame in frames)
+            begin += ITEM_BYTES * count
+            yield (
+                group,
+                [
+                    Stretch("trained_logprobs", member, 0, 0, logprobs),
+                    Stretch("token_weights", member, 0, 0, weights),
+                ],
+            )
 
 
 @dataclass(frozen=True, slots=True)

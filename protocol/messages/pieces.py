@@ -74,6 +74,8 @@ context, or a turn that was cut at `agent.max_turn_tokens`."""
 
 ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]
 PieceKind = Literal["row", "prompt"] | ResponseKind
+CorrectionKind = Literal["trained_logprobs", "token_weights"]
+"""What a trainer has found of sampled tokens: kept with samples, and in no payload."""
 
 
 class Piece(NamedTuple):
@@ -129,14 +131,14 @@ def prompt_pieces(group: int, segments: Segments) -> list[Piece]:
 class Frame(NamedTuple):
     """A frame that comes with a worker's message: so many elements of one kind."""
 
-    kind: ResponseKind
+    kind: ResponseKind | CorrectionKind
     size: int
 
 
 class Stretch(NamedTuple):
     """Elements that a frame brings, and where the receiver keeps them within a group."""
 
-    kind: PieceKind
+    kind: PieceKind | CorrectionKind
     member: int
     attempt: int
     start: int  # elements of this attempt that came before

@@ -187,6 +187,8 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
             _check_tokens(name, frame, vocabulary)
         elif kind == "logprobs":
             _check_logprobs(name, frame)
+        elif kind in ("trained_logprobs", "token_weights"):
+            _check_corrections(name, kind, frame)
     if isinstance(message, Generated) and message.kept_words:
         _check_kept_sets(message, frames[2], frames[3], vocabulary)
 
@@ -209,6 +211,15 @@ def _check_tokens(name: str, frame: bytes, vocabulary: int | None) -> None:
         if found < 0 or (vocabulary is not None and found >= vocabulary):
             limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
             raise RemoteError(f"{name} carries the token id {found}; {limit}.")
+
+
+def _check_corrections(name: str, kind: str, frame: bytes) -> None:
+    found = np.frombuffer(frame, dtype="<f4")
+    is_weight = kind == "token_weights"
+    good = np.isfinite(found) & (found >= 0) if is_weight else np.isnan(found) | (found <= 1e-3)
+    if not bool(good.all()):
+        expected = "finite numbers from 0" if is_weight else "numbers <= 0, or nan"
+        raise RemoteError(f"{name} carries {kind} that are no {expected}; the trainer is broken.")
 
 
 def _check_logprobs(name: str, frame: bytes) -> None:

@@ -48,10 +48,12 @@ def with_hostile_sample(run: Path) -> Path:
     }
     facts = json.dumps({"why": "oldest", "parts": {}, "items": [item]})
     tokens, logprobs = np.array([0, 1], "<i4").tobytes(), np.array([-0.1, -3], "<f4").tobytes()
-    fields = (facts, b"{}", np.array([0], "<i4").tobytes(), tokens, logprobs)
+    trained, weights = np.array([-3.1, -2], "<f4").tobytes(), np.array([0, 1.1], "<f4").tobytes()
+    fields = (facts, b"{}", np.array([0], "<i4").tobytes(), tokens, logprobs, trained, weights)
     with db:
         db.execute(
-            "INSERT INTO samples VALUES (2, 1, ?, ?, ?, ?, ?, 1, ?)", (*fields, _checksum(2, 1, *fields))
+            "INSERT INTO samples VALUES (2, 1, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (*fields, _checksum(2, 1, *fields)),
         )
     db.close()
     return run
@@ -148,6 +150,11 @@ def test_what_a_model_says_is_text_and_nothing_else(page):
     assert page.locator("#page img, #page script").count() == 0
     page.click("button:has-text('probability')")
     page.wait_for_selector(".response .text span.p3")
+    page.click("button:has-text('drift')")
+    page.wait_for_selector(".response .text span.d0 + span.d3")
+    page.click("button:has-text('weight')")
+    page.wait_for_selector(".response .text span.d0 + span.d2")
+    assert "drift -3, weight 0" in page.locator(".response .text span").first.get_attribute("title")
     assert page.title() != "owned"
 
 

@@ -4,6 +4,7 @@ Invariants: a response, token by token, is a function of its group, member and p
 can tell whether every token is as it was said; equal orders give equal answers.
 """
 
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -196,6 +197,14 @@ class Disk:
     batches: dict[int, list[int]] = field(default_factory=dict)  # train_version -> groups that were fed
 
 
+TRAINED_LOGPROB, WEIGHT = -0.25, 1.5  # that the scripted trainer finds of every token
+
+
+def corrections(count: int) -> Frames:
+    """The frames of a report on so many sampled tokens."""
+    return tuple(struct.pack("<f", number) * count for number in (TRAINED_LOGPROB, WEIGHT))
+
+
 class ScriptedTrainer(Scripted):
     """Counts versions; begins at the newest checkpoint."""
 
@@ -219,7 +228,7 @@ class ScriptedTrainer(Scripted):
                 self._check(items, frames)
                 self.ahead += items
                 return [(messages.TrainedAhead(train_version), ())]
-            case messages.Train(train_version, items, is_published, ahead):
+            case messages.Train(train_version, items, is_published, ahead, _, samples):
                 assert train_version == self.version, f"batch {train_version} to a trainer at {self.version}"
                 assert items[:ahead] == self.ahead, "other groups came ahead"
                 self.ahead = ()
@@ -227,8 +236,11 @@ class ScriptedTrainer(Scripted):
                 groups = sorted({item.group for item in items})
                 assert self.disk.batches.setdefault(train_version, groups) == groups, "another batch"
                 self.version += 1
-                finished = messages.TrainStepFinished(self.version, 0.0, (("loss", 0.5),))
-                return [(finished, ()), *([] if is_published else [self._published()])]
+                read = [item for item in items if item.group in samples]
+                places = tuple((item.group, item.member, item.sampled_tokens) for item in read)
+                finished = messages.TrainStepFinished(self.version, 0.0, (("loss", 0.5),), places)
+                found = corrections(sum(count for *_, count in places)) if places else ()
+                return [(finished, found), *([] if is_published else [self._published()])]
             case messages.SaveCheckpoint(policy_version):
                 assert policy_version == self.version
                 self.disk.checkpoint = self.version

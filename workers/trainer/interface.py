@@ -8,6 +8,7 @@ import torch
 
 from protocol.messages import Train, TrainAhead
 from workers.trainer.ranks import Ranks
+from workers.trainer.token_batch import CorrectedTokens
 
 
 class TrainerEngine(Protocol):
@@ -66,6 +67,13 @@ class MeteredTrainer(TrainerEngine, Protocol):
     """A trainer that says how much arithmetic its last step was."""
 
     compute: dict[str, float]
+
+
+@runtime_checkable
+class CorrectingTrainer(TrainerEngine, Protocol):
+    """A trainer that says what its last step found of the tokens that people will read."""
+
+    corrections: CorrectedTokens
 
 
 @runtime_checkable

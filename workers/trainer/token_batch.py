@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from protocol.messages import Train
 from protocol.settings import TrainerSettings, WorkerSettings
 from workers.trainer import losses
 from workers.trainer.batch import TrainBatch
@@ -273,9 +274,13 @@ def correction_metrics(
     """
     trained_N = flat.proximal_logprobs
     if not needs_own_pass(options):  # then each rank has corrected its own rows only
-        filled = (flat.seen_logprobs, flat.seen_entropy, flat.importance_weights, flat.bounded, flat.rejected)
+        filled = (
+            flat.seen_logprobs, flat.seen_entropy, flat.importance_weights, flat.loss_factors, flat.bounded,
+            flat.rejected,
+        )  # fmt: skip
         for filled_N in filled:
             ranks.sum(filled_N)
+            filled_N /= options.sequence_ranks  # ranks that share a row have all filled in the whole of it
         trained_N = flat.seen_logprobs
     if options.is_supervised:
         return {"perplexity": trained_N.mean().neg().exp().item()}
@@ -294,3 +299,40 @@ def correction_metrics(
     }
     count = max(1, len(flat.token_weights))
     return metrics | {name: touched_N.sum().item() / count for name, touched_N in shares.items()}
+
+
+class CorrectedTokens(NamedTuple):
+    """As `TrainStepFinished.corrected`, with its two frames."""
+
+    places: tuple[tuple[int, int, int], ...] = ()  # (group, member, sampled tokens)
+    frames: tuple[bytes, ...] = ()  # trained logprobs, token weights: float32
+
+
+def corrections_of(train: Train, flat: TokenBatch, *, options: TrainerSettings) -> CorrectedTokens:
+    """Of the trajectories that `train.samples` names, once the update has filled in the batch.
+
+    The logprob of a token is that under the weights before the update; where mini-batches see no pass of
+    their own, under those that its own optimizer step started from. A token that a mask or a rejection has
+    left out has weight 0, whatever its importance weight.
+    """
+    wanted, begin = set(train.samples), 0
+    places: list[tuple[int, int, int]] = []
+    spans: list[torch.Tensor] = []
+    for item in train.items:
+        end = begin + item.sampled_tokens
+        if item.group in wanted:
+            places.append((item.group, item.member, end - begin))
+            spans.append(torch.arange(begin, end))
+        begin = end
+    if not places:
+        return CorrectedTokens()
+    chosen_n = torch.cat(spans).to(flat.seen_logprobs.device)
+    trained_N = flat.proximal_logprobs if needs_own_pass(options) else flat.seen_logprobs
+    weights_n = (flat.importance_weights * flat.loss_factors)[chosen_n]
+    weights_n = torch.where(flat.token_weights[chosen_n] == 0, 0.0, weights_n)
+    logprobs_n = trained_N[chosen_n].clamp(max=0.0)
+    return CorrectedTokens(tuple(places), (_bytes(logprobs_n), _bytes(weights_n.nan_to_num(0.0))))
+
+
+def _bytes(numbers_n: torch.Tensor) -> bytes:
+    return numbers_n.detach().to("cpu", torch.float32).numpy().astype("<f4").tobytes()

@@ -52,9 +52,11 @@ from workers.trainer.sharding import (
 from workers.trainer.state import missing_weights, named_tensors, restore_state
 from workers.trainer.streaming import StreamedGroups
 from workers.trainer.token_batch import (
+    CorrectedTokens,
     ForwardPass,
     TokenBatch,
     correction_metrics,
+    corrections_of,
     make_token_batch,
     needs_own_pass,
     tokens_of,
@@ -84,6 +86,8 @@ class Trainer:
         copy of the version before."""
         self.compute: dict[str, float] = {}
         """Of the last train step: how much arithmetic it was, and how fast."""
+        self.corrections = CorrectedTokens()
+        """Of the last train step: what it found of the tokens that people will read."""
         self._settings = settings
         self._model_directory = Path(model_directory)
         torch.set_num_threads(settings.trainer.threads)
@@ -158,8 +162,10 @@ class Trainer:
         self.policy_version += 1
         seconds = time.perf_counter() - began + self.seconds.get("ahead", 0.0)
         self.compute = self._meter.metrics(batch.lengths, len(flat.advantages), seconds)
+        corrected = correction_metrics(flat, self.ranks, options=options, train_version=train.train_version)
+        self.corrections = corrections_of(train, flat, options=options)
         return {
-            **correction_metrics(flat, self.ranks, options=options, train_version=train.train_version),
+            **corrected,
             **losses.means(taken, self._step_names),
             **losses.value_metrics(flat.values, flat.returns),
             "lr": options.lr * warmth,
@@ -291,12 +297,9 @@ class Trainer:
             values = self._fill(critic.model, rows, critic.values, count=count)
         self.seconds = {"proximal": time.perf_counter() - began}
         return make_token_batch(
-            batch,
-            minibatches,
-            ForwardPass(logprobs, entropy, reference, values),
-            settings=self._settings,
+            batch, minibatches, ForwardPass(logprobs, entropy, reference, values), settings=self._settings,
             device=self.ranks.device,
-        )
+        )  # fmt: skip
 
     def _own_pass(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
         """Logprobs and entropy [2, N] of the whole batch under the weights as they are, on every rank."""
@@ -343,12 +346,9 @@ class Trainer:
         totals = torch.zeros(6, dtype=torch.float64, device=self.ranks.device)
         for row in accumulated(self.model, rows, self.ranks, options=options, is_end=is_end):
             tokens = tokens_of(
-                flat,
-                row.places_N,
-                *self._forward(row, self.model),
-                options=options,
+                flat, row.places_N, *self._forward(row, self.model), options=options,
                 train_version=self.policy_version,
-            )
+            )  # fmt: skip
             result = losses.policy_loss(tokens, self._loss)
             (result.loss * self.ranks.size).backward()  # FSDP takes the mean over ranks, the loss is a sum
             parts = (result.loss, tokens.entropy.sum(), result.clipped, result.nonfinite, result.kl)

@@ -49,6 +49,7 @@ from workers.link.link import Link, LinkClosed
 from workers.trainer.checkpoints import newest_checkpoint
 from workers.trainer.interface import (
     BackgroundCheckpoints,
+    CorrectingTrainer,
     MeteredTrainer,
     StreamingTrainer,
     TimedTrainer,
@@ -57,11 +58,13 @@ from workers.trainer.interface import (
 from workers.trainer.publishing.copies import Copies, Copy
 from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.ranks import share_settings, torch_errors_in_words
+from workers.trainer.token_batch import CorrectedTokens
 from workers.trainer.trainer import Trainer
 from workers.weights.exchange_process import make_weights_exchange
 
 __all__ = ["Trainer", "TrainerWorker", "follow"]
 
+NOTHING = CorrectedTokens()
 MAX_NAME_CHARS = 200  # of a metric, as the protocol has it
 Result = TypeVar("Result")
 log = logging.getLogger("workers")
@@ -154,7 +157,9 @@ class TrainerWorker:
                 began = time.perf_counter()
                 metrics = await self._in_thread(self._train, order, frames)
                 train_s = time.perf_counter() - began
-                self._link.send(TrainStepFinished(train_version + 1, train_s, sound(metrics)))
+                found = self._trainer.corrections if isinstance(self._trainer, CorrectingTrainer) else NOTHING
+                report = TrainStepFinished(train_version + 1, train_s, sound(metrics), found.places)
+                self._link.send(report, *found.frames)
                 if not order.is_published:
                     await self._snapshot()
             case TrainAhead(train_version):

@@ -18,10 +18,14 @@ from controller.history.sample_text import SampleGroup, SampleReader, SampleResp
 from protocol.errors import ConfigError
 from protocol.plain_text import plain
 
-Colour = Literal["version", "logprob"]
+Colour = Literal["version", "logprob", "drift", "weight"]
 VERSION_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")  # by policy version, again and again
 LOGPROB_STYLES = ((-0.1, "default"), (-0.7, "green"), (-2.3, "yellow"))  # from 90 %, 50 %, 10 % on
 UNLIKELY_STYLE = "red"
+DRIFT_STYLES = ((-2.0, "red"), (-0.5, "yellow"), (0.5, "default"), (2.0, "cyan"))  # up to so many nats
+LIKELIER_STYLE = "blue"
+WEIGHT_STYLES = ((0.0, "red"), (0.8, "yellow"), (1.25, "default"))  # up to so much; 0 is left out
+HEAVIER_STYLE = "cyan"
 GIVEN_STYLE = "dim"
 
 
@@ -47,6 +51,8 @@ def samples(
             return
         if not reader.has_text:
             say("The run's tokenizer is not here, so tokens are shown by their numbers.", is_error=True)
+        if by in ("drift", "weight") and not any(sample.is_corrected for sample in found):
+            say("The trainer told nothing of these tokens: no drift and no weight is known.", is_error=True)
         show(found, most=most, by=by)
 
 
@@ -124,4 +130,15 @@ def _style(token: SampleToken, by: Colour) -> str:
         return GIVEN_STYLE
     if by == "version":
         return VERSION_STYLES[token.policy_version % len(VERSION_STYLES)]
+    if by == "drift":
+        return _up_to(token.drift, DRIFT_STYLES, LIKELIER_STYLE)
+    if by == "weight":
+        return _up_to(token.weight, WEIGHT_STYLES, HEAVIER_STYLE)
     return next((style for least, style in LOGPROB_STYLES if token.logprob >= least), UNLIKELY_STYLE)
+
+
+def _up_to(number: float | None, styles: tuple[tuple[float, str], ...], beyond: str) -> str:
+    """Dim where the trainer has told nothing."""
+    return (
+        GIVEN_STYLE if number is None else next((style for most, style in styles if number <= most), beyond)
+    )

@@ -5,6 +5,7 @@ of each four, two are those with the widest spread of rewards, one is drawn by a
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from statistics import pvariance
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from controller.core.state.groups import Group
 from protocol.messages import TrainItem
 
+MOST_TOKENS = 4 << 20  # of which a trainer reports: a frame of 16 MiB, a quarter of what one may have
 TURN = ("spread", "spread", "random", "oldest")
 
 
@@ -40,6 +42,22 @@ def choose(groups: Sequence[Group], count: int, *, step: int, seed: int) -> list
         left.remove(found)
         chosen.append((found, why))
     return chosen
+
+
+def asked_groups(
+    groups: Sequence[Group], items: Sequence[TrainItem], *, count: int, step: int, seed: int
+) -> tuple[int, ...]:
+    """Those that will be kept, as far as one report may say of their tokens what the trainer found."""
+    sizes = Counter[int]()
+    for item in items:
+        sizes[item.group] += item.sampled_tokens
+    asked: list[int] = []
+    left = MOST_TOKENS
+    for group, _ in choose(groups, count, step=step, seed=seed) if count else ():
+        if sizes[group.id] <= left:
+            asked.append(group.id)
+            left -= sizes[group.id]
+    return tuple(sorted(asked))
 
 
 def kept_groups(

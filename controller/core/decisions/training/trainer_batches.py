@@ -10,6 +10,7 @@ counts for the trainer that got it alone: its successor gets the whole.
 from controller.core.commands import DropPayload, Warn
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.groups import Group
+from controller.core.state.kept_samples import asked_groups
 from controller.core.state.run_state import RunState
 from protocol.ids import PeerId
 from protocol.messages import Retire, Train, TrainAhead
@@ -120,8 +121,18 @@ class TrainerBatches:
         self._fed = batch.train_version
         ahead = sum(item.group in self.ahead for item in batch.items) if self.ahead else 0
         is_cut = self.state.config.is_cut
-        self.state.send(peer, Train(batch.train_version, batch.items, is_published, ahead, is_cut))
+        order = Train(batch.train_version, batch.items, is_published, ahead, is_cut, self._samples_of(batch))
+        self.state.send(peer, order)
         self.ahead, self.is_ahead = [], False
+
+    def _samples_of(self, batch: Batch) -> tuple[int, ...]:
+        """Groups that will be kept for people to read; none of a batch whose step was accounted before."""
+        config, step = self.state.config, batch.train_version + 1
+        if config.trainer.is_supervised or step <= self.state.steps:
+            return ()
+        groups = [self.state.groups[id] for id in batch.groups]
+        count, seed = config.samples.groups, config.run.seed
+        return asked_groups(groups, batch.items, count=count, step=step, seed=seed)
 
     def finish(self, policy_version: int) -> bool:
         """Whether the trainer was asked to make this version; it holds it from now on."""

@@ -69,6 +69,8 @@ class Plausibility:
             return self.objection(worker, message) is None
         if isinstance(worker, AgentWorker):
             return isinstance(message, Ask) and self._keeps_given(worker, message)
+        if isinstance(message, messages.TrainStepFinished):
+            return worker is not None and self.objection(worker, message) is None
         if worker is None or not isinstance(worker.told, ToldInstance) or not isinstance(message, Generated):
             return False
         most = self.state.config.rollout.max_response_tokens
@@ -313,7 +315,7 @@ class Plausibility:
                     return f"It made version {policy_version}, which it was not told to make."
                 if bad := [name for name, value in metrics if not isfinite(value)]:
                     return f"Its metric {bad[0]} is not finite."
-                return self._took("a train step", train_s, since)
+                return self._corrected(message) or self._took("a train step", train_s, since)
             case messages.TrainedAhead(train_version):
                 if train_version not in told.ahead:
                     return f"It trained ahead of the batch of version {train_version}; nobody has asked."
@@ -324,6 +326,17 @@ class Plausibility:
                 return self._published(trainer, told, message)
             case _:
                 pass
+        return None
+
+    def _corrected(self, message: messages.TrainStepFinished) -> str | None:
+        batch = self.state.batches.get(message.policy_version - 1)
+        items = batch.items if batch is not None and message.corrected else ()
+        known = {(item.group, item.member, item.sampled_tokens) for item in items}
+        for place in message.corrected:
+            if place not in known:  # also one that it has named before
+                group, member, count = place
+                return f"It corrected {count} tokens of {group}/{member}; expected each of the batch once."
+            known.remove(place)
         return None
 
     def _published(self, trainer: Worker, told: ToldTrainer, message: messages.PolicyPublished) -> str | None:

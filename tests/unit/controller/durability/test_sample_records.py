@@ -12,7 +12,7 @@ from controller.durability.sample_records import SCHEMA, keep_samples, read_samp
 from controller.host.stepper import Stepper
 from protocol.errors import RunError
 from protocol.messages import GIVEN, Piece, Segment, Train, TrainItem
-from tests.support.scripted import Disk
+from tests.support.scripted import Disk, corrections
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
 
@@ -54,6 +54,7 @@ def test_a_sample_is_what_was_trained(tmp_path):
         assert sample.logprobs in frames[2]
         assert sample.prompt in frames[0]
         assert len(sample.tokens) == len(sample.logprobs) > 0
+        assert (sample.trained, sample.weights) == corrections(len(sample.tokens) // 4)
 
 
 def test_a_sample_of_an_agent_begins_with_given_tokens_and_has_no_prompt():

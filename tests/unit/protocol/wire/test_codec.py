@@ -26,6 +26,7 @@ from protocol.messages import (
     PromptsEncoded,
     Pulled,
     Ready,
+    TrainStepFinished,
 )
 from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, from_fields, to_fields
 
@@ -77,6 +78,10 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     if kind is Ask:
         small = {field.name: st.integers(0, 3) for field in fields(Ask)}
         return st.builds(Ask, **small | {"digest": values_of(hints["digest"]), "is_trained": st.booleans()})
+    if kind is TrainStepFinished:
+        corrected = st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=3).map(tuple)
+        named = {name: values_of(hints[name]) for name in ("policy_version", "train_s", "metrics")}
+        return st.builds(TrainStepFinished, **named, corrected=corrected)
     return st.builds(kind, *(values_of(hints[field.name]) for field in fields(kind)))
 
 
@@ -90,6 +95,8 @@ def frames_for(message: Message) -> tuple[bytes, ...]:
         return tuple(bytes(ITEM_BYTES * sum(counts)) for _, *counts in message.encoded)
     if isinstance(message, Ask):
         return (bytes(ITEM_BYTES * message.given),)
+    if isinstance(message, TrainStepFinished):
+        return tuple(bytes(ITEM_BYTES * size) for _, size in message.incoming_frames())
     return tuple(b"abcd" for _ in message.outgoing_payload())
 
 

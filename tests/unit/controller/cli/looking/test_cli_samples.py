@@ -8,8 +8,9 @@ from rich.console import Console
 
 from controller.cli.looking.samples import show
 from controller.cli.main import main
+from controller.core.decisions.training import trainer_batches
 from controller.history.sample_text import SampleGroup, SampleResponse, SampleToken
-from tests.support.scripted import Disk
+from tests.support.scripted import TRAINED_LOGPROB, WEIGHT, Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
 
 
@@ -65,11 +66,33 @@ def test_no_word_of_a_model_drives_the_terminal():
     assert "\\x1b[2J[red]x[/red]" in out.getvalue()
 
 
-@pytest.mark.parametrize(("by", "style"), [("version", "green"), ("logprob", "yellow")])
+@pytest.mark.parametrize(
+    ("by", "style"),
+    [("version", "green"), ("logprob", "yellow"), ("drift", "cyan"), ("weight", "red")],
+)
 def test_a_token_is_coloured_by_what_was_asked(by, style):
-    token = SampleToken(1, "word", 3, -2.0)
+    token = SampleToken(1, "word", 3, -2.0, trained_logprob=-0.5, weight=0.0)
     sample = SampleGroup(4, 1, "oldest", {}, "", (SampleResponse(0, 1.0, {}, 0.0, "stop", (token,)),))
     console = Console(file=io.StringIO(), width=200, record=True, force_terminal=True)
     show([sample], most=2, by=by, console=console)
-    codes = {"green": "\x1b[32m", "yellow": "\x1b[33m"}
+    codes = {"red": "\x1b[31m", "green": "\x1b[32m", "yellow": "\x1b[33m", "cyan": "\x1b[36m"}
     assert f"{codes[style]}word" in console.export_text(styles=True)
+
+
+def test_drift_and_weight_are_what_the_trainer_told(tmp_path, capsys):
+    run = a_run(tmp_path, groups=4)
+    assert main(["samples", run, "--jsonl"]) == 0
+    line = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert set(line["trained_logprobs"]) == {TRAINED_LOGPROB}
+    assert set(line["weights"]) == {WEIGHT}
+    assert main(["samples", run, "--by", "drift"]) == 0
+    assert "told nothing" not in capsys.readouterr().err
+
+
+def test_where_the_trainer_told_nothing_it_is_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trainer_batches, "asked_groups", lambda *_, **__: ())
+    run = a_run(tmp_path, groups=4)
+    assert main(["samples", run, "--by", "weight"]) == 0
+    assert "told nothing of these tokens" in capsys.readouterr().err
+    assert main(["samples", run, "--jsonl"]) == 0
+    assert set(json.loads(capsys.readouterr().out.splitlines()[0])["weights"]) == {None}
