@@ -5,41 +5,56 @@ controller, and ends with the answer, or where its worker was lost; every slice 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from math import inf
 from typing import Any
 
-from controller.core.commands import Forget, Send
+from controller.core.commands import Forget, ReportStep, Send
 from controller.core.core import Core
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import Replayed, turns
+from controller.history.track_events import write_track_events
 from protocol import messages
 from protocol.messages import Message
 
 RUN = 0  # pid of what concerns no single worker
+COUNTED = ("throughput/tokens_per_s", "staleness/mean", "reward/mean")  # of each step's line
 Entry = dict[str, Any]
 Key = tuple[object, ...]
+Flows = tuple[tuple[Key, ...], tuple[Key, ...]]
+"""Arrows that leave a slice, and those that end at it."""
 
 
-def trace(recording: Recording) -> Iterator[Entry]:
+def trace(
+    recording: Recording, *, begin_s: float = 0.0, end_s: float = inf, workers: Collection[str] = ()
+) -> Iterator[Entry]:
     """The entries of a trace in Chrome's JSON format, in the order of the history; times in microseconds.
 
     Each worker is a process: its slices are routes (by group, member and attempt), scores, pulls, train
-    steps, publications and checkpoints. Counters show groups reserved and occupied.
+    steps, publications and checkpoints. Counters show groups reserved and occupied, and some figures of each
+    step. Beside what that format knows, a slice that begins has `flows`.
+
+    `begin_s`, `end_s`: what goes on in between, whole; `workers`: names of those that are shown; () of all.
     Raises: RunError if the history is damaged or the core fails on it.
     """
     core = recording.make_core()
-    tracer = _Tracer(core)
+    tracer = _Tracer(core, begin_s * 1e6, workers)
     yield tracer.named(RUN, "run")
     for turn in turns(recording, core):
+        if turn.recorded.now > end_s:
+            break
         yield from tracer.turn(turn)
-    yield from tracer.end_all("the history ends")
+    yield from tracer.end_all("the history ends" if recording.until_s <= end_s else "the span ends")
 
 
 class _Tracer:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, begin_us: float, workers: Collection[str]) -> None:
         self._core = core
+        self._begin_us, self._workers = begin_us, workers
         self._now_us = 0.0
+        self._hidden: set[str] = set()  # peers
+        self._early: set[str] = set()  # ids of slices that have begun before the span
         self._pids: dict[str, int] = {}  # by peer
         self._open: dict[str, dict[Key, Entry]] = {}  # by peer: slices that have begun
         self._counts = (0, 0)
@@ -50,22 +65,24 @@ class _Tracer:
         if isinstance(event, Received):
             if isinstance(event.message, messages.Attach):
                 self._pids[event.peer] = len(self._pids) + 1
-                yield self.named(self._pids[event.peer], event.message.name)
+                if self._workers and event.message.name not in self._workers:
+                    self._hidden.add(event.peer)
+                else:
+                    yield self.named(self._pids[event.peer], event.message.name)
             for key, more in _answered(event.message):
                 yield from self._end(event.peer, key, more)
             if isinstance(event.message, messages.PolicyPublished):
-                took_us = event.message.publish_s * 1e6
-                yield self._entry("X", event.peer, f"publish {event.message.policy_version}") | {
-                    "ts": self._now_us - took_us, "dur": took_us, "tid": 1,
-                }  # fmt: skip
+                yield from self._published(event.peer, event.message)
         for command in turn.commands:
             if isinstance(command, Send):
                 for key in _asked(command.message):
-                    yield from self._begin(command.peer, key)
+                    yield from self._begin(command.peer, key, _flows(command.message))
+            elif isinstance(command, ReportStep):
+                yield from self._counts_of(command.metrics)
             elif isinstance(command, Forget):
                 yield from self._end_all(command.peer, "the worker was lost")
         ledger = self._core.state.ledger
-        if (counts := (ledger.reserved, ledger.occupied)) != self._counts:
+        if self._is_shown and (counts := (ledger.reserved, ledger.occupied)) != self._counts:
             self._counts = counts
             names = {"reserved": counts[0], "occupied": counts[1]}
             yield {"ph": "C", "pid": RUN, "tid": 0, "ts": self._now_us, "name": "groups", "args": names}
@@ -77,20 +94,46 @@ class _Tracer:
     def named(self, pid: int, name: str) -> Entry:
         return {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
 
+    @property
+    def _is_shown(self) -> bool:
+        return self._now_us >= self._begin_us
+
+    def _published(self, peer: str, message: messages.PolicyPublished) -> Iterator[Entry]:
+        if self._is_shown and peer not in self._hidden:
+            took_us = min(self._now_us, message.publish_s * 1e6)
+            times = {"ts": self._now_us - took_us, "dur": took_us, "tid": 1}
+            yield self._entry("X", peer, f"publish {message.policy_version}") | times
+
+    def _counts_of(self, line: dict[str, object]) -> Iterator[Entry]:
+        for name in COUNTED if self._is_shown else ():
+            if isinstance(value := line.get(name), int | float):
+                entry = {"ph": "C", "pid": RUN, "tid": 0, "ts": self._now_us, "name": name}
+                yield entry | {"args": {"": float(value)}}
+
     def _entry(self, phase: str, peer: str, name: str) -> Entry:
         pid = self._pids.get(peer, RUN)
         return {"ph": phase, "pid": pid, "tid": 0, "ts": self._now_us, "name": name, "cat": name.split()[0]}
 
-    def _begin(self, peer: str, key: Key) -> Iterator[Entry]:
+    def _begin(self, peer: str, key: Key, flows: Flows) -> Iterator[Entry]:
+        if peer in self._hidden or key in self._open.setdefault(peer, {}):
+            return
         name = " ".join(map(str, key))
-        entry = self._entry("b", peer, name) | {"id": f"{peer} {name}"}
-        if key not in self._open.setdefault(peer, {}):
-            self._open[peer][key] = entry
+        entry = self._entry("b", peer, name) | {"id": f"{peer} {name}", "flows": flows}
+        self._open[peer][key] = entry
+        if self._is_shown:
             yield entry
+        else:
+            self._early.add(entry["id"])
 
     def _end(self, peer: str, key: Key, more: Entry) -> Iterator[Entry]:
         begun = self._open.get(peer, {}).pop(key, None)
-        if begun is not None:
+        if begun is None:
+            return
+        is_early = begun["id"] in self._early
+        self._early.discard(begun["id"])
+        if self._is_shown:
+            if is_early:
+                yield begun
             yield begun | {"ph": "e", "ts": self._now_us, "args": more}
 
     def _end_all(self, peer: str, why: str) -> Iterator[Entry]:
@@ -146,12 +189,44 @@ def _answered(message: Message) -> list[tuple[Key, Entry]]:
             return []
 
 
-def write_trace(recording: Recording, path: str) -> int:
-    """Write the trace to a file and return how many entries it has. Raises: OSError, RunError."""
-    count = 0
+def _flows(message: Message) -> Flows:
+    """Arrows of the slice that a message begins: response to score, score to batch, batch to version."""
+    match message:
+        case messages.Route(group, member):
+            return (("response", group, member),), ()
+        case messages.Score(group, _, items):
+            return (("group", group),), tuple(("response", group, item.member) for item in items)
+        case messages.Train(train_version, items):
+            groups = dict.fromkeys(item.group for item in items)
+            return (("version", train_version + 1),), tuple(("group", group) for group in groups)
+        case messages.Pull(policy_version):
+            return (("version", policy_version),), ()
+        case _:
+            return (), ()
+
+
+def write_trace(
+    recording: Recording,
+    path: str,
+    *,
+    begin_s: float = 0.0,
+    end_s: float = inf,
+    workers: Collection[str] = (),
+) -> int:
+    """Write the trace to a file and return how many slices it has.
+
+    As Chrome's JSON if the file's name ends with .json, else as TrackEvents. Raises: OSError, RunError.
+    """
+    entries = trace(recording, begin_s=begin_s, end_s=end_s, workers=workers)
+    if not path.endswith(".json"):
+        with open(path, "wb") as packets:
+            return write_track_events(entries, packets)
+    slices = 0
     with open(path, "w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for count, entry in enumerate(trace(recording), 1):
-            file.write(f"{'' if count == 1 else ','}{json.dumps(entry)}\n")
+        for count, entry in enumerate(entries):
+            entry.pop("flows", None)
+            slices += entry["ph"] in ("b", "X")
+            file.write(f"{',' if count else ''}{json.dumps(entry)}\n")
         file.write("]}\n")
-    return count
+    return slices

@@ -5,6 +5,7 @@ refused before anything is read; whatever takes long says so every few seconds, 
 """
 
 import time
+from math import inf
 from typing import Annotated
 
 import typer
@@ -149,13 +150,24 @@ def _show_text(recording: Recording, group: int) -> None:
 def trace(
     run: RecordedRun,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE.json", help="Where the trace goes.")
-    ] = "trace.json",
+        str, typer.Option("-o", "--output", metavar="FILE", help="Where it goes; FILE.json: Chrome's format.")
+    ] = "trace.pftrace",
+    begin_s: Annotated[float, typer.Option("--from", metavar="SECONDS", help="From then on.")] = 0.0,
+    end_s: Annotated[float | None, typer.Option("--to", metavar="SECONDS", help="Until then.")] = None,
+    workers: Annotated[str, typer.Option(metavar="NAME,NAME", help="Of these alone; default: all.")] = "",
 ) -> None:
     """Write a run's history as a trace of what each worker did, for Perfetto (ui.perfetto.dev)."""
+    names = frozenset(name.strip() for name in workers.split(",") if name.strip())
+    until_s = inf if end_s is None else end_s
     try:
         with Recording(run, on_progress=ReadingProgress().at_event) as recording:
-            count = write_trace(recording, output)
+            count = write_trace(recording, output, begin_s=begin_s, end_s=until_s, workers=names)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}. Give another -o.") from error
-    say(f"{count} entries are in {output}; open it in ui.perfetto.dev or chrome://tracing.")
+    if not count:
+        raise ConfigError(
+            f"{output} has no slice: none of {', '.join(sorted(names)) or 'the workers'} did anything from "
+            f"{begin_s:g} s to {until_s:g} s. Expected names as `status` has them, and seconds of the run."
+        )
+    also = " or chrome://tracing" if output.endswith(".json") else ""
+    say(f"{count} slices are in {output}; open it in ui.perfetto.dev{also}.")
