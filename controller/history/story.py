@@ -4,7 +4,7 @@ Invariants: what is told was re-derived by the core; nothing of it was written d
 core is taken up, and where it is left, changes no line.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple, get_args
 
 import msgpack
@@ -27,6 +27,7 @@ class Beginning(NamedTuple):
     core: Core  # which is stepped on
     number: int  # of the last event that it has seen
     names: dict[PeerId, str]  # of all who attached before
+    until: int | None = None  # the last event that names the group, if that is known
 
 
 def story(
@@ -42,7 +43,7 @@ def story(
     yet; it ends after the last event that can be about it. Raises: RunError if no event or command names the
     group.
     """
-    core, after, names = begin or _beginning(recording, group)
+    core, after, names, last_word = begin or _beginning(recording, group)
     until: int | None = None  # the last event that can be told of; None while the group is in the system
     before, is_told, was_there = "", False, False
     for turn in turns(recording, core, after):
@@ -62,7 +63,7 @@ def story(
             yield f"{recorded.now:12.6f} s  #{recorded.number:<7} {line}"
         is_there = group in core.state.groups or (was_there and _is_kept(core, group))
         if was_there and not is_there and until is None and group < FIRST_EVALUATION_GROUP:
-            until = _last_word(recording, group, recorded.number)
+            until = _last_word(recording, group, recorded.number) if last_word is None else last_word
         was_there |= is_there
         if until is not None and recorded.number >= until:
             break
@@ -124,6 +125,20 @@ def _standing(core: Core, number: int) -> str:
         return f"{group.state}: evaluates version {group.policy_version}"
     due = group.policy_version + core.state.config.staleness.max_staleness
     return f"{group.state}: began at version {group.policy_version}, due in version {due}'s batch"
+
+
+def named_groups(event: Event) -> Collection[int]:
+    """Groups whose stories may have a line of what a worker said here."""
+    if not isinstance(event, Received):
+        return ()
+    match event.message:
+        case messages.Generated(groups=groups):
+            return set(groups)
+        case messages.PromptsEncoded(encoded, refused):
+            return [group for group, _ in (*encoded, *refused)]
+        case message:
+            group = getattr(message, "group", None)
+            return () if group is None else (group,)
 
 
 def _of_event(event: Event, group: int, names: dict[str, str]) -> Iterator[str]:

@@ -240,13 +240,14 @@ class ShownRun:
         with self._background.lock:
             timeline = self._background.timeline
             number, names = timeline.before(group), dict(timeline.names)
+            until = timeline.last_word(group) if self._background.number >= recording.last else None
         if number is None:
             return None
         past = self._replica_of_past(recording)
         past.read_on(recording)
         instant = past.at(number)
         core = past.copy()
-        return Beginning(core, instant.number, names)
+        return Beginning(core, instant.number, names, until)
 
     def _replica_of_past(self, recording: Recording) -> Replica:
         if self._past is None:

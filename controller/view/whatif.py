@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from asyncio.subprocess import PIPE, Process
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ sys.exit(main(sys.argv[1:]))
 LOWEST = 19  # niceness
 MOST_CHANGES = 12
 LAST_WORDS = 2_000  # characters of an error
+MOST_PROGRESS = 200  # characters of a line
+AT_ONCE = 65_536  # bytes
+UTF8 = getincrementaldecoder("utf-8")
 KEYS = (
     "staleness.max_staleness", "staleness.in_flight_batches", "staleness.strategy", "staleness.routing",
     "staleness.synchronization", "staleness.admission", "staleness.migration", "staleness.mu",
@@ -94,11 +98,11 @@ class WhatIf:
         assert process.stdout is not None
         assert process.stderr is not None
         reading = asyncio.create_task(process.stdout.read(), name="what if, its result")
-        last = ""
-        while line := await process.stderr.readline():
-            last = (last + line.decode(errors="replace"))[-LAST_WORDS:]
-            if self._state["state"] == "going":
-                self._state = self._state | {"progress": line.decode(errors="replace").strip()}
+        last, decoder = "", UTF8(errors="replace")
+        while part := await process.stderr.read(AT_ONCE):  # in pieces: a line may have any length
+            last = (last + decoder.decode(part))[-LAST_WORDS:]
+            if self._state["state"] == "going" and (lines := last.rstrip().splitlines()):
+                self._state = self._state | {"progress": lines[-1][-MOST_PROGRESS:].strip()}
         result = await reading
         code = await process.wait()
         if self._state["state"] == "going":

@@ -19,6 +19,7 @@ from controller.core.events import PeerFaulted, PromptsRead, Received, Restarted
 from controller.core.state.registry import AgentWorker, Instance, TextWorker
 from controller.core.waiting_for import awaited
 from controller.durability.replay import Replayed
+from controller.history.story import named_groups
 from protocol.messages import Attach
 
 KINDS = (
@@ -70,6 +71,7 @@ class Timeline:
         self.prompts: list[tuple[int, int]] = []
         """First group of what was read, and the event that read it."""
         self.read_until = 0
+        self._last_words: array[int] = array("q")  # by group: the last event that names it
         self.names: dict[str, str] = {}
         """Of all who ever attached, by peer."""
         self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
@@ -88,6 +90,8 @@ class Timeline:
             self.read_until = event.first_group + event.count
         if isinstance(event, Received) and isinstance(event.message, Attach):
             self.names[event.peer] = event.message.name
+        for group in named_groups(event):
+            self._note(group, turn.recorded.number)
         # of another life of the controller nobody is left but those who come back
         for peer in [*self._of_peer] if isinstance(event, Restarted) else _touched(turn):
             self._look(core, peer)
@@ -102,11 +106,22 @@ class Timeline:
         if newest is not None and (not self.versions or self.versions[-1][1] != newest.policy_version):
             self.versions.append((now, newest.policy_version))
 
+    def last_word(self, group: int) -> int | None:
+        """The last event up to here that names this group; None of one that nobody has named."""
+        return (self._last_words[group] or None) if group < len(self._last_words) else None
+
     def before(self, group: int) -> int | None:
         """The event before the one that read the prompt of this group; None if that is not known (yet)."""
         place = bisect_right(self.prompts, (group, 1 << 62)) - 1
         is_known = place >= 0 and (place + 1 < len(self.prompts) or group < self.read_until)
         return self.prompts[place][1] - 1 if is_known else None
+
+    def _note(self, group: int, number: int) -> None:
+        if group < self.read_until:  # else it is held out, and its story has no end, or somebody's invention
+            missing = group + 1 - len(self._last_words)
+            if missing > 0:
+                self._last_words.extend([0] * missing)
+            self._last_words[group] = number
 
     def lanes(self) -> list[Lane]:
         """All of them: trainer, rollout, reward and agent workers, in the order of their names."""

@@ -94,3 +94,14 @@ def test_what_is_no_question_is_refused_by_the_site(tmp_path):
     assert browser.json("/api/whatif") == (200, {"state": "none"})
     foreign = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
     assert browser.ask("/api/whatif", method="DELETE", headers=foreign)[0] == 403
+
+
+async def test_a_line_of_any_length_on_stderr_ends_nothing(tmp_path):
+    script = "; sys.stderr.write('x' * 300_000 + '\\n[ 9 s] step 7 \u00e9'); print(json.dumps({'own': 2}))"
+    words = (sys.executable, "-c", "import json, sys" + script)
+    job = WhatIf(words)
+    await job.begin(tmp_path, {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        await job._task
+    assert job.state()["state"] == "done"
+    assert job.state()["result"] == {"own": 2}

@@ -7,6 +7,7 @@ import pytest
 from controller.core.events import Received
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.history.story import Beginning, about, story
 from controller.view.past.timeline import BINS, KINDS, MOST_LANES, NUMBERS, Lane, Timeline, picture, shares
 from protocol import messages
 from tests.support.recorded_run import record
@@ -108,3 +109,22 @@ def test_a_large_fleet_is_told_as_shares_and_found_by_name():
     narrowed = picture(timeline, 0.0, 10.0, wanted="rollout-19")
     assert [lane["name"] for lane in narrowed["lanes"]][:2] == ["rollout-19", "rollout-190"]
     assert narrowed["fleet"] is None
+
+
+def test_the_last_word_on_each_group_is_known(told, recording):
+    timeline, _ = told
+    expected = {}
+    for recorded in recording.events():
+        for group in range(400):
+            if isinstance(recorded.event, Received) and any(about(recorded.event.message, group)):
+                expected[group] = recorded.number
+    assert len(expected) > 10
+    assert {group: timeline.last_word(group) for group in expected} == expected
+    assert timeline.last_word(10**6) is None
+
+
+def test_a_story_that_knows_where_it_ends_is_the_same(told, recording):
+    timeline, _ = told
+    for group in (0, 3, 9):
+        start = Beginning(recording.make_core(), 0, {}, timeline.last_word(group))
+        assert list(story(recording, group, begin=start)) == list(story(recording, group))
