@@ -26,6 +26,7 @@ ACCELERATORS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/kfd"))
 AT_IMPORT = ("CUDA", "HF_", "LD_", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
 """How the variables begin that libraries read when they are imported; another value is another server."""
 EACH_ITS_OWN = ("PYTHONPATH",)
+THROUGH = b"0"
 LAST_WORDS_BYTES = 2000
 MAX_ANSWER_BYTES = 4096
 
@@ -58,13 +59,20 @@ class Forks:
         """`environment` is that of the server, if there is none yet.
 
         Raises: OSError if it cannot be started."""
-        self._server = _server_of(environment)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._server = _server_of(environment)
+        except OSError:
+            self._socket.close()
+            theirs.close()
+            raise
         with theirs, suppress(ConnectionError):  # if it has ended since, that is heard below
             socket.send_fds(self._server.door, [b"c"], [theirs.fileno()])
         self._socket.setblocking(False)
         self._one_at_a_time = asyncio.Lock()
-        self._asked: asyncio.Future[ForkedProcess] | None = None
+        self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        """Requests that were not answered, by number; who made one may be gone."""
+        self._count = 0
         self._processes: dict[int, ForkedProcess] = {}
         self._is_lost = False
         self._loop = asyncio.get_running_loop()
@@ -87,22 +95,26 @@ class Forks:
         async with self._one_at_a_time:
             if self._is_lost:
                 raise self._lost()
-            answer = self._asked = self._loop.create_future()
+            self._count += 1
             try:
                 self._ask(json.dumps(asked), output, error)
             except ConnectionError:
                 raise self._lost() from None
+            answer = self._asked[self._count] = self._loop.create_future()
             return await answer
 
     def _ask(self, text: str, output: int, error: int) -> None:
         with os.fdopen(os.memfd_create("asked"), "wb") as file, open(os.devnull, "rb") as nothing:
             file.write(text.encode())
             file.flush()
-            socket.send_fds(self._socket, [b"f"], [file.fileno(), nothing.fileno(), output, error])
+            number = str(self._count).encode()
+            socket.send_fds(self._socket, [number], [file.fileno(), nothing.fileno(), output, error])
 
     def close(self) -> None:
         """Leave the server, which ends what still runs."""
         self._loop.remove_reader(self._socket.fileno())
+        with suppress(OSError):  # it has ended
+            self._socket.send(THROUGH)
         self._socket.close()
         self._server.clients -= 1
         self._give_up()
@@ -119,24 +131,25 @@ class Forks:
             self._give_up()
             return
         answer = json.loads(said)
+        asked = self._asked.pop(answer["number"], None)
         if "refused" in answer:
-            if self._asked is not None and not self._asked.done():
-                self._asked.set_exception(OSError(answer["refused"], os.strerror(answer["refused"])))
+            if asked is not None and not asked.done():
+                asked.set_exception(OSError(answer["refused"], os.strerror(answer["refused"])))
             return
         if "forked" in answer:
-            self._begin(answer["forked"])
+            self._begin(answer["forked"], asked)
             return
         if answer["ended"] not in self._processes:  # before it could say that it had begun
-            self._begin(answer["ended"])
+            self._begin(answer["ended"], asked)
         self._processes.pop(answer["ended"]).end(answer["code"])
 
-    def _begin(self, pid: int) -> None:
+    def _begin(self, pid: int, asked: asyncio.Future[ForkedProcess] | None) -> None:
         process = self._processes[pid] = ForkedProcess(pid)
-        if self._asked is None or self._asked.done():  # who asked was cancelled meanwhile
+        if asked is None or asked.done():  # who asked was cancelled meanwhile
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         else:
-            self._asked.set_result(process)
+            asked.set_result(process)
 
     def _give_up(self) -> None:
         """The server is gone, and the kernel has ended what it had forked, or is about to."""
@@ -146,8 +159,10 @@ class Forks:
                 os.killpg(pid, signal.SIGKILL)
             process.end(-signal.SIGKILL)
         self._processes.clear()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(self._lost())
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(self._lost())
+        self._asked.clear()
 
     def _lost(self) -> ForkServerLost:
         words = self._server.last_words()

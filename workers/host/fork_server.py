@@ -6,15 +6,17 @@ their memory. The idea is that of `multiprocessing.forkserver`; this one runs th
 would be executed else, each in a session of its own, and tells how they ended.
 
 DESCRIPTOR is a socket on which the parent hands over further sockets, one per client (a run). A client asks
-by a packet of one byte with four descriptors: a file with a `ForkRequest` as JSON, and standard input, output
-and error of the new process. Answers are JSON packets: `{"forked": pid}` from the new process, once it has a
-session of its own, `{"ended": pid, "code": exit code, negative for a signal}`, and `{"refused": errno}` where
-the machine has no room for another process.
+by a packet of a number with four descriptors: a file with a `ForkRequest` as JSON, and standard input, output
+and error of the new process. Answers are JSON packets with that `number`: `{"forked": pid}` from the new
+process, once it has a session of its own, `{"ended": pid, "code": exit code, negative for a signal}`, and
+`{"refused": errno}` where the machine has no room for another process, or for its files. A client that is
+through says 0.
 
 Invariants: this process has one thread, no event loop and no device, so a fork of it is as good as new; it
-ends with its parent, or when it has had no client for a minute; a client that leaves takes its processes with
-it; who is forked is killed by the kernel when this process ends, unless it has asked for another signal
-(workers/link/parent.py).
+ends with its parent, or when it has had no client for a minute; a client that is through takes its processes
+with it; who is forked is killed by the kernel when this process ends, unless it has asked for another signal
+(workers/link/parent.py): a client that ends with the parent says nothing, and its workers hand over what they
+have.
 """
 
 import argparse
@@ -24,6 +26,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -35,6 +38,7 @@ from typing import NoReturn, TypedDict
 from setproctitle import setproctitle
 
 from protocol.wire.descriptors import raise_limit
+from workers.link.parent import die_with_parent
 
 MODULES = (
     "uvloop",
@@ -47,6 +51,8 @@ MODULES = (
 RENEWAL = "workers.models.renewal"  # by name, as all that the server holds for its forks
 IDLE_S = 60.0
 DESCRIPTORS = 4  # of a request: its text, and the three standard ones
+MAX_NUMBER_BYTES = 20  # of a request
+PARENTS_END_S = 2.0  # from the end of its sockets to its own
 
 
 class ForkRequest(TypedDict):
@@ -70,8 +76,8 @@ class ForkServer:
 
     def __init__(self, door: socket.socket, parent: int) -> None:
         self._door = door
-        self._parent = os.pidfd_open(parent)
-        self._clients: dict[socket.socket, set[int]] = {}
+        self._parent, self._pid = os.pidfd_open(parent), os.getpid()
+        self._clients: dict[socket.socket, dict[int, int]] = {}  # pids, with the numbers of their requests
         self._wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, the number is written below
         signal.set_wakeup_fd(wakes)
@@ -96,26 +102,35 @@ class ForkServer:
                 elif key.fileobj is self._door:
                     if not self._let_in():
                         return
-                elif isinstance(key.fileobj, socket.socket):
-                    self._hear(key.fileobj)
+                elif isinstance(key.fileobj, socket.socket) and not self._hear(key.fileobj):
+                    return
 
     def _let_in(self) -> bool:
         """A new client; False: the parent has closed the door."""
         said, descriptors, _, _ = socket.recv_fds(self._door, 1, 1)
         for descriptor in descriptors:
             client = socket.socket(fileno=descriptor)
-            self._clients[client] = set()
+            self._clients[client] = {}
             self._selector.register(client, selectors.EVENT_READ)
         return bool(said)
 
-    def _hear(self, client: socket.socket) -> None:
+    def _hear(self, client: socket.socket) -> bool:
+        """What a client asks for; False: the parent has ended."""
         try:
-            said, descriptors, _, _ = socket.recv_fds(client, 1, DESCRIPTORS)
+            said, descriptors, _, _ = socket.recv_fds(client, MAX_NUMBER_BYTES, DESCRIPTORS)
         except ConnectionError:
             said, descriptors = b"", []
-        if not said:
+        number = int(said) if said else 0
+        if not number:
+            if not said and self._is_parent_ending():
+                return False
             self._dismiss(client)
-            return
+            return True
+        if len(descriptors) < DESCRIPTORS:  # the kernel drops those for which this process has no room
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._tell(client, number, {"refused": errno.EMFILE})
+            return True
         text, *standard = descriptors
         with os.fdopen(text, "rb") as file:
             file.seek(0)  # the place is that of who has written it
@@ -123,20 +138,26 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(client, {"refused": error.errno or errno.EAGAIN})
+            self._tell(client, number, {"refused": error.errno or errno.EAGAIN})
             pid = -1
         if not pid:
-            self._leave(client, standard)
+            self._leave(client, number, standard)
             raise Forked(asked)
         for descriptor in standard:
             os.close(descriptor)
         if pid > 0:
-            self._clients[client].add(pid)
+            self._clients[client][pid] = number
+        return True
 
-    def _leave(self, client: socket.socket, standard: Sequence[int]) -> None:
+    def _is_parent_ending(self) -> bool:
+        """Whether a client that said nothing has ended with the parent, whose sockets go first."""
+        return bool(select.select([self._parent], [], [], PARENTS_END_S)[0])
+
+    def _leave(self, client: socket.socket, number: int, standard: Sequence[int]) -> None:
         """In the new process: have a session of one's own, say so, and keep nothing of the server."""
+        die_with_parent(self._pid)
         os.setsid()
-        self._tell(client, {"forked": os.getpid()})
+        self._tell(client, number, {"forked": os.getpid()})
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for place, descriptor in enumerate(standard):
@@ -154,12 +175,12 @@ class ForkServer:
             for pid in tuple(pids):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    pids.discard(pid)
-                    self._tell(client, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+                    code = os.waitstatus_to_exitcode(status)
+                    self._tell(client, pids.pop(pid), {"ended": pid, "code": code})
 
-    def _tell(self, client: socket.socket, what: dict[str, int]) -> None:
+    def _tell(self, client: socket.socket, number: int, what: dict[str, int]) -> None:
         with suppress(ConnectionError):  # it has left: its processes are ended when that is heard
-            client.send(json.dumps(what).encode())
+            client.send(json.dumps({"number": number, **what}).encode())
 
     def _dismiss(self, client: socket.socket) -> None:
         for pid in self._clients.pop(client):
@@ -180,7 +201,7 @@ def run(asked: ForkRequest) -> None:
     paths = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in paths if path and path not in sys.path]
     importlib.import_module(RENEWAL).renew()
-    command = [word for word in asked["command"] if word != "-P"]
+    command = asked["command"][asked["command"][0] == "-P" :]
     if command[0] == "-m":
         sys.argv = command[1:]
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)

@@ -53,11 +53,11 @@ def test_a_machine_without_room_for_a_process_is_told_and_costs_the_server_nothi
         asked.flush()
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(2):
-            socket.send_fds(client, [b"f"], [asked.fileno()] * 4)
+            socket.send_fds(client, [b"3"], [asked.fileno()] * 4)
             server._hear(next(iter(server._clients)))
-            assert json.loads(client.recv(4096)) == {"refused": errno.EAGAIN}
+            assert json.loads(client.recv(4096)) == {"number": 3, "refused": errno.EAGAIN}
         assert len(os.listdir("/proc/self/fd")) == before
-    assert list(server._clients.values()) == [set()]
+    assert list(server._clients.values()) == [{}]
 
 
 @pytest.fixture
@@ -77,12 +77,12 @@ async def client(monkeypatch):
 
 async def test_a_refusal_is_an_error_of_the_machine_and_the_next_one_may_be_forked(client):
     client, served = client
-    served.send(json.dumps({"refused": errno.ENOMEM}).encode())
+    served.send(json.dumps({"number": 1, "refused": errno.ENOMEM}).encode())
     with pytest.raises(OSError, match="annot allocate memory") as refused:
         await client.start(["-c", ""], {}, output=1, error=2)
     assert refused.value.errno == errno.ENOMEM
     nobody = 2**22 + 1  # above what Linux gives
-    served.send(json.dumps({"forked": nobody}).encode())
+    served.send(json.dumps({"number": 2, "forked": nobody}).encode())
     assert (await client.start(["-c", ""], {}, output=1, error=2)).pid == nobody
 
 
