@@ -68,7 +68,7 @@ class Conversations:
             found = max(able, key=lambda one: len(one.talk))
             new = messages[len(found.talk) :]
             return Placed(found, self._renderer.extend(found.tokens[-1], new, tools))
-        self._check_room(lambda one: _why_messages(one, talk, tools))
+        self._check_room(lambda one: _why_messages(one, talk, tools, is_trained=is_trained))
         ends = [(one.last_end(talk, tools), one) for one in self._all]
         end, base = max(ends, key=lambda pair: pair[0], default=(None, None))
         if end is None or base is None or not end.messages:
@@ -87,7 +87,7 @@ class Conversations:
         if able:
             found = max(able, key=lambda one: len(one.tokens))
             return Placed(found, list(whole[len(found.tokens) :]))
-        self._check_room(lambda one: _why_tokens(one, whole))
+        self._check_room(lambda one: _why_tokens(one, whole, is_trained=is_trained))
         return Placed(None, list(whole))
 
     def _able(self, is_trained: bool) -> list[Transcript]:
@@ -107,10 +107,21 @@ class Conversations:
         )
 
 
-def _why_messages(one: Transcript, talk: Talk, tools: Any) -> str:
-    """Why messages do not go on from the one conversation that there is."""
+def _why(one: Transcript, *, is_trained: bool) -> str:
+    """Why nothing can go on from the one conversation that there is; "" if something could."""
     if one.is_open:
         return "Two requests at once in one episode: await the first answer before asking again."
+    if one.is_trained != is_trained:
+        kinds = ("a conversation that is trained", "one that is not (policy.untrained)")
+        begun, asked = kinds if one.is_trained else kinds[::-1]
+        return f"The episode has {begun}, and this request is of {asked}."
+    return ""
+
+
+def _why_messages(one: Transcript, talk: Talk, tools: Any, *, is_trained: bool) -> str:
+    """Why messages do not go on from the one conversation that there is."""
+    if why := _why(one, is_trained=is_trained):
+        return why
     same = one.shared(talk)
     if same == len(one.talk) < len(talk):
         assert tools != one.tools
@@ -123,9 +134,9 @@ def _why_messages(one: Transcript, talk: Talk, tools: Any) -> str:
     )
 
 
-def _why_tokens(one: Transcript, whole: Sequence[int]) -> str:
-    if one.is_open:
-        return "Two requests at once in one episode: await the first answer before asking again."
+def _why_tokens(one: Transcript, whole: Sequence[int], *, is_trained: bool) -> str:
+    if why := _why(one, is_trained=is_trained):
+        return why
     pairs = zip(whole, one.tokens, strict=False)
     same = next((place for place, (new, old) in enumerate(pairs) if new != old), len(whole))
     if same == len(one.tokens):

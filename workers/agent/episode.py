@@ -135,7 +135,7 @@ class HostedEpisode:
         """Where the request belongs, and its messages, if it is no token ids. Raises: ValueError in words."""
         is_trained = not question.get("is_untrained")
         if "chat" not in question:
-            return self._conversations.place_tokens(question["tokens"], is_trained=is_trained), None
+            return self._conversations.place_tokens(question.get("tokens") or (), is_trained=is_trained), None
         messages = check_messages(question["chat"])
         try:
             placed = self._conversations.place(messages, question.get("tools") or None, is_trained=is_trained)

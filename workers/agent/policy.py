@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from protocol.messages import MAX_REWARD
 
 MAX_METRICS = 64
+MOST = 2**31 - 1
+"""Of what the worker takes for a token id, or for a number of tokens."""
 MODEL = "policy"
 """The name of the one model that clients find at the door."""
 UNTRAINED = "/untrained/v1"
@@ -148,6 +150,8 @@ class PolicyCalls:
         Raises: BudgetExceeded if a limit is reached; ValueError if there are no tokens.
         """
         ids = [int(token) for token in token_ids]
+        if bad := [token for token in ids if not 0 <= token <= MOST]:
+            raise ValueError(f"policy.generate got the token id {bad[0]}; expected 0 or more, up to {MOST}.")
         answer = await self._ask({"tokens": ids}, max_tokens)
         return TurnOfTokens(answer["sampled"], answer["ending"])
 
@@ -158,7 +162,8 @@ class PolicyCalls:
             raise ValueError(f"`max_tokens` is {max_tokens}; expected at least 1.")
         try:
             untrained = {} if self._is_trained else {"is_untrained": True}
-            answer = await self._line.ask(question | untrained | {"max_tokens": max_tokens})
+            most = None if max_tokens is None else min(max_tokens, MOST)
+            answer = await self._line.ask(question | untrained | {"max_tokens": most})
         except BudgetExceeded as error:
             self.notes.limit = self.notes.limit or error.limit
             raise
