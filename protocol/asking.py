@@ -1,18 +1,20 @@
-"""One question to a module, answered in a process of its own: `python -m protocol.asking MODULE`.
+"""One question to a module, answered in a process of its own: `python -m protocol.asking MODULE PARENT`.
 
 Invariants: question and answer are JSON; the module's `answer(question)` runs nowhere else, so that what it
 imports, prints, breaks or never ends touches nothing here; a process that takes too long is killed with all
-that it started.
+that it started, and so is one whose PARENT, the pid of who asked, has ended.
 """
 
 import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from protocol.errors import Unanswered
@@ -25,7 +27,7 @@ def ask(module: str, question: object, *, limit_s: float) -> Any:  # JSON, which
     """The answer of the module. Raises: Unanswered."""
     paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "protocol.asking", module],
+        [sys.executable, "-P", "-m", "protocol.asking", module, str(os.getpid())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
     )  # fmt: skip
@@ -49,8 +51,21 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def _end_with(parent: int) -> None:
+    """Wait for its end, and kill this process with all that it started; without pidfd, do nothing."""
+    try:
+        ended = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
+    except (AttributeError, OSError):
+        return
+    select.select([ended], [], [])
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 def main() -> None:
     """Answer what standard input asks."""
+    Thread(target=_end_with, args=(int(sys.argv[2]),), name="parent", daemon=True).start()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever prints to standard output prints to standard error
     question = json.load(sys.stdin)

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from protocol.agents.settings import AgentSettings
 from protocol.messages import (
     Ask,
     Begin,
@@ -105,7 +106,6 @@ class CheckpointEpisodes:
         self._tokenizer = load_tokenizer(directory)
         self._link, self._host = _Link(), AgentHost(settings, directory)
         self._tasks = asyncio.TaskGroup()
-        self._trials = 0
 
     async def __aenter__(self) -> Self:
         """Raises: ConfigError, in a group, if the agent is no good."""
@@ -123,9 +123,8 @@ class CheckpointEpisodes:
         """Raises: Lost after `agent.retries` tries."""
         await self._link.ready.wait()
         last = ""
-        for _ in range(self._settings.agent.retries + 1):
-            self._trials += 1
-            key = (number, sample, self._trials)
+        for trial in range(1, self._settings.agent.retries + 2):
+            key = (number, sample, trial)
             self._link.heard[key] = asyncio.Queue()
             try:
                 return await _Episode(self, key).play(json.dumps(row).encode())
@@ -145,7 +144,8 @@ class _Episode:
         self._settings, self._link = of._settings, of._link
         self._tokens: dict[int, list[int]] = defaultdict(list)
         self._sampled: dict[int, list[int]] = defaultdict(list)
-        self._first = 0  # given tokens of the first trajectory, before its first turn
+        self._prompts: dict[int, int] = {}  # given tokens of each trajectory, before its first turn
+        self._own_s = 0.0  # that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
         self._turns = 0
         self._answering: set[asyncio.Task[None]] = set()
@@ -167,7 +167,12 @@ class _Episode:
                 elif isinstance(message, EpisodeFailed):
                     raise Lost(message.reason)
                 elif isinstance(message, EpisodeEnded):
-                    return self._played(message)
+                    reward = worth(agent, message.ending, message.reward[0] if message.reward else None)
+                    return self._played("stop" if message.ending == "stop" else "length", reward)
+        except _Silent as silent:
+            if agent.on_timeout == "score" and self._sampled:
+                return self._played("length", 0.0)
+            raise Lost(str(silent)) from None
         finally:
             for task in self._answering:
                 task.cancel()
@@ -176,15 +181,21 @@ class _Episode:
     async def _next(
         self, heard: "asyncio.Queue[tuple[Message, tuple[bytes, ...]]]", limit_s: float
     ) -> tuple[Message, tuple[bytes, ...]]:
-        """What the environment says next; time counts while no turn is being sampled. Raises: Lost."""
-        hearing = asyncio.ensure_future(heard.get())
+        """What the environment says next; its time counts while no turn is being sampled. Raises: _Silent."""
+        hearing, clock = asyncio.ensure_future(heard.get()), asyncio.get_running_loop().time
         try:
             while not hearing.done():
-                waits = {hearing, *self._answering}
-                timeout = None if self._answering else limit_s
-                done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                is_alone, began = not self._answering, clock()
+                left_s = min(limit_s, self._settings.agent.episode_timeout_s - self._own_s)
+                done, _ = await asyncio.wait(
+                    {hearing, *self._answering},
+                    timeout=max(0.0, left_s) if is_alone else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                self._own_s += clock() - began if is_alone else 0.0
                 if not done:
-                    raise Lost(f"Its environment was silent for {limit_s:g} s.")
+                    key = "start" if not self._turns else "turn" if left_s == limit_s else "episode"
+                    raise _Silent(f"Its environment was silent for {left_s:.1f} s (agent.{key}_timeout_s).")
                 for task in done & self._answering:
                     self._answering.discard(task)
                     await task
@@ -196,8 +207,7 @@ class _Episode:
         """Raises: ValueError if the engine cannot take the tokens."""
         tokens = self._tokens[ask.member]
         tokens += np.frombuffer(given, dtype="<i4").tolist()
-        if not self._sampled:
-            self._first = len(tokens)
+        self._prompts.setdefault(ask.member, len(tokens))
         seed = noise(self._settings.seed, *self._key, ask.member, ask.number)
         found = await self._of._engine.generate(tokens, ask.max_new_tokens, seed=seed)
         tokens += found.tokens
@@ -211,22 +221,32 @@ class _Episode:
         logprobs = np.asarray(found.logprobs, dtype="<f4").tobytes()
         self._link.tell(turn, np.asarray(found.tokens, dtype="<i4").tobytes(), logprobs)
 
-    def _played(self, end: EpisodeEnded) -> Played:
+    def _played(self, ending: str, reward: float | None) -> Played:
         decode = self._of._tokenizer.decode
         first = min(self._sampled)
         whole = self._tokens[first]
-        prompt, said = whole[: self._first], whole[self._first :]
+        prompt, said = whole[: self._prompts[first]], whole[self._prompts[first] :]
         texts = [decode(tokens, skip_special_tokens=False) for _, tokens in sorted(self._tokens.items())]
-        limit = self._settings.agent.on_limit
-        reward = end.reward[0] if end.reward else None
         return Played(
-            0.0 if end.ending != "stop" and limit == "zero" else reward,
+            reward,
             decode(prompt, skip_special_tokens=True), prompt,
             decode(said, skip_special_tokens=True), said,
-            "stop" if end.ending == "stop" else "length",
+            ending,
             sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
             self._said[first],
         )  # fmt: skip
+
+
+class _Silent(Exception):
+    """The environment has had the time that it has; the text says which."""
+
+
+def worth(agent: AgentSettings, ending: str, reward: float | None) -> float | None:
+    """The reward of an episode that has ended so, as in a run's evaluation.
+
+    That counts all episodes, so one that `agent.on_limit: mask` leaves out of training is 0.
+    """
+    return reward if ending == "stop" or agent.on_limit == "score" else 0.0
 
 
 def environment_seed(seed: int, row: int) -> int:

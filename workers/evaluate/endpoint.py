@@ -17,7 +17,7 @@ from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.child import AgentChild, Ended, FailureKind
 from workers.agent.messages import check_messages
 from workers.agent.pool import AgentPool
-from workers.evaluate.checkpoint import environment_seed
+from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
 
 AGAIN = frozenset((408, 409, 425, 429))
@@ -210,9 +210,8 @@ class EndpointEpisodes:
         last = next((m for m in reversed(playing.talk) if m["role"] == "assistant"), {"content": ""})
         first = next((str(m["content"]) for m in playing.talk if m["role"] == "user"), "")
         ending = "length" if ended.limit else playing.ending
-        reward = 0.0 if ended.limit and agent.on_limit == "zero" else ended.reward
         return Played(
-            reward,
+            worth(agent, ended.limit or "stop", ended.reward),
             first,
             [],
             str(last["content"]),

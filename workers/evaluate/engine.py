@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from protocol.settings import WorkerSettings
-from workers.engines.interface import Engine, Generation, Key
+from workers.engines.interface import Engine, Generation, Key, Sampled
 from workers.rollout.worker import make_engine
 
 
@@ -71,15 +71,20 @@ class LocalEngine:
         loop = asyncio.get_running_loop()
         while True:
             await self._has_work.wait()
-            for sampled in await loop.run_in_executor(self._thread, self._engine.step):
-                if (found := self._waiting.get(sampled.key)) is None:
+            self._has_work.clear()  # whatever is added from here on sets it again
+            found, is_busy = await loop.run_in_executor(self._thread, self._advance)
+            for sampled in found:
+                if sampled.key not in self._waiting:
                     continue
-                told, future = found
+                told, future = self._waiting[sampled.key]
                 told.tokens.append(sampled.token)
                 told.logprobs.append(sampled.logprob)
                 if sampled.ending and not future.done():
                     future.set_result(told._replace(ending=sampled.ending))
-            if not self._engine.is_busy():
-                self._has_work.clear()
-                if self._engine.is_busy():  # something was added meanwhile
-                    self._has_work.set()
+            if is_busy:
+                self._has_work.set()
+
+    def _advance(self) -> tuple[list[Sampled], bool]:
+        """One step, and whether there is more to do. In the engine's thread."""
+        sampled = self._engine.step()
+        return sampled, self._engine.is_busy()

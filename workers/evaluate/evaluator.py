@@ -102,7 +102,7 @@ class _Evaluator:
         self._player, self._mixture, self._slots, self._transcripts = player, mixture, slots, transcripts
 
     async def row(self, number: int, row: Mapping[str, Any], *, samples: int) -> dict[str, Any]:
-        """What the attempts at a row came to."""
+        """What the attempts at a row came to. Raises: ConfigError; RunError if it cannot be kept."""
         try:
             played = await all_of([self._attempt(number, sample, row) for sample in range(samples)])
             rewards, parts = await self._score(number, row, played)
@@ -143,13 +143,21 @@ class _Evaluator:
     ) -> None:
         if self._transcripts is None:
             return
-        with self._transcripts.open("a") as file:
-            for sample, (one, reward) in enumerate(zip(played, rewards, strict=True)):
-                told = {
-                    "row": number, "sample": sample, "reward": reward, "ending": one.ending,
-                    "turns": one.turns, "tokens": one.tokens, "transcript": one.transcript, "columns": row,
-                }  # fmt: skip
-                file.write(json.dumps(told) + "\n")
+        lines = [
+            json.dumps({
+                "row": number, "sample": sample, "reward": reward, "ending": one.ending,
+                "turns": one.turns, "tokens": one.tokens, "transcript": one.transcript, "columns": row,
+            })
+            for sample, (one, reward) in enumerate(zip(played, rewards, strict=True))
+        ]  # fmt: skip
+        try:
+            with self._transcripts.open("a") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+        except OSError as error:
+            raise RunError(
+                f"The transcripts of row {number} could not be written: {error}. Make room there, or leave "
+                "-o out."
+            ) from None
 
 
 def _first(error: BaseException) -> BaseException:

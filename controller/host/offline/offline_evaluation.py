@@ -72,6 +72,8 @@ def evaluate(
     Raises: ConfigError; RunError if what answers has died.
     """
     evaluee = evaluee.checked(config)
+    if transcripts:
+        _check_writable(transcripts)
     held_out = _read(config, rows)
     samples = samples or config.evaluation.samples
     run = str(Path(config.run.dir) / config.run.name)
@@ -92,6 +94,17 @@ def evaluate(
     if "problem" in found:
         raise ConfigError(found["problem"])
     return _line(config, held_out, found["rows"], samples)
+
+
+def _check_writable(file: str) -> None:
+    """Before an hour of work is lost. Raises: ConfigError."""
+    try:
+        open(file, "a").close()
+    except OSError as error:
+        raise ConfigError(
+            f"-o {file} cannot be written: {error.strerror}. Expected a file in a folder that is there, and "
+            "that you may write to."
+        ) from None
 
 
 def _read(config: Config, rows: int) -> HeldOut:

@@ -1,10 +1,13 @@
 """A question to a module in a process of its own: what it prints, breaks or never ends stays there."""
 
+import os
+import select
+import subprocess
 import sys
 
 import pytest
 
-from protocol.asking import ask
+from protocol.asking import ROOT, ask
 from protocol.errors import Unanswered
 
 LIMIT_S = 60
@@ -50,3 +53,23 @@ def test_a_module_may_prepare_its_process(modules):
         "READY = []\ndef prepare_process():\n    READY.append(1)\ndef answer(question):\n    return READY\n"
     )
     assert ask(modules("prepared_one", code), None, limit_s=LIMIT_S) == [1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are tied to one another by pidfd")
+def test_a_process_ends_with_who_asked_however_that_ends(modules, tmp_path):
+    code = "import os, subprocess\ndef answer(question):\n"
+    code += "    child = subprocess.Popen(['sleep', '600'])\n"
+    code += "    with open(question, 'w') as said: said.write(f'{os.getpid()} {child.pid}')\n"
+    code += "    child.wait()\n"
+    os.mkfifo(fifo := tmp_path / "fifo")
+    asking = (
+        f"from protocol.asking import ask; ask({modules('patient_one', code)!r}, {str(fifo)!r}, limit_s=600)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    asker = subprocess.Popen([sys.executable, "-c", asking], env=environment)
+    ends = [os.pidfd_open(int(pid)) for pid in fifo.read_text().split()]
+    asker.kill()
+    asker.wait()
+    for end in ends:
+        assert select.select([end], [], [], LIMIT_S)[0], "it goes on"
+        os.close(end)

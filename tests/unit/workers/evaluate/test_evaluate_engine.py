@@ -47,6 +47,7 @@ class CountingEngine:
         return out
 
     def is_busy(self):
+        self.threads.add(threading.get_ident())
         return bool(self.open)
 
 

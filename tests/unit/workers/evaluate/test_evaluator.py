@@ -3,6 +3,9 @@
 import asyncio
 import json
 
+import pytest
+
+from protocol.errors import RunError
 from workers.evaluate.evaluator import _Evaluator
 from workers.evaluate.played import Lost, Played
 from workers.reward.mixture import Scored
@@ -66,3 +69,8 @@ def test_transcripts_are_added_to_the_file(tmp_path):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(line["row"], line["sample"], line["reward"]) for line in lines] == [(3, 0, 1.0), (3, 1, 0.0)] * 2
     assert lines[0]["columns"] == {"rewards": [1.0, 0.0]}
+
+
+def test_transcripts_for_which_there_is_no_room_end_the_evaluation_in_words(tmp_path):
+    with pytest.raises(RunError, match=r"transcripts of row 3 could not be written: .*Make room"):
+        evaluate({"rewards": [1.0, 0.0]}, transcripts=tmp_path)

@@ -95,3 +95,14 @@ def test_what_the_process_refuses_is_told(config, monkeypatch):
     monkeypatch.setattr(module, "ask", lambda *_, **__: {"problem": "the agent cannot be imported"})
     with pytest.raises(ConfigError, match="the agent cannot be imported"):
         evaluate(config, Evaluee(base_url="http://here/v1", model="small"), rows=1)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_answered(config, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "ask", lambda *_, **__: pytest.fail("it was asked"))
+    with pytest.raises(ConfigError, match=r"-o .*none/t\.jsonl cannot be written: No such file.* Expected"):
+        evaluate(
+            config,
+            Evaluee(base_url="http://h/v1", model="m"),
+            rows=1,
+            transcripts=str(tmp_path / "none" / "t.jsonl"),
+        )
