@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 
 import psutil
@@ -15,8 +13,10 @@ from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from controller.history.story import story
+from tests.support.prepared_program import start_program
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -105,12 +105,7 @@ def length_reward(completion_ids):
 
 
 async def test_a_killed_controller_goes_on_with_its_evaluation(tmp_path):
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(tmp_path),
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = await start_program(PROGRAM, str(tmp_path), paths=[ROOT, HERE])
     async for line in process.stdout:
         if b"version 0: " in line and b"of 9 prompts" in line:
             break

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import signal
-import sys
 from pathlib import Path
 
 import psutil
@@ -18,8 +16,10 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay, turns
 from protocol.errors import ConfigError
 from protocol.messages import Train
+from tests.support.prepared_program import start_program
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 STEPS, GROUPS = 9, 4
 PROGRAM = """
 import asyncio, sys
@@ -48,12 +48,7 @@ def settings(run_dir: Path, *, steps: int = STEPS, **trainer):
 
 async def run_until(run_dir: Path, words: str, program: str = PROGRAM) -> None:
     """The program in a process of its own; SIGKILL as soon as it prints these words."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, str(run_dir),
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = await start_program(program, str(run_dir), paths=[ROOT, HERE])
     async for line in process.stdout:
         if words in line.decode():
             break

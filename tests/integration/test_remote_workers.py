@@ -18,6 +18,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.errors import ConfigError
 from protocol.wire.security import make_keys, revoke
+from tests.support.prepared_program import start_program
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300
@@ -76,15 +77,11 @@ def works(controller: Controller, name: str) -> bool:
 async def test_an_attached_worker_outlives_its_controller_a_pause_and_then_loses_its_key(tmp_path):
     key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
     assert key is not None
-    first = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(tmp_path), str(port), cwd=ROOT, stdout=PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])},
-    )  # fmt: skip
+    first = await start_program(PROGRAM, str(tmp_path), str(port), paths=[ROOT, Path(__file__).parent])
     cache = tmp_path / "cache"
     worker = await attach(  # before there is a model
         port, key, "rollout.max_running=3", "model.path=/not/on/this/machine", XDG_CACHE_HOME=str(cache)
     )
-    assert first.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         assert (await first.stdout.readline()).decode() == "node1 works\n"
     first.kill()

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 
 import psutil
@@ -16,8 +14,10 @@ from controller.durability.replay import Verdict, replay
 from controller.history.compare_strategies import other_config
 from controller.history.story import story
 from controller.simulation.whatif import go_on
+from tests.support.prepared_program import start_program
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 ENDLESS = """
 import asyncio, sys
 from pathlib import Path
@@ -62,12 +62,7 @@ async def test_a_run_with_a_killed_worker_is_re_derived_while_it_goes_on_and_aft
 
 
 async def test_a_killed_controller_leaves_a_journal_that_is_re_derived_to_its_last_event(tmp_path):
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", ENDLESS, str(tmp_path),
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = await start_program(ENDLESS, str(tmp_path), paths=[ROOT, HERE])
     while int(await process.stdout.readline()) < 3:
         pass
     workers = psutil.Process(process.pid).children(recursive=True)

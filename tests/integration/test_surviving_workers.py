@@ -5,7 +5,7 @@ import asyncio
 import os
 import re
 import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from controller import Controller
 from controller.config.models import Config, ControllerSettings
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from tests.support.prepared_program import PreparedProcess, start_program
 
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "integration")])
@@ -99,16 +100,13 @@ async def test_what_a_local_worker_had_in_hand_when_the_controller_was_killed_is
     assert summary["tokens/lost"] == 0
 
 
-async def begin(folder: Path, port: int, instances: int, environment: dict[str, str]) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, str(folder), str(port), str(instances), cwd=ROOT, stdout=PIPE,
-        env=environment,
-    )  # fmt: skip
+async def begin(folder: Path, port: int, instances: int, environment: dict[str, str]) -> PreparedProcess:
+    words = map(str, (folder, port, instances))
+    return await start_program(PROGRAM, *words, environment=environment)
 
 
-async def kill_after_a_step(controller: Process, log: Path) -> int:
+async def kill_after_a_step(controller: PreparedProcess, log: Path) -> int:
     """Tokens sampled by then."""
-    assert controller.stdout is not None
     async with asyncio.timeout(LIMIT_S):
         assert (await controller.stdout.readline()).decode() == "a step\n"
     controller.kill()

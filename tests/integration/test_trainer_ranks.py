@@ -1,11 +1,13 @@
 """Trainer ranks as real processes: any number of them does what one does."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from protocol.settings import (
     WorkerSettings,
     load_settings,
 )
+from tests.support.prepared_program import start_program
 from workers.trainer.checkpoints import newest_checkpoint, read_state
 from workers.trainer.publishing.copies import Copies
 from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer
@@ -101,23 +104,32 @@ def lead(settings, model_directory):
 
 
 def run_ranks(model_directory, scenario, *stages):
-    """Ranks forked from one process after its imports, which take most of the time of a rank's life.
+    """Their exit code, output and errors: ranks forked from one process that has imported torch.
 
     `stages` are (settings file, number of ranks), one after the other in the same processes.
     """
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in stages]
         ports = [probe.getsockname()[1] for probe in probes]
-    place = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     arguments = [f"{ranks}:{port}:{file}" for (file, ranks), port in zip(stages, ports, strict=True)]
-    return subprocess.run(
-        [sys.executable, __file__, str(model_directory), scenario, *arguments],
-        env=os.environ | place | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return asyncio.run(end_of_ranks(str(model_directory), scenario, *arguments))
+
+
+async def end_of_ranks(*arguments):
+    place = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = await start_program(
+            "from test_trainer_ranks import main; main()",
+            *arguments,
+            environment=os.environ | place,
+            paths=[Path(__file__).parent],
+            errors=errors.fileno(),
+        )
+        async with asyncio.timeout(300):
+            output = (await process.stdout.read()).decode()
+            code = await process.wait()
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, code, output, errors.read())
 
 
 def assert_alike(found, expected):
@@ -311,7 +323,3 @@ def main():
             follow(settings, model_directory)
     if place == 0:
         sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
-
-
-if __name__ == "__main__":
-    main()

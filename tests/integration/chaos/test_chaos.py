@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sys
@@ -22,6 +21,7 @@ from test_whole_runs import config
 
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from tests.support.prepared_program import PreparedProcess, start_program
 
 STEPS, GROUPS = 20, 16
 STRUCK_SHARE = 0.65
@@ -103,16 +103,9 @@ class Chaos:
 
     async def _one_life(self) -> bool:
         """Whether the controller was killed."""
-        path = os.pathsep.join(
-            [str(ROOT), *(str(ROOT / "tests" / "integration" / f) for f in (".", "chaos"))]
+        process = await start_program(
+            self.program, str(self.run_dir), *self.how, paths=[ROOT, CHAOS.parent, CHAOS]
         )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", self.program, str(self.run_dir), *self.how,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(self._allowed)
         async for line in process.stdout:
             self._hear(line)
@@ -144,7 +137,7 @@ class Chaos:
         left = max(0.0, 1 - self.step / (STRUCK_SHARE * self.steps)) * self.strikes
         return len(self.plan) > round(left)
 
-    async def _a_moment(self, process: asyncio.subprocess.Process) -> None:
+    async def _a_moment(self, process: PreparedProcess) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), self.dice.uniform(0.0, 0.6))
 
