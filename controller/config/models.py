@@ -193,9 +193,9 @@ class ControllerSettings(Section):
     respawns: int = Field(default=5, ge=0)
     """Times in a row, without progress, that a local worker is started again before the run ends."""
     fork_workers: bool = True
-    """Fork local rollout and trainer workers from one process that has imported torch: they start seconds
-    sooner and share its memory. Only on Linux, with the engines `torch` and `fsdp`, where no accelerator is
-    in use; elsewhere, and if false, each worker is a process of its own from the beginning."""
+    """Fork local workers from one process that has imported torch: they start seconds sooner and share its
+    memory. Only on Linux, with the engines `torch` and `fsdp`, where no accelerator is in use; elsewhere,
+    and if false, each worker is a process of its own from the beginning."""
     stuck_s: float = Field(default=300.0, ge=1)
     """Seconds for which a run may stand still: nothing runs, no instance pulls, and nobody is awaited, as
     when a strategy of your own lets nothing start. Then it ends and says what could have gone on. More than

@@ -246,7 +246,10 @@ def may_fork(settings: RolloutSettings | TrainerSettings) -> bool:
     It is on Linux, with an engine of ours, where torch finds no accelerator: a driver that one process has
     begun to use is of no use to its forks.
     """
-    is_on_cpu = settings.device == "cpu" or (
-        settings.device == "auto" and not any(path.exists() for path in ACCELERATORS)
-    )
+    is_on_cpu = settings.device == "cpu" or (settings.device == "auto" and not has_accelerator())
     return sys.platform == "linux" and settings.engine in ("torch", "fsdp") and is_on_cpu
+
+
+def has_accelerator() -> bool:
+    """Whether this machine has one, which functions of reward and agent workers may use."""
+    return any(path.exists() for path in ACCELERATORS)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.core.events import WorkerExited
-from controller.host.forks import ForkedProcess, Forks, ForkServerLost, may_fork
+from controller.host.forks import ForkedProcess, Forks, ForkServerLost, has_accelerator, may_fork
 from protocol.errors import RunError
 from protocol.messages import Role
 from protocol.model_files import remove_unfinished
@@ -126,6 +126,7 @@ class Supervisor:
         self._forked = {role for role, may_be in may.items() if may_be and is_forking}
         self._forks: Forks | None = None
         if self._forked:
+            self._forked |= set() if has_accelerator() else {"reward", "agent"}
             self._open_forks()
 
     def spawn(self, name: str, role: Role, delay_s: float = 0.0) -> None:

@@ -38,7 +38,18 @@ async def test_a_forked_worker_has_the_command_line_and_the_environment_of_an_ex
         shown = " ".join(psutil.Process(pid).cmdline()).split()
         assert shown == [sys.executable, str(tmp_path / "worker.py"), *hello["argv"]]
         s.supervisor.spawn("reward-0", "reward")
-        assert (await s.hello())["argv"][-1] == f"--parent={os.getpid()}"  # which needs no torch
+        assert (await s.hello())["argv"][-1] == parent
+
+
+async def test_reward_workers_are_executed_where_their_functions_may_use_an_accelerator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("controller.host.forks.ACCELERATORS", (tmp_path,))
+    async with stage(tmp_path, is_forking=True, device="cpu") as s:
+        s.supervisor.spawn("rollout-0", "rollout")
+        server_of((await s.hello())["pid"])
+        s.supervisor.spawn("reward-0", "reward")
+        assert (await s.hello())["argv"][-1] == f"--parent={os.getpid()}"
 
 
 async def test_ends_of_forked_workers_are_told_with_code_and_last_words(tmp_path: Path):

@@ -53,7 +53,12 @@ class Stage:
 
 @asynccontextmanager
 async def stage(
-    folder: Path, *, ranks: int = 1, host: tuple[str, ...] = (), is_forking: bool = False
+    folder: Path,
+    *,
+    ranks: int = 1,
+    host: tuple[str, ...] = (),
+    is_forking: bool = False,
+    device: str = "auto",
 ) -> AsyncIterator[Stage]:
     script = folder / "worker.py"
     script.write_text(WORKER)
@@ -67,8 +72,9 @@ async def stage(
     )
     (folder / "logs").mkdir()
     settings = WorkerSettings(
-        run_dir=str(folder), seed=0, steps=1, model=ModelSettings(), rollout=RolloutSettings(threads=3),
-        reward=RewardSettings(), trainer=TrainerSettings(ranks=ranks), import_paths=("/somewhere",),
+        run_dir=str(folder), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        rollout=RolloutSettings(threads=3, device=device), trainer=TrainerSettings(ranks=ranks),
+        import_paths=("/somewhere",),
     )  # fmt: skip
     exits: list[Callable[[WorkerExited], None]] = []
     with closing(transport), ExitStack() as stack:

@@ -32,8 +32,10 @@ def rank(number: int) -> psutil.Process:
     return next(process for process in ranks if process.environ().get("RANK") == str(number))
 
 
-# a rank 0 that is gone is what test_killed_runs.py and test_returning_trainers.py are about
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.thorough), 1])
+# ranks that are killed and begin anew are what test_supervised_runs.py is about, ranks of torchrun
+# test_returning_trainers.py
+@pytest.mark.thorough
+@pytest.mark.parametrize("victim", [0, 1])
 async def test_torchrun_begins_a_killed_rank_anew_and_the_run_goes_on_from_a_checkpoint(tmp_path, victim):
     settings = config(tmp_path, local=False, checkpoint_steps=3)
     warnings: list[str] = []

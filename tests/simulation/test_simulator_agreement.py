@@ -17,7 +17,10 @@ def test_a_synchronous_run_is_as_fast_as_published(kind):
 
 @pytest.mark.parametrize(
     ("kind", "strategy", "published"),
-    [("bimodal", "greedy", PUBLISHED["bimodal"][3]), ("uniform", "areal", AREAL["uniform"][2])],
+    [
+        ("bimodal", "greedy", PUBLISHED["bimodal"][3]),
+        pytest.param("uniform", "areal", AREAL["uniform"][2], marks=pytest.mark.thorough),
+    ],
 )
 def test_on_the_terms_of_the_other_simulator_ours_says_the_same(kind, strategy, published):
     simulation = study_simulation(make_config(kind, 3, strategy=strategy), seed=1, is_reserved=True)

@@ -47,6 +47,8 @@ MODULES = (
     "workers.rollout.worker",
     "workers.engines.torch.engine",
     "workers.trainer.worker",
+    "workers.reward.worker",
+    "workers.agent.worker",
 )
 RENEWAL = "workers.models.renewal"  # by name, as all that the server holds for its forks
 IDLE_S = 60.0
