@@ -6,6 +6,7 @@ protocol, sequence, ack, fields]`; raw buffers follow and are checked against th
 """
 
 from dataclasses import fields, is_dataclass
+from math import inf
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgpack
@@ -18,6 +19,8 @@ from protocol.messages import ITEM_BYTES, KINDS, MAX_ARRAY, PROTOCOL_VERSION, Ge
 from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
 MAX_HEADER_BYTES = 16 << 20
+MOST_LOGPROB = 1e-3  # float32 arithmetic may round a certain token's above 0
+_LEAST, _MOST = np.minimum.reduce, np.maximum.reduce  # of many small frames: no method between
 _NUMBER = Annotated[int, msgspec.Meta(ge=0)]
 _HEADER = msgspec.msgpack.Decoder(tuple[_NUMBER, _NUMBER, _NUMBER, _NUMBER, msgspec.Raw])
 
@@ -207,7 +210,7 @@ def _check_tokens(name: str, frame: bytes, vocabulary: int | None) -> None:
     tokens = np.frombuffer(frame, dtype="<i4")
     if not len(tokens):
         return
-    for found in (int(tokens.min()), int(tokens.max())):
+    for found in (int(_LEAST(tokens)), int(_MOST(tokens))):
         if found < 0 or (vocabulary is not None and found >= vocabulary):
             limit = f"the model has {vocabulary} tokens" if vocabulary is not None else "none is negative"
             raise RemoteError(f"{name} carries the token id {found}; {limit}.")
@@ -224,5 +227,6 @@ def _check_corrections(name: str, kind: str, frame: bytes) -> None:
 
 def _check_logprobs(name: str, frame: bytes) -> None:
     logprobs = np.frombuffer(frame, dtype="<f4")
-    if not bool(np.isfinite(logprobs).all()) or bool((logprobs > 1e-3).any()):
+    # a NaN among them is both the least and the most, and compares with nothing
+    if len(logprobs) and not (_LEAST(logprobs) > -inf and _MOST(logprobs) <= MOST_LOGPROB):
         raise RemoteError(f"{name} carries logprobs that are not finite numbers <= 0; the engine is broken.")

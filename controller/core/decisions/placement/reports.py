@@ -101,8 +101,8 @@ class InstanceReports:
     def _go_on(self, instance: Instance, message: Generated, attempts: list[Given]) -> None:
         """The same for a report of attempts that do nothing but go on, which is nearly all that comes."""
         pace_s = self._pace_s(instance)
-        taken, now, peer = 0, self.state.awake_s, instance.peer
-        policy_version, groups = message.policy_versions[0], self.state.groups
+        now, peer, policy_version = self.state.awake_s, instance.peer, message.policy_versions[0]
+        find, lost = self.state.groups.get, 0
         columns = (attempts, message.groups, message.members, message.attempts, message.starts)
         for given, id, number, attempt, start, count in zip(*columns, message.counts, strict=True):
             member = given.member
@@ -113,21 +113,22 @@ class InstanceReports:
                 or member.reported != start
                 or not member.go_on(attempt, policy_version, count)
             ):
-                group = groups.get(id)
+                group = find(id)
                 member = (
                     None if group is None else group.take(number, attempt, start, count, policy_version, peer)
                 )
                 given.member = member
                 if member is None:
+                    lost += count
                     continue
-            taken += count
             if not member.is_called_back:
                 member.since = now
             if member.response_tokens >= member.next_prediction_at:
-                self._predict_again(instance, groups[id], member, pace_s)
+                self._predict_again(instance, self.state.groups[id], member, pace_s)
+        taken = sum(message.counts) - lost
         self.state.registry.grow(instance, taken)
         self.state.accounts.take(taken, is_expected=True)
-        self.state.accounts.take(sum(message.counts) - taken, is_expected=False)
+        self.state.accounts.take(lost, is_expected=False)
 
     def on_failed(self, instance: Instance, message: GenerationFailed) -> None:
         """An engine gave one attempt up: try again, and set the prompt aside if it keeps failing."""
