@@ -155,10 +155,10 @@ class Member:
                 self._link.send(message)
 
 
-async def member(fleet: Fleet, address: str, role: Role, number: int) -> Member:
-    """A worker that is attached."""
+async def member(fleet: Fleet, address: str, role: Role, number: int, *, key: str | None = None) -> Member:
+    """A worker that is attached; `key`: its file, where the controller has keys."""
     name = "trainer" if role == "trainer" else f"{role}-{number}"
-    link = await Link.attach(address, Attach(role, name, os.getpid(), "here"), limit_s=300.0)
+    link = await Link.attach(address, Attach(role, name, os.getpid(), "here"), key=key, limit_s=300.0)
     now = fleet.now()
     if role == "trainer":
         return Member(fleet, link, SimulatedTrainer(TrainerTimes(0.0, STEP_S, 0.0, PUBLISH_S), now=now))
