@@ -31,7 +31,7 @@ from controller.simulation import Simulation
 START = """
 import time; began = time.perf_counter()
 import asyncio, sqlite3, sys
-from controller.config import Config
+from controller.config.models import Config
 from controller.host.shell import Shell
 
 async def main(run):

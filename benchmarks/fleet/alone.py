@@ -14,6 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import msgspec
+
 from benchmarks.fleet.emulator import ITEM, LOGPROBS, PROMPT_TOKENS, TOKENS
 from benchmarks.fleet.rules import PUBLISH_S, SCORE_S, STEP_S, Rules, config, make_instance, rows
 from controller.config.strategies import load_strategies
@@ -48,8 +50,10 @@ class Alone:
 
     def __init__(self, folder: Path, rules: Rules, together: int) -> None:
         self.rules, self.together, self.parts = rules, together, Parts()
-        made = config(folder, rules)
-        self.store = Store(folder / "run.db", durability=made.run.durability)
+        made = self.config = config(folder, rules)
+        self.run_dir = folder / "run"
+        self.run_dir.mkdir(exist_ok=True)
+        self.store = Store(self.run_dir / "run.db", durability=made.run.durability)
         self.stepper = Stepper(self.store, Core(made, load_strategies(made)), on_skip=print)
         self.now, self.count, self.deltas = 0.0, 0, 0
         self.waiting: list[tuple[Event | list[bytes], Frames | str]] = [(events.Started(), ())]
@@ -126,7 +130,7 @@ class Alone:
                 self._answer(command.peer, command.message, len(frames) - 1)
                 began = time.thread_time()
             elif isinstance(command, commands.ReadPrompts):
-                new = tuple(repr(next(self.rows)).encode() for _ in range(command.count))
+                new = tuple(msgspec.json.encode(next(self.rows)) for _ in range(command.count))
                 self.waiting.append((events.PromptsRead(self.read, command.count, False), new))
                 self.read += command.count
             elif isinstance(command, commands.DropPayload):
