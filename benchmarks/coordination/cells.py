@@ -50,7 +50,15 @@ SHAPES = {
     "wide": Shape(128, 128, 16, 0.0, 20_000),
     "mixed": Shape(16, 512, 1, speeds=(1.0, 0.4)),
 }
-FIELDS = ("shape", "publish", "is_reserved", "seed", "steps", "scale")  # of a cell, besides its rules
+FIELDS = (
+    "shape",
+    "publish",
+    "is_reserved",
+    "seed",
+    "steps",
+    "scale",
+    "charges",
+)  # of a cell, besides its rules
 TRAIN_S_PER_TOKEN = 2.3e-5  # of a trainer that fits 16 instances; others have more GPUs
 
 
@@ -67,6 +75,7 @@ class Cell:
     seed: int = 1
     steps: int = published_study.VERSIONS
     scale: int = 1  # divides instances and prompts alike
+    charges: tuple[tuple[str, float], ...] = ()  # keys of `simulation` besides
 
     @property
     def config(self) -> Config:
@@ -83,6 +92,7 @@ class Cell:
         if self.publish == "honest":
             tree["simulation"] |= {"pull_s": published_study.SYNC_S, "train_base_s": 0.0}
         tree["simulation"]["train_token_s"] = TRAIN_S_PER_TOKEN * 16 / instances
+        tree["simulation"] |= dict(self.charges)
         tree["simulation"]["workload"]["group_correlation"] = shape.correlation
         tree["simulation"]["engine"]["speeds"] = shape.speeds
         tree["staleness"] = {

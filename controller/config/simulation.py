@@ -147,8 +147,14 @@ class SimulationSettings(Section):
     nobody can do; only for comparison with simulators that assume it."""
     publish_s: float = Field(default=0.0, ge=0)
     """Seconds from the end of a train step until its version can be pulled."""
+    recompute_share: float = Field(default=0.0, ge=0)
+    """What the forward pass before a step takes, as a share of `train_token_s`, where `trainer.proximal` is
+    `recompute`; 0.33 where the step is a forward and a backward pass. 0: `train_token_s` holds it."""
     pull_s: float = Field(default=3.0, ge=0)
     """Seconds in which an instance that pulls does nothing else; its KV cache is empty afterwards."""
+    pulls_at_once: int = Field(default=0, ge=0)
+    """Pulls that go at full speed beside each other; one more takes the longer, in proportion. 0: any
+    number."""
     is_reprefill_free: bool = False
     """Responses that go on elsewhere or under other weights need no prefill. Only for comparison with
     simulators that assume it."""
@@ -156,6 +162,9 @@ class SimulationSettings(Section):
     """Seconds that one of the reward.processes of a reward worker takes for a group."""
     attach_s: float = Field(default=1.0, ge=0)
     """Seconds from the start of a worker to Ready."""
+    event_s: float = Field(default=0.0, ge=0)
+    """Seconds that the controller takes for an event: what comes meanwhile waits, in order, and what it
+    wants leaves at the end of them."""
     report_s: float = Field(default=1.0, ge=0)
     """Reports of progress and load come at most this often, whatever `rollout.progress_s` and
     `rollout.status_s` say: they are most of the work of a long simulation."""

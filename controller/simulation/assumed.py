@@ -5,6 +5,7 @@ Invariant: nothing is said that the simulated workers do not do.
 
 from controller.config.models import Config
 from controller.config.simulation import EngineSettings
+from controller.simulation.charges import train_token_s
 from controller.simulation.simulated_workers import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
@@ -24,14 +25,18 @@ def in_words(config: Config) -> list[str]:
     speeds = "" if speeds == "1" else f"; relative speeds {speeds}"
     alone, together = (_rate(cost, count, context) for count in (1, rows))
     base = f" and {simulation.train_base_s:g} s a step" if simulation.train_base_s else ""
+    pulls = f", {simulation.pulls_at_once} at once" if simulation.pulls_at_once else ""
+    events = "decisions and messages cost nothing"
+    if simulation.event_s:
+        events = f"the controller takes {1e6 * simulation.event_s:g} us an event"
     scored = f"{config.reward.workers} x {config.reward.processes} at a time"
     return [
         f"Simulated cluster, not this machine: {whose}.",
         f"  {rollout.instances} rollout instances: {alone:,.0f} tokens/s with one response, {together:,.0f} "
         f"with {rows}; KV cache of {kv_tokens:,} tokens{speeds}",
-        f"  trainer: {_per_second(simulation.train_token_s)} tokens/s{base}; weights published in "
-        f"{simulation.publish_s:g} s, pulled in {simulation.pull_s:g} s",
-        f"  rewards: {simulation.score_s:g} s a group, {scored}; decisions and messages cost nothing",
+        f"  trainer: {_per_second(train_token_s(config))} tokens/s{base}; weights published in "
+        f"{simulation.publish_s:g} s, pulled in {simulation.pull_s:g} s{pulls}",
+        f"  rewards: {simulation.score_s:g} s a group, {scored}; {events}",
         f"  prompts of {prompt} tokens; responses {simulation.workload.kind}, {lengths.mean():,.0f} tokens "
         f"on average, {rollout.max_response_tokens:,} at most",
         "Set it with simulation.KEY=VALUE; what a run of yours took, `launch.py profile RUN` prints "

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from controller.config.models import Config
+from controller.simulation.charges import train_token_s
 from controller.simulation.simulated_workers import distribution_of, step_cost
 from workers.simulated import StepCost
 from workers.simulated.physics import BLOCK
@@ -57,11 +58,12 @@ class Demand:
         prompt = min(simulation.workload.prompt_tokens, rollout.max_prompt_tokens)
         batch = config.trainer.batch_groups * rollout.group_size
         mean = sum(length * share for length, share in found)
-        train_s = simulation.train_base_s + simulation.train_token_s * batch * (mean + prompt)
+        token_s = train_token_s(config)
+        train_s = simulation.train_base_s + token_s * batch * (mean + prompt)
         last_s = train_s
         if config.trainer.streaming:  # at least one group is left for the step: the shortest
             shortest = rollout.group_size * (found[0][0] + prompt)
-            last_s = simulation.train_base_s + simulation.train_token_s * shortest
+            last_s = simulation.train_base_s + token_s * shortest
         speeds = simulation.engine.speeds
         all_speeds = [speeds[i % len(speeds)] for i in range(rollout.instances)]
         is_honest = simulation.publish == "honest"

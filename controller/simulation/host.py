@@ -28,6 +28,7 @@ from controller.core.commands import (
 )
 from controller.core.core import Core
 from controller.core.events import Event, HeldOutRead, PromptsRead, Received, Started, Tick, WorkerExited
+from controller.simulation.charges import Desk
 from controller.simulation.faults import Faults, FaultSource, Kind
 from controller.simulation.records import Load, TrainStart, train_start
 from controller.simulation.simulated_workers import Cluster, Simulated
@@ -99,6 +100,7 @@ class Simulation:
         self._is_begun = core is not None
         self._config, self._now = config, now
         self.cluster = Cluster(config, seed)
+        self._desk = Desk(config.simulation.event_s, take=self._step, on=self._on)
         self._rng = random.Random(seed)
         self._faults = FaultSource(faults or Faults.of(config.simulation.faults), self._rng)
         self._prompts, self._read = prompts, 0
@@ -172,6 +174,9 @@ class Simulation:
         heapq.heappush(self._heap, (max(self._now, time_s), self._count, action, arguments))
 
     def _deliver(self, event: Event) -> None:
+        self._desk.bring(self._now, event)
+
+    def _step(self, event: Event) -> None:
         commands = self.core.step(self._now, event)
         self.outcome.events += 1
         if self._check_every and self.outcome.events % self._check_every == 0:
@@ -245,7 +250,8 @@ class Simulation:
         process = self._processes.get(peer)
         if process is not None and process.is_alive:
             delay_s = self._faults.delay_s(is_slow=self._now < process.slow_until_s)
-            process.heard_s = max(process.heard_s, self._now + LINK_S + delay_s)
+            leaves_s = self._now + self._desk.event_s
+            process.heard_s = max(process.heard_s, leaves_s + LINK_S + delay_s)
             self._on(process.heard_s, self._hear, process, messages)
 
     def _hear(self, process: _Process, messages: list[Message]) -> None:

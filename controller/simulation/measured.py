@@ -143,6 +143,7 @@ class Measured:
             "engine.kv_blocks": max(1, self.kv_tokens // BLOCK),
             "workload.prompt_tokens": max(1, round(fmean(self.prompt_tokens))),
             "train_token_s": sum(self.train_s) / self.trained_tokens,
+            "recompute_share": 0.0,  # the run's own steps hold it
             "publish_s": _mean(self.publish_s),
             "pull_s": _mean(self.pull_s),
             "score_s": _mean(self.score_s),

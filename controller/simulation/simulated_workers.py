@@ -6,6 +6,7 @@ Invariant: everything that a worker needs comes out of the configuration and the
 import random
 
 from controller.config.models import Config
+from controller.simulation.charges import train_token_s
 from controller.simulation.traces import read_lengths
 from protocol.errors import ConfigError
 from protocol.messages import Role
@@ -14,6 +15,7 @@ from workers.simulated import (
     Environment,
     EpisodeLimits,
     RolloutTimes,
+    SharedPulls,
     SimulatedAgent,
     SimulatedEngine,
     SimulatedReward,
@@ -58,6 +60,7 @@ class Cluster:
     def __init__(self, config: Config, seed: int) -> None:
         simulation = config.simulation
         self._config, self._rng = config, random.Random(f"workers/{seed}")
+        self._pulls = SharedPulls(simulation.pulls_at_once)
         self.prompt_tokens = min(simulation.workload.prompt_tokens, config.rollout.max_prompt_tokens)
         self.workload = Workload(
             distribution_of(config),
@@ -83,7 +86,7 @@ class Cluster:
         simulation = self._config.simulation
         if role == "trainer":
             is_early = simulation.publish == "early"
-            base_s, token_s = simulation.train_base_s, simulation.train_token_s
+            base_s, token_s = simulation.train_base_s, train_token_s(self._config)
             times = TrainerTimes(simulation.attach_s, base_s, token_s, simulation.publish_s, is_early)
             return SimulatedTrainer(times, now=now)
         if role == "reward":
@@ -131,7 +134,7 @@ class Cluster:
             max(rollout.first_progress_s, simulation.report_s),
             max(rollout.status_s, simulation.report_s),
         )
-        return SimulatedRollout(engine, self.workload, times, now=now)
+        return SimulatedRollout(engine, self.workload, times, pulls=self._pulls, now=now)
 
     def speed(self, name: str) -> float:
         """Speed of the instance of this name (`rollout-<n>`)."""

@@ -7,7 +7,7 @@ answers; they speak the real protocol, so whatever drives them drives real worke
 from workers.simulated.agent import Environment, EpisodeLimits, SimulatedAgent
 from workers.simulated.engine import Request, SimulatedEngine
 from workers.simulated.physics import StepCost
-from workers.simulated.rollout import RolloutTimes, SimulatedRollout
+from workers.simulated.rollout import RolloutTimes, SharedPulls, SimulatedRollout
 from workers.simulated.text import SimulatedReward
 from workers.simulated.trainer import SimulatedTrainer, TrainerTimes
 from workers.simulated.workload import Distribution, Workload, make_distribution
@@ -18,6 +18,7 @@ __all__ = [
     "EpisodeLimits",
     "Request",
     "RolloutTimes",
+    "SharedPulls",
     "SimulatedAgent",
     "SimulatedEngine",
     "SimulatedReward",

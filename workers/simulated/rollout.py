@@ -26,13 +26,42 @@ class RolloutTimes:
     status_s: float = 1.0
 
 
+class SharedPulls:
+    """What instances that pull at once share: with more of them each takes the longer, in proportion.
+
+    A pull that has begun is not slowed by those that begin behind it.
+    """
+
+    def __init__(self, at_once: int = 0) -> None:
+        """So many go at full speed beside each other; 0: any number."""
+        self._at_once = at_once
+        self._ends: list[float] = []
+
+    def begin(self, now: float, pull_s: float) -> float:
+        """Seconds that a pull takes which begins now, and alone would take `pull_s`."""
+        if not self._at_once:
+            return pull_s
+        self._ends = [end for end in self._ends if end > now]
+        seconds = pull_s * max(1.0, (len(self._ends) + 1) / self._at_once)
+        self._ends.append(now + seconds)
+        return seconds
+
+
 class SimulatedRollout:
     """Answers commands as a rollout worker does; `wake` at `next_wake_s` lets it speak by itself."""
 
     def __init__(
-        self, engine: SimulatedEngine, workload: Workload, times: RolloutTimes, *, now: float = 0.0
+        self,
+        engine: SimulatedEngine,
+        workload: Workload,
+        times: RolloutTimes,
+        *,
+        pulls: SharedPulls | None = None,
+        now: float = 0.0,
     ) -> None:
+        """`pulls`: what all that pull from one place share."""
         self.engine, self.workload, self.times = engine, workload, times
+        self._pulls, self._pull_s = pulls or SharedPulls(), times.pull_s
         self.policy_version = -1
         self._routes: dict[Tag, tuple[Request, Ending]] = {}
         self._ready_s: float | None = now + times.attach_s
@@ -68,11 +97,12 @@ class SimulatedRollout:
                         self.engine.remove(now, tag)
             case messages.Pull():
                 out += self._progress()  # the last tokens of the old version
-                self._pull = (now + self.times.pull_s, order)
+                self._pull_s = self._pulls.begin(now, self.times.pull_s)
+                self._pull = (now + self._pull_s, order)
                 if self._routes:  # nothing was interrupted, so it goes on with the KV that it has
-                    self.engine.pause(now + self.times.pull_s)
+                    self.engine.pause(now + self._pull_s)
                 else:
-                    self.engine.clear(now, now + self.times.pull_s)
+                    self.engine.clear(now, now + self._pull_s)
             case messages.Serve():
                 out.append(messages.Serving("tcp://simulated:1"))
             case messages.Report(progress_s, status_s):
@@ -93,7 +123,7 @@ class SimulatedRollout:
         if self._pull is not None and self._pull[0] <= now:
             _, pull = self._pull
             self._pull, self.policy_version = None, pull.policy_version
-            out.append(messages.Pulled(pull.policy_version, pull.digest, self.times.pull_s))
+            out.append(messages.Pulled(pull.policy_version, pull.digest, self._pull_s))
         if self._progress_due_s is not None:
             out += self._reports(now)
         elif self._routes:
