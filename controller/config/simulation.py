@@ -100,6 +100,8 @@ class EnvironmentSettings(Section):
     """Share of episodes that ask something else each time that they are run."""
     fork_rate: float = Field(default=0.0, ge=0, lt=1)
     """Share of requests that begin another trajectory, and of those that do not wait for the one before."""
+    saved_bytes: int = Field(default=0, ge=0)
+    """Bytes of the state that an environment saves with each request. 0: it cannot, and is run again."""
 
 
 class FaultSettings(Section):

@@ -102,6 +102,8 @@ class Payload:
         """One piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
         if piece.count == 0:
             return b""
+        if piece.kind == "state":
+            return self._state(piece)
         part = self._held(piece.group).part(piece)
         if piece.kind == "kept_words":  # as many as their codes say
             return bytes(part or b"")
@@ -263,6 +265,8 @@ class Payload:
         if is_last_word:
             self._evict(group)
         for stretch in stretches:
+            if stretch.kind == "state":
+                self._forget_states(group, stretch)
             self._write(group, stretch, is_last_word=is_last_word)
         pool = self._live if group in self._live.groups else self._cache
         held = pool.groups.get(group)
@@ -293,13 +297,35 @@ class Payload:
             (kind, group, member, attempt, start, data, checksum),
         )
 
+    def _forget_states(self, group: int, newer: Stretch) -> None:
+        """Those that this one of the same episode makes useless."""
+        self._db.execute(
+            "DELETE FROM payload WHERE group_id = ? AND kind = 'state' AND member = ? AND attempt <= ?",
+            (group, newer.member, newer.attempt),
+        )
+
+    def _state(self, piece: Piece) -> bytes:
+        """What an episode was saved as last. Raises: LocalError if it is not here, RunError if it changed."""
+        place = (piece.group, "state", piece.member, piece.attempt, 0)
+        query = (
+            "SELECT data, checksum FROM payload "
+            "WHERE group_id = ? AND kind = ? AND member = ? AND attempt = ? AND start = ?"
+        )
+        with self._in_words():
+            found = self._db.execute(query, place).fetchone()
+        if found is None:
+            raise LocalError(f"The store has no {piece}. This is a bug of the controller; please report it.")
+        self._verify(place, *found)
+        return found[0]
+
     def _held(self, group: int) -> Held:
         return self._live.groups.get(group) or self._cache.groups.get(group) or self._load(group)
 
     def _load(self, group: int) -> Held:
         held = Held()
         columns = "kind, member, attempt, start, data, checksum"
-        query = f"SELECT {columns} FROM payload WHERE group_id = ? ORDER BY kind, member, attempt, start"
+        query = f"SELECT {columns} FROM payload WHERE group_id = ? AND kind != 'state' "
+        query += "ORDER BY kind, member, attempt, start"
         with self._in_words():
             for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
                 self._verify((group, kind, member, attempt, start), data, checksum)

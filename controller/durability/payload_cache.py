@@ -42,6 +42,8 @@ class Held:
             self.row = self.row or stretch.data
         elif stretch.kind == "prompt":
             self.prompt = self.prompt or stretch.data
+        elif stretch.kind == "state":
+            pass  # needed once, if at all: read from the file then
         elif stretch.kind == "kept_codes":
             self.put_kept(stretch.member, stretch.attempt, stretch.start, stretch.data)
         else:

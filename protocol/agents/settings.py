@@ -92,6 +92,9 @@ class AgentSettings(Section):
     """What becomes of an episode whose worker or controller dies. `auto`: its function runs again, and the
     answers that it had are given to it again, so no token is sampled twice; if it asks something else than
     before, it begins anew. `never`: it begins anew, for environments whose actions must not be repeated."""
+    max_state_mb: int = Field(default=4, ge=1, le=16)
+    """MB that an episode may save with one turn: what the `save` of its environment returns, or what its
+    function gives to `policy.save`, and its conversations. More is a failure of the agent."""
     prepare_groups: int | None = Field(default=None, ge=1)
     """Prompts whose episodes are begun before there is a place for them in a batch: `reset` and the first
     request cost no staleness. Null: `trainer.batch_groups`."""

@@ -30,6 +30,8 @@ from protocol.messages.pieces import (
 class Ask(WorkerMessage):
     """An environment has the policy's word next: continue this trajectory. Frame 0: the given tokens (int32).
 
+    Frame 1, where `saved` is not 0: what the episode needs to go on from here, which is kept with the ask.
+
     They stand behind the `keep` tokens that the trajectory has, which are all of it. Answered by Turn. An
     episode has one trajectory, and one more for each conversation that goes on from no other's end. In each,
     one ask is open at a time; those of others may be open beside it.
@@ -49,12 +51,16 @@ class Ask(WorkerMessage):
     digest: Name  # of the given tokens: hexadecimal blake2b of 16 bytes
     max_new_tokens: Count  # that the turn may have, 1 to `agent.max_turn_tokens`
     is_trained: bool = True  # the same in all asks of a trajectory
+    saved: Count = 0  # bytes of the state, only where no other ask of the episode is open; 0: there is none
 
     def incoming_frames(self) -> list[Frame]:
-        return [Frame("tokens", self.given)]
+        return [Frame("tokens", self.given), *([Frame("state", self.saved)] if self.saved else [])]
 
     def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
-        yield self.group, [Stretch("tokens", self.member, self.attempt, 0, frames[0])]
+        kept = [Stretch("tokens", self.member, self.attempt, 0, frames[0])]
+        if self.saved:
+            kept.append(Stretch("state", self.episode, self.trial, 0, frames[1]))
+        yield self.group, kept
 
 
 @dataclass(frozen=True, slots=True)

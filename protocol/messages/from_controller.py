@@ -7,6 +7,7 @@ from protocol.ids import TrajectoryId
 from protocol.messages.from_workers import Beat
 from protocol.messages.pieces import (
     ControllerMessage,
+    Conversation,
     Count,
     Ending,
     Endpoint,
@@ -339,6 +340,9 @@ class Begin(ControllerMessage):
 
     One that was begun before, at another worker or before a restart, has `known` turns: each Ask that repeats
     a known one is answered at once by the Turn that was sampled then.
+
+    If its state was saved, the function goes on from there instead: `restored` has its conversations in the
+    order of their first asks, frame 1 the state, and the first Ask is the one that the state came with.
     """
 
     tag: ClassVar[int] = 49
@@ -350,9 +354,11 @@ class Begin(ControllerMessage):
     attempt: Count  # the first Ask of each of its trajectories names the attempt after this one
     episodes: Count  # of the group: see Ask.member
     known: Count = 0  # asks that were heard in this trial
+    restored: Many[Conversation] = ()
 
     def outgoing_payload(self) -> list[list[Piece]]:
-        return [[Piece("row", self.group)]]
+        state = [[Piece("state", self.group, self.episode, self.trial)]] if self.restored else []
+        return [[Piece("row", self.group)], *state]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ context, or a turn that was cut at `agent.max_turn_tokens`."""
 
 
 ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]
-PieceKind = Literal["row", "prompt"] | ResponseKind
+PieceKind = Literal["row", "prompt", "state"] | ResponseKind
 CorrectionKind = Literal["trained_logprobs", "token_weights"]
 """What a trainer has found of sampled tokens: kept with samples, and in no payload."""
 
@@ -129,10 +129,24 @@ def prompt_pieces(group: int, segments: Segments) -> list[Piece]:
 
 
 class Frame(NamedTuple):
-    """A frame that comes with a worker's message: so many elements of one kind."""
+    """A frame that comes with a worker's message: so many elements of one kind; of a state, bytes."""
 
-    kind: ResponseKind | CorrectionKind
+    kind: ResponseKind | CorrectionKind | Literal["state"]
     size: int
+
+    @property
+    def size_bytes(self) -> int:
+        """What it is long."""
+        return self.size if self.kind == "state" else ITEM_BYTES * self.size
+
+
+class Conversation(NamedTuple):
+    """A trajectory of an episode as far as it had come when a state of its environment was saved."""
+
+    asks: Count
+    length: Count  # in tokens, given and sampled
+    attempt: Count  # newest
+    is_trained: bool
 
 
 class Stretch(NamedTuple):

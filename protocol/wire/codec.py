@@ -180,7 +180,7 @@ def check_frames(message: Message, frames: tuple[bytes, ...], *, vocabulary: int
             raise RemoteError(f"{name} came with {len(frames)} frames; expected {len(outgoing)}.")
         return
     incoming = message.incoming_frames()
-    expected = [ITEM_BYTES * size for _, size in incoming]
+    expected = [frame.size_bytes for frame in incoming]
     if [len(frame) for frame in frames] != expected:
         raise RemoteError(
             f"{name} came with frames of {[len(f) for f in frames]} bytes; its counts say {expected}."

@@ -93,6 +93,7 @@ def settings_of(seed: int) -> Config:
         "prepare_groups": rng.choice([None, 1, 6]),
         "turn_rewards": rng.random() < 0.3,
     }
+    environment["saved_bytes"] = rng.choice([0, 0, 1000])
     return agentic(made.model_copy(update={"trainer": trainer, "controller": patient}), environment, **agent)
 
 

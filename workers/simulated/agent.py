@@ -34,6 +34,7 @@ class Environment(NamedTuple):
     hang_rate: float
     divergence_rate: float
     fork_rate: float
+    saved_bytes: int
     first_tokens: int  # of the first request
 
 
@@ -133,7 +134,11 @@ class SimulatedAgent:
         turns = max(1, round(self._environment.turns * exp(rng.gauss(0, self._environment.turns_sigma))))
         is_diverging = rng.random() < self._environment.divergence_rate
         most = min(turns, self._limits.turns)
-        self._running[key] = _Running(begin, most, is_diverging)
+        running = self._running[key] = _Running(begin, most, is_diverging)
+        for place, one in enumerate(begin.restored):
+            member = begin.episode + place * begin.episodes
+            running.trajectories.append(_Asked(member, one.attempt, one.is_trained, one.asks, one.length))
+            running.asked += one.asks
         self._wait(now, key, self._environment.start_s)
 
     def _wait(self, now: float, key: Key, median_s: float) -> None:
@@ -181,9 +186,11 @@ class SimulatedAgent:
 
     def _ask(self, key: Key, found: _Running, one: _Asked, given: int, digest: str) -> Ask:
         most = min(self._limits.tokens - one.length - given, self._limits.turn_tokens)
+        saved = 0 if found.is_open else self._environment.saved_bytes
         ask = Ask(
-            *key, one.number, one.member, one.attempt + 1, one.length, given, digest, most, one.is_trained
-        )
+            *key, one.number, one.member, one.attempt + 1, one.length, given, digest, most, one.is_trained,
+            saved,
+        )  # fmt: skip
         one.number, one.length, one.is_open = one.number + 1, one.length + given, True
         found.asked += 1
         return ask

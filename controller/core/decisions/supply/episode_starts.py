@@ -134,6 +134,9 @@ class EpisodeStarts:
         worker.episodes[episode.group, episode.number] = episode.trial
         seed = self.state.environment_seed(group)
         episode.known = len(episode.asked)
-        begin = Begin(*episode.key, seed, episode.first_attempt, len(group.episodes), episode.known)
+        restored = episode.restore(group)
+        if restored:
+            self.state.accounts.counts["episodes/restored"] += 1
+        begin = Begin(*episode.key, seed, episode.first_attempt, len(group.episodes), episode.known, restored)
         self.state.send(worker.peer, begin)
         turns.await_environment(self.state, episode, self.state.config.agent.start_timeout_s)

@@ -59,6 +59,7 @@ class Episodes:
         member.give(ask)
         move_member(member, "asked")
         episode.add(ask, begins=member.begins)
+        episode.note_saved(ask)
         self.state.accounts.given += ask.given
         if group.is_evaluation and group.state == "beginning":
             del self.state.beginnings.groups[group.id]
@@ -131,6 +132,7 @@ class Episodes:
             self._diverged(group, episode)
             return
         episode.hear(asked)
+        episode.note_saved(ask)
         if not asked.is_open:
             self.state.accounts.counts["episodes/replayed_turns"] += 1
             turns.answer(self.state, group, episode, asked)

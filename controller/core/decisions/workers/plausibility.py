@@ -96,6 +96,7 @@ class Plausibility:
             agent.max_turn_tokens or rollout.max_response_tokens,
             agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
             agent.max_trajectories,
+            agent.max_state_mb << 20,
         )
 
     # -- all roles --------------------------------------------------------------------------------------

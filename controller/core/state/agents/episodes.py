@@ -7,10 +7,13 @@ the word, and none while the policy is to answer it.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from protocol.ids import PeerId
-from protocol.messages import Ask, EpisodeEnding, TurnEnding
+from protocol.messages import Ask, Conversation, EpisodeEnding, TurnEnding
+
+if TYPE_CHECKING:
+    from controller.core.state.groups import Group
 
 Ending = EpisodeEnding | Literal["timeout"]
 LIVE_GROUPS = ("beginning", "waiting", "generating")
@@ -53,6 +56,8 @@ class Episode:
     """By trajectory and number, in the order in which they were asked."""
     open: dict[int, AskedTurn] = field(default_factory=dict)
     """Those whose turns are not over, by trajectory."""
+    saved: tuple[int, int] | None = None
+    """With which ask its environment's state was kept last, by trajectory and number; None: it has none."""
     known: int = 0  # asks that were known when it was begun last
     heard: int = 0  # asks of this trial since it was begun last; fewer than `asked` while they are repeated
     failures: int = 0  # of its environment or its function
@@ -106,6 +111,32 @@ class Episode:
         asked.is_heard = True
         self.heard += 1
 
+    def note_saved(self, ask: Ask) -> None:
+        """A state came with an ask that it was heard of just now, for the first time or again.
+
+        It is of use only where the asks before it are just those that its function has heard the answers of.
+        """
+        if ask.saved:
+            place = list(self.asked).index((ask.member, ask.number))
+            self.saved = (ask.member, ask.number) if self.heard == place + 1 else None
+
+    def restore(self, group: "Group") -> tuple[Conversation, ...]:
+        """Its conversations up to the ask that its state was saved with, whose asks count as heard.
+
+        Nothing if it has to begin from its start.
+        """
+        if self.saved is None:
+            return ()
+        found: dict[int, Conversation] = {}
+        for (member, number), asked in self.asked.items():
+            if (member, number) == self.saved:
+                break
+            self.hear(asked)
+            segments = group.members[member].segments[: asked.ends]
+            length = sum(segment.count for segment in segments)
+            found[member] = Conversation(number + 1, length, segments[-1].attempt, asked.ask.is_trained)
+        return tuple(found.values())
+
     def add(self, ask: Ask, *, begins: int) -> None:
         """It asks something new."""
         asked = AskedTurn(ask, begins)
@@ -141,7 +172,7 @@ class Episode:
         self.leave()
         self.trial += 1
         self.first_attempt = max(attempt, self.first_attempt) + 1
-        self.asked, self.open, self.processes_lost = {}, {}, 0
+        self.asked, self.open, self.processes_lost, self.saved = {}, {}, 0, None
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ class AskLimits(NamedTuple):
     turn_tokens: int
     tokens: int  # of a trajectory
     trajectories: int
+    state_bytes: int
 
 
 @dataclass(slots=True)
@@ -85,8 +86,8 @@ class ToldAgent(Told):
         """Episodes to begin and to end, and turns."""
         self.orders += 1
         match message:
-            case Begin(group, episode, trial, _, attempt, episodes):
-                self.begun[group, episode, trial] = Begun(self.orders, attempt, episodes)
+            case Begin():
+                self.begun[message.group, message.episode, message.trial] = _begun(message, self.orders)
             case Turn(group, episode, trial, _, member, attempt, _, segments):
                 found = self.begun[group, episode, trial].trajectories[member]
                 found.turns += 1
@@ -153,9 +154,20 @@ class ToldAgent(Told):
         return _of_end(found, message) if isinstance(message, EpisodeEnded) else None
 
 
+def _begun(begin: Begin, order: int) -> Begun:
+    """From its start, or from where its state was saved."""
+    trajectories = {
+        begin.episode + place * begin.episodes: AskedTrajectory(
+            order, one.attempt, one.is_trained, one.asks, one.asks, one.length
+        )
+        for place, one in enumerate(begin.restored)
+    }
+    return Begun(order, begin.attempt, begin.episodes, trajectories)
+
+
 def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     here = _words((ask.group, ask.episode, ask.trial))
-    if problem := _of_member(begun, ask, limits):
+    if problem := _of_member(begun, ask, limits) or _of_state(begun, ask, limits):
         return problem
     found = begun.of(ask)
     if ask.number != found.asks:
@@ -199,6 +211,18 @@ def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
             f"It asked for trajectory {count + 1} of {here}; agent.max_trajectories allows "
             f"{limits.trajectories}."
         )
+    return None
+
+
+def _of_state(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
+    """Of what it saves with an ask."""
+    here = _words((ask.group, ask.episode, ask.trial))
+    if ask.saved > limits.state_bytes:
+        return (
+            f"It saved {ask.saved} bytes of {here}; agent.max_state_mb allows {limits.state_bytes >> 20} MB."
+        )
+    if ask.saved and any(one.is_open for one in begun.trajectories.values()):
+        return f"It saved the state of {here} while another ask of it was open."
     return None
 
 
