@@ -10,7 +10,7 @@ from itertools import repeat
 import numpy as np
 
 from protocol.kept_sets import word_counts
-from protocol.wire.codec import ITEM_BYTES
+from protocol.messages import ITEM_BYTES
 
 
 def records(counts: Sequence[int], sizes: Sequence[int], kept: bytes) -> Iterator[bytes]:

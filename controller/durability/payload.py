@@ -26,8 +26,8 @@ from controller.durability.damage import broken, chunk_checksum, damaged, is_who
 from controller.durability.kept_sets import records
 from controller.durability.payload_cache import Held, Pool
 from protocol.errors import LocalError
-from protocol.messages import Generated, Message, Piece, Score, Stretch
-from protocol.wire.codec import ITEM_BYTES, pack
+from protocol.messages import ITEM_BYTES, Generated, Message, Piece, Score, Stretch
+from protocol.wire.codec import pack
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS payload (

@@ -1,8 +1,7 @@
 """Payload of groups in memory: what is held of one, and a pool of them that is bounded in bytes."""
 
 from controller.durability.kept_sets import KeptSets
-from protocol.messages import Piece, Stretch
-from protocol.wire.codec import ITEM_BYTES
+from protocol.messages import ITEM_BYTES, Piece, Stretch
 
 
 class Held:

@@ -15,7 +15,7 @@ import numpy as np
 
 from protocol import kept_sets
 from protocol.errors import RemoteError
-from protocol.messages import ITEM_BYTES, KINDS, MAX_ARRAY, PROTOCOL_VERSION, Generated, Message
+from protocol.messages import KINDS, MAX_ARRAY, PROTOCOL_VERSION, Generated, Message
 from protocol.wire.fields import FieldTypes, MalformedFields, NoFields
 
 MAX_HEADER_BYTES = 16 << 20

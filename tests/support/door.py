@@ -35,7 +35,7 @@ class Counter:
 
     def ask(self, number, question):
         try:
-            ask, frame = self._episodes[number].ask(question, question.request.question)
+            ask, (frame,) = self._episodes[number].ask(question, question.request.question)
         except (BudgetExceeded, ValueError) as error:
             raise refusal_of(error) from None
         question.given = ask.keep + ask.given

@@ -12,8 +12,8 @@ import zmq
 
 from protocol import messages
 from protocol.errors import RemoteError
-from protocol.messages import Attach, DrainWorker, Generated, Message, PromptsEncoded
-from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, unpack
+from protocol.messages import ITEM_BYTES, Attach, DrainWorker, Generated, Message, PromptsEncoded
+from protocol.wire.codec import Packet, decode, encode, unpack
 from protocol.wire.security import ROLES, WorkerKey, secure_client
 from protocol.wire.sockets import BROKEN, GARBLED, REFUSED
 

@@ -71,10 +71,10 @@ class AgentChild(KeptProcess):
         """Whether it takes episodes."""
         return self.is_open and self.ready.done() and self.ready.exception() is None
 
-    def begin(self, number: int, seed: int, row: bytes, key: str = "") -> None:
-        """Run an episode of the row from its start. `key`: of the door, if there is one."""
+    def begin(self, number: int, seed: int, row: bytes, key: str = "", state: bytes = b"") -> None:
+        """Run an episode of the row. `key`: of the door, if there is one. `state`: b"": from its start."""
         self.episodes.add(number)
-        self._write(packet(pipe.BEGIN, number, seed, row, key))
+        self._write(packet(pipe.BEGIN, number, seed, row, key, state))
 
     def count(self, number: int, turns: int, limit: str = "") -> None:
         """What came of a request at the door: a turn more, or a limit that is reached."""
@@ -126,9 +126,10 @@ class AgentChild(KeptProcess):
             raise GarbageError(f"{[kind, *parts]!r:.80} before it was ready")
 
     def _take_ask(self, number: int, parts: list[Any]) -> None:
-        if len(parts) != 2 or not isinstance(parts[0], int) or not isinstance(parts[1], bytes):
+        shapes = [type(part) for part in parts]
+        if shapes not in ([int, bytes], [int, bytes, bytes]):
             raise GarbageError(f"{parts!r:.80} as a request")
-        asked = _object(parts[1])
+        asked = _object(parts[1]) | ({"state": parts[2]} if len(parts) == 3 else {})
         tokens, most = asked.get("tokens"), asked.get("max_tokens")
         if (tokens is not None and not _are_ids(tokens)) or not (most is None or _are_ids([most])):
             raise GarbageError(f"{asked!r:.80} as a request")

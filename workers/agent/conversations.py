@@ -42,6 +42,24 @@ class Conversations:
         self._first, self._step, self._attempt, self._most = first, step, attempt, most
         self._all: list[Transcript] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being answered."""
+        return not any(one.is_open for one in self._all)
+
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """All of it, as JSON has it."""
+        return [one.fields for one in self._all]
+
+    def restore(self, fields: Sequence[Mapping[str, Any]]) -> None:
+        """Be what `fields` was then."""
+        self._all = [Transcript.restored(one) for one in fields]
+
+    def told(self) -> list[tuple[int, int, int, bool]]:
+        """What the controller knows of each: asks, tokens, the newest attempt, whether it is trained."""
+        return [(one.asks, len(one.tokens), one.attempt, one.is_trained) for one in self._all]
+
     def find(self, member: int) -> Transcript | None:
         """The one of this number."""
         place, rest = divmod(member - self._first, self._step)

@@ -16,8 +16,9 @@ from protocol.messages import Ask, Begin, Turn
 from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import check_messages
-from workers.agent.policy import BudgetExceeded
+from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.renderer import Renderer, message_of
+from workers.agent.saved_state import pack, unpack
 
 EpisodeKey = tuple[int, int, int]
 """(group, episode, trial), as messages name it."""
@@ -33,6 +34,7 @@ class EpisodeBudget:
     tokens_limit: str  # what the policy is told that this is: `tokens`, or the `context`
     vocabulary: int | None
     trajectories: int = 64
+    state_mb: int = MAX_STATE_MB
 
     @classmethod
     def of(cls, settings: WorkerSettings, vocabulary: int | None) -> "EpisodeBudget":
@@ -46,6 +48,7 @@ class EpisodeBudget:
             tokens_limit="tokens" if agent.max_tokens else "context",
             vocabulary=vocabulary,
             trajectories=agent.max_trajectories,
+            state_mb=agent.max_state_mb,
         )
 
 
@@ -63,7 +66,11 @@ class _Open:
 class HostedEpisode:
     """One attempt at one row."""
 
-    def __init__(self, begin: Begin, row: bytes, *, limits: EpisodeBudget, renderer: Renderer | None) -> None:
+    def __init__(
+        self, begin: Begin, row: bytes, packed: bytes = b"", *, limits: EpisodeBudget,
+        renderer: Renderer | None,
+    ) -> None:  # fmt: skip
+        """`packed`: as it was saved, to go on from there. Raises: ValueError if that is something else."""
         self.key: EpisodeKey = (begin.group, begin.episode, begin.trial)
         self.row, self.seed = row, begin.seed
         self.is_cut = False
@@ -76,9 +83,35 @@ class HostedEpisode:
         self._asked = 0
         self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
         self._open: dict[int, _Open] = {}  # by trajectory
+        self.state = b""
+        """What its function goes on from; empty: it begins."""
+        if begin.restored:
+            self._restore(begin, packed)
 
-    def ask(self, number: Any, question: Mapping[str, Any]) -> tuple[Ask, bytes]:
-        """What is to be asked of the controller; `number` comes back with the answer.
+    def _restore(self, begin: Begin, packed: bytes) -> None:
+        fields, self.state = unpack(packed)
+        self._conversations.restore(fields["conversations"])
+        self._asked, self.is_cut = fields["asked"], fields["is_cut"]
+        self._turns = [(member, number) for member, number in fields["turns"]]
+        if self._conversations.told() != [tuple(one) for one in begin.restored]:
+            raise ValueError(
+                f"The state that was saved of the episode is of {self._conversations.told()}; the controller "
+                f"expected {[tuple(one) for one in begin.restored]} (asks, tokens, attempt, is trained)."
+            )
+
+    def _packed(self, state: bytes) -> bytes:
+        """All that it needs to go on before the next request. Raises: ValueError if that is too much."""
+        fields = {
+            "conversations": self._conversations.fields, "asked": self._asked, "is_cut": self.is_cut,
+            "turns": self._turns,
+        }  # fmt: skip
+        packed = pack(fields, state)
+        if len(packed) > self._limits.state_mb << 20:
+            raise ValueError(too_large(len(packed), self._limits.state_mb))
+        return packed
+
+    def ask(self, number: Any, question: Mapping[str, Any]) -> tuple[Ask, tuple[bytes, ...]]:
+        """What is to be asked of the controller, and its frames; `number` comes back with the answer.
 
         Raises: BudgetExceeded, or ValueError in words.
         """
@@ -86,6 +119,8 @@ class HostedEpisode:
         self._check_vocabulary(placed.given)
         max_new_tokens = self._budget(placed.length, question.get("max_tokens"))
         is_trained = not question.get("is_untrained")
+        state = question.get("state")
+        saved = b"" if state is None or not self._conversations.is_idle else self._packed(state)
         transcript = placed.transcript or self._conversations.begin(is_trained=is_trained)
         keep = len(transcript.tokens)
         transcript.open(placed.given)
@@ -98,9 +133,9 @@ class HostedEpisode:
         asked = Ask(
             *self.key, number=transcript.asks - 1, member=transcript.member, attempt=transcript.attempt + 1,
             keep=keep, given=len(placed.given), digest=hashlib.blake2b(frame, digest_size=16).hexdigest(),
-            max_new_tokens=max_new_tokens, is_trained=is_trained,
+            max_new_tokens=max_new_tokens, is_trained=is_trained, saved=len(saved),
         )  # fmt: skip
-        return asked, frame
+        return asked, (frame, saved) if saved else (frame,)
 
     def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
         """The question that the turn answers, and the answer; None if it answers none."""

@@ -3,14 +3,14 @@
 Questions and answers are JSON in bytes: a packet shortens long texts, and never bytes.
 """
 
-MAX_WORD_BYTES = 20 << 20
+MAX_WORD_BYTES = 40 << 20  # a request, and a state of 16 MB
 
 SETUP = "setup"  # to the process: the agent as JSON (AgentCode); first of all
-BEGIN, END = "begin", "end"  # to the process: episode, seed, row, key of the door; episode
+BEGIN, END = "begin", "end"  # to the process: episode, seed, row, key of the door, state or b""; episode
 ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, question, limit or "", text
 COUNTED = "counted"  # to it: episode, its turns so far, the limit that the door told its client, or ""
 READY, BROKEN = "ready", "broken"  # from it: nothing; the reason
-ASK = "ask"  # from it: episode, question, JSON
+ASK = "ask"  # from it: episode, question, JSON[, state]
 ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason
 GONE = "gone"  # from it: an episode that was to end has ended
 BLOCKED = "blocked"  # from it: episode or -1, and for how many seconds it has kept the event loop

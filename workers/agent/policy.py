@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from protocol.messages import MAX_REWARD
+from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
 MOST = 2**31 - 1
 """Of what the worker takes for a token id, or for a number of tokens."""
+MAX_STATE_MB = 4  # where nobody says otherwise
 MODEL = "policy"
 """The name of the one model that clients find at the door."""
 UNTRAINED = "/untrained/v1"
@@ -90,12 +92,32 @@ class Notes:
     turns: int = 0  # that were answered
     limit: str = ""  # the first limit that was reached
     is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
+    state: bytes | None = None  # that the next request is to take along
 
     def count(self, turns: int, limit: str) -> None:
         """What came of a request at the door."""
         self.turns = max(self.turns, turns)
         if limit:
             self.limit, self.is_limit_of_door = self.limit or limit, True
+
+    def take_state(self) -> bytes | None:
+        """What the next request takes along, with all that is noted; None if there is nothing to save."""
+        state, self.state = self.state, None
+        if state is None:
+            return None
+        fields = {
+            "rewards": [*self.rewards.items()], "metrics": self.metrics, "turns": self.turns,
+            "limit": self.limit, "is_limit_of_door": self.is_limit_of_door,
+        }  # fmt: skip
+        return pack(fields, state)
+
+    def restore(self, packed: bytes) -> bytes:
+        """Note again what was noted then; returns the state."""
+        fields, state = unpack(packed)
+        self.rewards = dict(fields.pop("rewards"))
+        for name, value in fields.items():
+            setattr(self, name, value)
+        return state
 
 
 class PolicyCalls:
@@ -163,7 +185,9 @@ class PolicyCalls:
         try:
             untrained = {} if self._is_trained else {"is_untrained": True}
             most = None if max_tokens is None else min(max_tokens, MOST)
-            answer = await self._line.ask(question | untrained | {"max_tokens": most})
+            state = self.notes.take_state()
+            more = untrained | ({} if state is None else {"state": state})
+            answer = await self._line.ask(question | more | {"max_tokens": most})
         except BudgetExceeded as error:
             self.notes.limit = self.notes.limit or error.limit
             raise
@@ -175,14 +199,31 @@ class AgentPolicy(PolicyCalls):
     """One episode's policy."""
 
     def __init__(
-        self, line: PolicyLine, *, seed: int, notes: Notes | None = None, door: DoorAddress | None = None
-    ) -> None:
+        self, line: PolicyLine, *, seed: int, notes: Notes | None = None, door: DoorAddress | None = None,
+        saved: bytes | None = None, max_state_mb: int = MAX_STATE_MB,
+    ) -> None:  # fmt: skip
         super().__init__(line, notes or Notes(), door)
+        self._max_state_mb = max_state_mb
         self.seed = seed
         """One for all members of a group, so that they begin alike."""
+        self.saved = saved
+        """What `save` was given last, if this episode goes on from there; None if it begins."""
         self.untrained = PolicyCalls(line, self.notes, door and door.untrained, is_trained=False)
         """The same policy for calls that are no part of the task, such as titles and summaries: nothing that
         is sampled for them is trained."""
+
+    def save(self, state: bytes) -> None:
+        """Keep this with the next `chat` or `generate`.
+
+        If the process, the worker or the controller dies after that, the episode is run again with
+        `policy.saved` at hand, and that request is its first. Raises: ValueError if it is no bytes, or too
+        many.
+        """
+        if not isinstance(state, bytes):
+            raise ValueError(f"policy.save got {state!r:.80} of type {type(state).__name__}; expected bytes.")
+        if len(state) > self._max_state_mb << 20:
+            raise ValueError(too_large(len(state), self._max_state_mb))
+        self.notes.state = state
 
     def reward(self, value: float, turn: int = -1) -> None:
         """Add to the reward of a turn, counted from 0 or from the end, -1 being the newest.
@@ -210,6 +251,14 @@ class AgentPolicy(PolicyCalls):
                 f"policy.metric: {name!r} is one more than the {MAX_METRICS} that an episode has."
             )
         self.notes.metrics[name] = finite(value, "policy.metric")
+
+
+def too_large(size_bytes: int, max_mb: int) -> str:
+    """Why a state is refused."""
+    return (
+        f"The state of the episode has {size_bytes:,} bytes; agent.max_state_mb allows {max_mb} MB, of its "
+        "conversations and what `save` gives. Save less, or raise it, to 16 at most."
+    )
 
 
 def finite(value: object, what: str) -> float:

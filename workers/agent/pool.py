@@ -40,7 +40,7 @@ class AgentPool:
         agent = {
             "function": settings.function, "command": settings.command, "kind": settings.kind,
             "options": settings.options, "concurrency": settings.concurrency, "door": door_url,
-            "is_isolated": settings.isolation == "process",
+            "is_isolated": settings.isolation == "process", "max_state_mb": settings.max_state_mb,
         }  # fmt: skip
         self._setup = packet(SETUP, json.dumps(agent).encode())
         self._code = Code("the agent", "agent.memory_mb", settings.memory_mb or half_mb())

@@ -40,7 +40,14 @@ from workers.agent.pipe import (
     READY,
     REFUSE,
 )
-from workers.agent.policy import AgentPolicy, BudgetExceeded, DoorAddress, EnvironmentFailed, Notes
+from workers.agent.policy import (
+    MAX_STATE_MB,
+    AgentPolicy,
+    BudgetExceeded,
+    DoorAddress,
+    EnvironmentFailed,
+    Notes,
+)
 from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
@@ -60,6 +67,8 @@ class _Line:
         self._asked = 0
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        question = dict(question)
+        state = question.pop("state", None)
         try:
             text = json.dumps(question, default=_plain)
         except (TypeError, ValueError, RecursionError) as error:
@@ -67,7 +76,8 @@ class _Line:
         self._asked += 1
         number = self._asked
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._pipe.write(ASK, self._number, number, text.encode())
+        more = () if state is None else (state,)
+        self._pipe.write(ASK, self._number, number, text.encode(), *more)
         try:
             return await self._waiting[number]
         finally:
@@ -95,10 +105,12 @@ class EpisodeServer:
     """Runs as many episodes at once as it is told to."""
 
     def __init__(
-        self, pipe: WorkerPipe, play: PlayEpisode, *, door_url: str = "", is_isolated: bool = False
-    ) -> None:
+        self, pipe: WorkerPipe, play: PlayEpisode, *, door_url: str = "", is_isolated: bool = False,
+        max_state_mb: int = MAX_STATE_MB,
+    ) -> None:  # fmt: skip
         """`is_isolated`: it has one episode, so that the process's environment may name its door."""
         self._pipe, self._play, self._door_url, self._is_isolated = pipe, play, door_url, is_isolated
+        self._max_state_mb = max_state_mb
         self._packets = Packets()
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.get_ident()
@@ -145,12 +157,15 @@ class EpisodeServer:
         elif kind == COUNTED and line is not None:
             line.notes.count(*parts)
 
-    async def _run(self, number: int, seed: int, row: bytes, key: str) -> None:
+    async def _run(self, number: int, seed: int, row: bytes, key: str, state: bytes = b"") -> None:
         line = self._lines[number]
         address = DoorAddress(self._door_url, key) if key else None
         if address and self._is_isolated:
             os.environ.update(address.environment)
-        policy = AgentPolicy(line, seed=seed, notes=line.notes, door=address)
+        saved = line.notes.restore(state) if state else None
+        policy = AgentPolicy(
+            line, seed=seed, notes=line.notes, door=address, saved=saved, max_state_mb=self._max_state_mb
+        )
         word: tuple[Any, ...] = (GONE,)
         try:
             word = await self._play_one(policy, json.loads(row))
@@ -259,7 +274,10 @@ def main() -> None:
         loop.set_default_executor(ThreadPoolExecutor(max_workers=code["concurrency"]))
         LoopWatch(loop, pipe)
         pipe.write(READY)
-        server = EpisodeServer(pipe, play, door_url=code["door"], is_isolated=code["is_isolated"])
+        server = EpisodeServer(
+            pipe, play, door_url=code["door"], is_isolated=code["is_isolated"],
+            max_state_mb=code["max_state_mb"],
+        )  # fmt: skip
         serving = loop.create_task(server.run(), name="episodes")
         while True:
             try:

@@ -4,7 +4,7 @@ Invariant: what was sampled stays as it was sampled: what follows is appended, n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from workers.agent.messages import is_same, normal
@@ -37,6 +37,21 @@ class Transcript:
     tools: Any = None
     ends: list[TurnEnd] = field(default_factory=list)
     """Of the turns in `talk`."""
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> "Transcript":
+        """One whose fields were saved while nothing was asked in it."""
+        talk = [
+            message
+            | ({"tool_calls": list(map(tuple, message["tool_calls"]))} if "tool_calls" in message else {})
+            for message in saved["talk"]
+        ]
+        return cls(**{**saved, "talk": talk, "ends": [TurnEnd(*end) for end in saved["ends"]]})
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def open(self, given: Sequence[int]) -> None:
         """Another turn is asked for."""

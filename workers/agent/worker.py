@@ -104,8 +104,8 @@ class AgentHost:
         order = cast("ToAgent", message)  # the link lets nothing else pass
         match order:
             case Begin():
-                begun = self._begin(order, frames[0])
-                self._tasks.create_task(self._place(begun), name="begin an episode")
+                if (begun := self._begin(order, *frames)) is not None:
+                    self._tasks.create_task(self._place(begun), name="begin an episode")
             case Turn():
                 self._answer(order, frames)
             case EndEpisodes():
@@ -139,9 +139,15 @@ class AgentHost:
 
     # -- what the controller says ---------------------------------------------------------------------
 
-    def _begin(self, order: Begin, row: bytes) -> _InHand:
-        episode = HostedEpisode(order, row, limits=self._limits, renderer=self._renderer)
-        self._end(episode.key)  # begun again: what this worker had of it is over
+    def _begin(self, order: Begin, row: bytes, state: bytes = b"") -> _InHand | None:
+        """None if it cannot be gone on with from this state."""
+        key = (order.group, order.episode, order.trial)
+        self._end(key)  # begun again: what this worker had of it is over
+        try:
+            episode = HostedEpisode(order, row, state, limits=self._limits, renderer=self._renderer)
+        except ValueError as error:
+            self._link.send(EpisodeFailed(*key, kind="environment", reason=str(error), row=_shown(row)))
+            return None
         self._begun += 1
         in_hand = _InHand(self._begun, episode)
         self._numbers[episode.key] = in_hand.number
@@ -158,7 +164,7 @@ class AgentHost:
             return
         in_hand.child = child
         key = "" if self._door is None else self._door.desk.open(in_hand.number)
-        child.begin(in_hand.number, episode.seed, episode.row, key)
+        child.begin(in_hand.number, episode.seed, episode.row, key, episode.state)
 
     def _answer(self, turn: Turn, frames: tuple[bytes, ...]) -> None:
         number = self._numbers.get((turn.group, turn.episode, turn.trial))
@@ -191,13 +197,13 @@ class AgentHost:
         if (in_hand := self._in_hand.get(number)) is None:
             return
         try:
-            ask, frame = in_hand.episode.ask(question, asked)
+            ask, frames = in_hand.episode.ask(question, asked)
         except BudgetExceeded as error:
             child.refuse(number, question, error.limit, str(error))
         except ValueError as error:
             child.refuse(number, question, "", str(error))
         else:
-            self._link.send(ask, frame)
+            self._link.send(ask, *frames)
 
     def on_chat(self, number: int, question: DoorQuestion) -> None:
         """A client of the episode asks its policy. Raises: DoorRefusal."""
@@ -205,13 +211,13 @@ class AgentHost:
         assert in_hand.child is not None
         self._pool.answered(in_hand.child)
         try:
-            ask, frame = in_hand.episode.ask(question, question.request.question)
+            ask, frames = in_hand.episode.ask(question, question.request.question)
         except (BudgetExceeded, ValueError) as error:
             if isinstance(error, BudgetExceeded):
                 in_hand.child.count(number, in_hand.episode.turns, error.limit)
             raise refusal_of(error) from None
         question.given = ask.keep + ask.given
-        self._link.send(ask, frame)
+        self._link.send(ask, *frames)
 
     def on_ended(self, number: int, ended: Ended) -> None:
         """The episode has come to its end."""
@@ -256,8 +262,7 @@ class AgentHost:
     def _fail(self, in_hand: _InHand, kind: FailureKind, reason: str) -> None:
         if len(reason) > MAX_REASON_CHARS:  # the beginning says what, the end of a traceback says where
             reason = f"{reason[: MAX_REASON_CHARS // 2]}\n...\n{reason[-MAX_REASON_CHARS // 2 :]}"
-        row = in_hand.episode.row.decode(errors="replace")
-        shown = row if len(row) <= MAX_ROW_CHARS else f"{row[:MAX_ROW_CHARS]}... ({len(row)} characters)"
+        shown = _shown(in_hand.episode.row)
         self._link.send(EpisodeFailed(*in_hand.episode.key, kind=kind, reason=reason, row=shown))
 
     def _take(self, number: int) -> _InHand | None:
@@ -267,6 +272,12 @@ class AgentHost:
             if self._door is not None:
                 self._door.desk.close(number)
         return in_hand
+
+
+def _shown(row: bytes) -> str:
+    """A row for a person."""
+    text = row.decode(errors="replace")
+    return text if len(text) <= MAX_ROW_CHARS else f"{text[:MAX_ROW_CHARS]}... ({len(text)} characters)"
 
 
 def _turn_rewards(episode: HostedEpisode, ended: Ended) -> tuple[tuple[int, int, float], ...] | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from protocol.errors import RemoteError
 from protocol.ids import PeerId
-from protocol.messages import Delta, Generated, GenerationFailed, Holding, Keep, Message
-from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, pack, unpack
+from protocol.messages import ITEM_BYTES, Delta, Generated, GenerationFailed, Holding, Keep, Message
+from protocol.wire.codec import Packet, decode, encode, pack, unpack
 
 Key = tuple[int, int, int]
 """(group, member, attempt)."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.saving import keep, loaded
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
 Step = tuple[Any, float, bool, bool, Any]
@@ -43,12 +44,14 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 
 async def play_steps(environment: Any, policy: AgentPolicy, row: Mapping[str, Any]) -> float:
     """One episode of an environment with `reset` and `step`: the sum of its rewards."""
-    observed = await _result(environment.reset, seed=policy.seed, options=dict(row))
-    if isinstance(observed, tuple):
-        observed = observed[0]
-    messages, total = _messages(observed), 0.0
+    if (found := await loaded(policy, environment)) is not None:
+        messages, total = found["messages"], found["total"]
+    else:
+        observed = await _result(environment.reset, seed=policy.seed, options=dict(row))
+        messages, total = _messages(observed[0] if isinstance(observed, tuple) else observed), 0.0
     try:
         while True:
+            await keep(policy, environment, {"messages": messages, "total": total})
             answer = await policy.chat(messages)
             messages.append(answer)
             stepped = await _result(environment.step, answer["content"])

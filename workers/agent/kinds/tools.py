@@ -11,6 +11,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
+from workers.agent.kinds.saving import check_saving, keep, loaded
 from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
 
@@ -35,6 +36,7 @@ def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         raise ConfigError(
             f"The class {target.__name__} has no tools: no public method but {', '.join(OURS)}."
         )
+    check_saving(target)
     table = {tool.name: tool for tool in tools}
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
@@ -50,11 +52,15 @@ def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
 async def _play(
     environment: Any, tools: Mapping[str, Tool], policy: AgentPolicy, row: Mapping[str, Any]
 ) -> Any:
-    first = await _call(environment.reset, _wanted(environment.reset, row))
-    messages = first_messages(row, first)
+    if (found := await loaded(policy, environment)) is not None:
+        messages = found["messages"]
+    else:
+        first = await _call(environment.reset, _wanted(environment.reset, row))
+        messages = first_messages(row, first)
     schemas = [tool.schema for tool in tools.values()]
     try:
         while True:
+            await keep(policy, environment, {"messages": messages})
             answer = await policy.chat(messages, tools=schemas)
             messages.append(answer)
             calls = answer.get("tool_calls") or ()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from protocol import messages
 from protocol.errors import RemoteError
 from protocol.messages import (
+    ITEM_BYTES,
     PROTOCOL_VERSION,
     Ask,
     Beat,
@@ -28,7 +29,7 @@ from protocol.messages import (
     Ready,
     TrainStepFinished,
 )
-from protocol.wire.codec import ITEM_BYTES, Packet, decode, encode, from_fields, to_fields
+from protocol.wire.codec import Packet, decode, encode, from_fields, to_fields
 
 KINDS = sorted({*messages.FROM_WORKER, *messages.TO_WORKER}, key=lambda kind: kind.tag)
 

@@ -35,7 +35,7 @@ def turn(ask, tokens, *, attempt=None, ending="stop"):
 
 def test_asks_name_what_is_kept_and_given_and_their_digest():
     played = episode()
-    ask, frame = played.ask(11, {"tokens": [1, 2, 3]})
+    ask, (frame,) = played.ask(11, {"tokens": [1, 2, 3]})
     assert (ask.group, ask.episode, ask.trial, ask.number, ask.member) == (4, 2, 1, 0, 2)
     assert (ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (7, 0, 3, 4)
     assert np.frombuffer(frame, "<i4").tolist() == [1, 2, 3]
@@ -43,7 +43,7 @@ def test_asks_name_what_is_kept_and_given_and_their_digest():
     assert not played.turns
     assert played.take(*turn(ask, [5, 6], attempt=9)) == (11, {"sampled": [5, 6], "ending": "stop"})
     assert played.turns == 1
-    ask, frame = played.ask(12, {"tokens": [1, 2, 3, 5, 6, 7], "max_tokens": 2})
+    ask, (frame,) = played.ask(12, {"tokens": [1, 2, 3, 5, 6, 7], "max_tokens": 2})
     assert (ask.number, ask.attempt, ask.keep, ask.given, ask.max_new_tokens) == (1, 10, 5, 1, 2)
     assert np.frombuffer(frame, "<i4").tolist() == [7]
 
@@ -106,7 +106,7 @@ def test_a_chat_is_answered_by_a_message_that_the_next_request_repeats():
     sampled = [*tokenizer("yes", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     question, answer = played.take(*turn(ask, sampled))
     assert (question, answer["message"]) == (3, {"role": "assistant", "content": "yes"})
-    ask, frame = played.ask(4, {"chat": [user, {**answer["message"], "refusal": None}, user]})
+    ask, (frame,) = played.ask(4, {"chat": [user, {**answer["message"], "refusal": None}, user]})
     assert ask.keep == first + len(sampled)
     given = np.frombuffer(frame, "<i4").tolist()
     assert tokenizer.decode(given, skip_special_tokens=False).startswith("\n<|im_start|>user\nhi<|im_end|>")
