@@ -1,0 +1,61 @@
+"""Environments with `save() -> bytes` and `load(bytes)`: kept before each turn, loaded instead of replayed.
+
+Invariant: what is loaded was saved by an object of the same class, before a request to the policy.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.errors import ConfigError
+from workers.agent.policy import AgentPolicy
+from workers.agent.saved_state import pack, unpack
+
+
+def check_saving(target: Any) -> None:
+    """Refuse a class that has only one of the two. Raises: ConfigError."""
+    has = [name for name in ("save", "load") if callable(getattr(target, name, None))]
+    if len(has) == 1:
+        missing = "load(state)" if has == ["save"] else "save()"
+        raise ConfigError(
+            f"The class {target.__name__} has `{has[0]}` and no `{missing}`; an environment that is to be "
+            "saved needs `save() -> bytes` and `load(state: bytes)`, and any other neither."
+        )
+
+
+def is_saving(environment: Any) -> bool:
+    """Whether it can be saved and loaded."""
+    save, load = getattr(environment, "save", None), getattr(environment, "load", None)
+    return callable(save) and callable(load) and not _needed(save)
+
+
+def _needed(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
+
+
+async def keep(policy: AgentPolicy, environment: Any, fields: Mapping[str, Any]) -> None:
+    """Save it with what its loop needs, for the next request. Raises: TypeError if it gives no bytes."""
+    if not is_saving(environment):
+        return
+    state = await _result(environment.save)
+    if not isinstance(state, bytes):
+        raise TypeError(f"`save` returned {state!r:.80} of type {type(state).__name__}; expected bytes.")
+    policy.save(pack(fields, state))
+
+
+async def loaded(policy: AgentPolicy, environment: Any) -> dict[str, Any] | None:
+    """What its loop needs to go on, with the environment as it was then; None: the episode begins."""
+    if policy.saved is None or not is_saving(environment):
+        return None
+    fields, state = unpack(policy.saved)
+    await _result(environment.load, state)
+    return fields
+
+
+async def _result(function: Any, *arguments: Any) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
