@@ -7,7 +7,6 @@ from protocol.ids import TrajectoryId
 from protocol.messages.from_workers import Beat
 from protocol.messages.pieces import (
     ControllerMessage,
-    Conversation,
     Count,
     Ending,
     Endpoint,
@@ -17,6 +16,7 @@ from protocol.messages.pieces import (
     Piece,
     Place,
     Real,
+    SavedTrajectory,
     Seconds,
     Segments,
     Settings,
@@ -354,7 +354,7 @@ class Begin(ControllerMessage):
     attempt: Count  # the first Ask of each of its trajectories names the attempt after this one
     episodes: Count  # of the group: see Ask.member
     known: Count = 0  # asks that were heard in this trial
-    restored: Many[Conversation] = ()
+    restored: Many[SavedTrajectory] = ()
 
     def outgoing_payload(self) -> list[list[Piece]]:
         state = [[Piece("state", self.group, self.episode, self.trial)]] if self.restored else []

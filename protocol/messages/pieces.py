@@ -140,7 +140,7 @@ class Frame(NamedTuple):
         return self.size if self.kind == "state" else ITEM_BYTES * self.size
 
 
-class Conversation(NamedTuple):
+class SavedTrajectory(NamedTuple):
     """A trajectory of an episode as far as it had come when a state of its environment was saved."""
 
     asks: Count

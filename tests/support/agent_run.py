@@ -66,6 +66,9 @@ class AgentRun(Run):
         number = 0 if turn is None else turn.number + 1
         attempt = (begin.attempt if turn is None else turn.attempt) + 1
         keep = begun.trajectories[member].length if begun is not None and turn is not None else 0
+        if turn is None and begin.restored:  # the first since then
+            number, keep, attempt, _ = begin.restored[fork]
+            attempt += 1
         fields = {"number": number, "member": member, "attempt": attempt, "keep": keep, "given": given}
         fields |= {"digest": f"{digest}{number}", "max_new_tokens": most, "trial": begin.trial} | other
         trial = fields.pop("trial")

@@ -7,7 +7,7 @@ from test_chaos import Chaos, whole
 from test_whole_runs import config
 
 STEPS, GROUPS = 8, 16
-AGENT = Path(__file__).parents[2] / "tasks" / "even_turns.py"
+TASKS = Path(__file__).parents[2] / "tasks"
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from controller import Controller
 
 async def main():
     steps = int(sys.argv[2])
-    async with Controller(settings(Path(sys.argv[1]), steps), prompts=rows(steps * GROUPS)) as controller:
+    async with Controller(settings(Path(sys.argv[1]), steps, "FUNCTION"), prompts=rows(steps * GROUPS)) as controller:
         print("open", flush=True)
         async for step in controller.train():
             print("step", step.policy_version, flush=True)
@@ -26,12 +26,12 @@ asyncio.run(main())
 """
 
 
-def settings(run_dir: Path, steps: int):
+def settings(run_dir: Path, steps: int, function: str):
     return config(
         run_dir,
         run={"steps": steps},
         agent={
-            "function": f"{AGENT}:episode", "workers": 2, "concurrency": 32, "retries": 1000,
+            "function": f"{TASKS / function}:episode", "workers": 2, "concurrency": 32, "retries": 1000,
             "max_consecutive_failures": 1000,
         },
         reward={"function": ""},
@@ -57,7 +57,15 @@ def settings(run_dir: Path, steps: int):
 async def test_killed_agents_and_controllers_cost_no_token(tmp_path, monkeypatch, seed, steps, strikes):
     log = tmp_path / "sampled"
     monkeypatch.setenv("SAMPLED", str(log))
-    chaos = Chaos(seed, tmp_path, str(steps), program=PROGRAM, steps=steps, groups=GROUPS, strikes=strikes)
+    chaos = Chaos(
+        seed,
+        tmp_path,
+        str(steps),
+        program=PROGRAM.replace("FUNCTION", "even_turns.py"),
+        steps=steps,
+        groups=GROUPS,
+        strikes=strikes,
+    )
     await chaos.run()
     assert dict(chaos.done) == strikes
     summary = whole(tmp_path / "run", steps=steps, groups=GROUPS, epochs=1 + strikes["controller"])
@@ -66,6 +74,24 @@ async def test_killed_agents_and_controllers_cost_no_token(tmp_path, monkeypatch
     twice, again = _sampled_again(log, killed=chaos.killed.get("rollout", []))
     assert not twice
     assert summary["tokens/lost"] <= again  # of a killed rollout worker, what it told when it was given up
+
+
+@pytest.mark.thorough
+async def test_an_environment_that_was_saved_goes_on_over_the_death_of_agents_and_controllers(
+    tmp_path, monkeypatch
+):
+    log, lives = tmp_path / "sampled", tmp_path / "lives"
+    monkeypatch.setenv("SAMPLED", str(log))
+    monkeypatch.setenv("LIVES", str(lives))
+    program, strikes = PROGRAM.replace("FUNCTION", "even_saved.py"), {"agent": 2, "child": 2, "controller": 2}
+    chaos = Chaos(3, tmp_path, str(STEPS), program=program, steps=STEPS, groups=GROUPS, strikes=strikes)
+    await chaos.run()
+    assert dict(chaos.done) == strikes
+    summary = whole(tmp_path / "run", steps=STEPS, groups=GROUPS, epochs=1 + strikes["controller"])
+    assert summary["counts"]["episodes/restored"] > 0
+    assert not _sampled_again(log, killed=[])[0]
+    went_on = sum(line.startswith("goes on") for line in lives.read_text().splitlines())
+    assert went_on > 0
 
 
 def _sampled_again(log: Path, *, killed: list[int]) -> tuple[list[tuple[str, ...]], int]:

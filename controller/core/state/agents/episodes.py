@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from protocol.ids import PeerId
-from protocol.messages import Ask, Conversation, EpisodeEnding, TurnEnding
+from protocol.messages import Ask, EpisodeEnding, SavedTrajectory, TurnEnding
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group
@@ -120,21 +120,21 @@ class Episode:
             place = list(self.asked).index((ask.member, ask.number))
             self.saved = (ask.member, ask.number) if self.heard == place + 1 else None
 
-    def restore(self, group: "Group") -> tuple[Conversation, ...]:
+    def restore(self, group: "Group") -> tuple[SavedTrajectory, ...]:
         """Its conversations up to the ask that its state was saved with, whose asks count as heard.
 
         Nothing if it has to begin from its start.
         """
         if self.saved is None:
             return ()
-        found: dict[int, Conversation] = {}
+        found: dict[int, SavedTrajectory] = {}
         for (member, number), asked in self.asked.items():
             if (member, number) == self.saved:
                 break
             self.hear(asked)
             segments = group.members[member].segments[: asked.ends]
             length = sum(segment.count for segment in segments)
-            found[member] = Conversation(number + 1, length, segments[-1].attempt, asked.ask.is_trained)
+            found[member] = SavedTrajectory(number + 1, length, segments[-1].attempt, asked.ask.is_trained)
         return tuple(found.values())
 
     def add(self, ask: Ask, *, begins: int) -> None:

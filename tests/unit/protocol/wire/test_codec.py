@@ -95,7 +95,7 @@ def frames_for(message: Message) -> tuple[bytes, ...]:
     if isinstance(message, ExamplesEncoded):
         return tuple(bytes(ITEM_BYTES * sum(counts)) for _, *counts in message.encoded)
     if isinstance(message, Ask):
-        return (bytes(ITEM_BYTES * message.given),)
+        return bytes(ITEM_BYTES * message.given), *([bytes(message.saved)] if message.saved else [])
     if isinstance(message, TrainStepFinished):
         return tuple(bytes(ITEM_BYTES * size) for _, size in message.incoming_frames())
     return tuple(b"abcd" for _ in message.outgoing_payload())
