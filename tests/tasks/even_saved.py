@@ -34,5 +34,5 @@ async def episode(policy, row):
         said.append([digit % 2 == 0 for digit in digits])
         await asyncio.sleep(A_MOMENT_S)
         tokens += [*answer.token_ids, random.SystemRandom().choice(MARKS)]
-    flat = sum(said, [])
+    flat = [is_even for turn in said for is_even in turn]
     return sum(flat) / len(flat) if flat else 0.0

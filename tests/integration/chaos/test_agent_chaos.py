@@ -17,7 +17,8 @@ from controller import Controller
 
 async def main():
     steps = int(sys.argv[2])
-    async with Controller(settings(Path(sys.argv[1]), steps, "FUNCTION"), prompts=rows(steps * GROUPS)) as controller:
+    made = settings(Path(sys.argv[1]), steps, "FUNCTION")
+    async with Controller(made, prompts=rows(steps * GROUPS)) as controller:
         print("open", flush=True)
         async for step in controller.train():
             print("step", step.policy_version, flush=True)
@@ -89,6 +90,7 @@ async def test_an_environment_that_was_saved_goes_on_over_the_death_of_agents_an
     assert dict(chaos.done) == strikes
     summary = whole(tmp_path / "run", steps=STEPS, groups=GROUPS, epochs=1 + strikes["controller"])
     assert summary["counts"]["episodes/restored"] > 0
+    assert summary["counts"].get("episodes/diverged", 0) == 0, "what it answers is never asked of it twice"
     assert not _sampled_again(log, killed=[])[0]
     went_on = sum(line.startswith("goes on") for line in lives.read_text().splitlines())
     assert went_on > 0
