@@ -32,6 +32,10 @@ def test_no_fault_loses_a_prompt_of_an_agent_or_trains_one_twice(first):
     assert counts["ending/stop"]
 
 
+def test_a_conversation_that_has_no_room_to_begin_takes_no_number():
+    assert one(276).failure == "", "the simulated worker left a number out, and was closed for it"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_two_thousand_seeds_of_agents(first):
@@ -46,9 +50,10 @@ class Counted(SurvivingSimulation):
     """No rollout worker is lost, so whatever is sampled again is the core's fault."""
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_token_is_sampled_twice_when_agent_workers_and_controllers_die(seed):
-    settings = agentic(config(steps=4, batch_groups=3, group_size=3, instances=2), WAITING, workers=2)
+@pytest.mark.parametrize(("seed", "saved_bytes"), [(0, 0), (1, 1000), (2, 0)])
+def test_no_token_is_sampled_twice_when_agent_workers_and_controllers_die(seed, saved_bytes):
+    environment = WAITING | {"saved_bytes": saved_bytes}
+    settings = agentic(config(steps=4, batch_groups=3, group_size=3, instances=2), environment, workers=2)
     patient = settings.controller.model_copy(update={"respawns": 500})
     simulation = Counted(
         settings.model_copy(update={"controller": patient}), seed=seed, prompts=12, gone_share=0.0,
@@ -60,6 +65,7 @@ def test_no_token_is_sampled_twice_when_agent_workers_and_controllers_die(seed):
     assert counts["episodes/replayed"] > 3
     assert simulation.counts["controller_deaths"]
     assert counts.get("episodes/diverged", 0) == 0
+    assert bool(counts.get("episodes/restored")) == bool(saved_bytes)
     assert outcome.summary["tokens/lost"] == 0
     assert sum(simulation.again) == 0
 

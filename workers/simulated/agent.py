@@ -164,6 +164,8 @@ class SimulatedAgent:
             trajectory = self._choose(found, rng)
             room = 0 if trajectory is None else self._limits.tokens - trajectory.length - given
             if trajectory is None or found.asked >= found.turns or (found.asked and room < 1):
+                if trajectory is not None and not trajectory.length:
+                    found.trajectories.remove(trajectory)  # there is no room to begin it
                 if not found.is_open:
                     del self._running[key]
                     ending: EpisodeEnding = "stop" if found.asked >= found.turns else "context"
