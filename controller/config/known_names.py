@@ -1,11 +1,15 @@
-"""What other systems call the keys of this configuration.
+"""Keys that somebody may have meant: what other systems call ours, and which of ours are close to a name.
 
 Invariant: every key on the left is one of ours, and no name on the right is (a test says so); a name stands
-here only if people who come from verl, TRL, OpenRLHF, prime-rl, AReaL, NeMo-RL, SkyRL or slime write it.
+here only if people who come from verl, TRL, OpenRLHF, prime-rl, AReaL, NeMo-RL, SkyRL or slime write it. What
+is close is a slip of the pen, a part of a longer name, or the very name in another section.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 NAMES: dict[str, str] = {
     "rollout.group_size": "n n_samples n_samples_per_prompt num_generations num_generations_per_prompt "
@@ -99,6 +103,8 @@ REMARKS = {
 """Where a value cannot be taken over as it is."""
 OURS = {name: key for key, names in NAMES.items() for name in names.split()}
 MOST_SHOWN = 8
+SLIP = 0.7  # likeness of two words from which one is a slip of the pen
+MOST = 3  # longer names that a part may stand for
 
 
 def our_key(name: str) -> str | None:
@@ -113,3 +119,41 @@ def leaves(value: Any, prefix: str) -> Iterator[str]:
             yield from leaves(inner, f"{prefix}.{name}")
     else:
         yield prefix
+
+
+def keys_at(model: type[BaseModel], section: str) -> dict[str, str]:
+    """Names and dotted paths of the keys of a section; it may be an entry of a list, as `data.sources.0`."""
+    models = [model]
+    for part in section.split(".") if section else ():
+        models = [inner for outer in models for inner in _below(outer, part)]
+    prefix = f"{section}." if section else ""
+    return {name: f"{prefix}{name}" for one in models for name in one.model_fields}
+
+
+def nearest(name: str, here: Sequence[str], everywhere: Sequence[str]) -> list[str]:
+    """Dotted paths that may be meant by a name; `here` are those of its section."""
+    own = {path.rpartition(".")[2]: path for path in here}
+    wanted = set(name.split("_"))
+    longer = [path for known, path in own.items() if wanted <= set(known.split("_"))]
+    if 0 < len(longer) <= MOST:
+        return longer
+    if slips := difflib.get_close_matches(name, own, n=1, cutoff=SLIP):
+        return [own[slips[0]]]
+    same = [path for path in everywhere if path.rpartition(".")[2] == name]
+    beside = [path for path in same if here and path.split(".")[0] == here[0].split(".")[0]]
+    return (beside or same)[:MOST]
+
+
+def _below(model: type[BaseModel], part: str) -> Iterator[type[BaseModel]]:
+    """The models of what lies at this place of another one; the place in a list leads to the same."""
+    if part.isdigit():
+        yield model
+    elif part in model.model_fields:
+        yield from _models_in(model.model_fields[part].annotation)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from controller.config import variables
-from controller.config.known_names import MOST_SHOWN, REMARKS, leaves, our_key
+from controller.config.known_names import MOST_SHOWN, REMARKS, keys_at, leaves, nearest, our_key
 from controller.config.models import Config, Section
 from controller.config.places import with_absolute_paths
 from controller.config.pluggable import BUILT_IN, FILES
@@ -291,7 +291,9 @@ def _reward_kind(location: tuple[int | str, ...]) -> str:
 def _drop(tree: Tree, field: str) -> None:
     *sections, key = field.split(".")
     place: Any = tree
-    for section in sections:
+    for depth, section in enumerate(sections):
+        if isinstance(place, list):  # in an entry of it: the whole list goes
+            return _drop(tree, ".".join(sections[:depth]))
         if not isinstance(place, dict) or section not in place:
             return
         place = place[section]
@@ -317,12 +319,9 @@ def _unknown_key(field: str, value: Any, options: type[BaseModel] | None = None)
         return f"there is no such section. {translated}"
     if (ours := our_key(name)) is not None:
         return " ".join(filter(None, [f"there is no such key. Did you mean `{ours}`?", REMARKS.get(ours)]))
-    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == section}
-    elsewhere = [key for key in known if key.rpartition(".")[2] == name]
-    near = difflib.get_close_matches(name, siblings, n=1)
-    nearest = [siblings[near[0]]] if near else elsewhere or difflib.get_close_matches(field, known, n=1)
-    if nearest:
-        return f"there is no such key. Did you mean `{nearest[0]}`?"
+    siblings = keys_at(Config, section) if options is None else {key.rpartition(".")[2]: key for key in known}
+    if meant := nearest(name, list(siblings.values()), known):
+        return f"there is no such key. Did you mean {' or '.join(f'`{key}`' for key in meant)}?"
     return f"there is no such key. Keys here: {', '.join(siblings) or ', '.join(Config.model_fields)}."
 
 

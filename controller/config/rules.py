@@ -121,15 +121,14 @@ def _sequence_problems(trainer: TrainerSettings) -> Iterator[Problem]:
             ("trainer.sequence_ranks", "trainer.ranks"),
             f"is {size}, which does not divide trainer.ranks {trainer.ranks}; take {' or '.join(divisors)}.",
         )
-    for field, is_set in (
-        ("trainer.lora", trainer.lora.rank),
-        ("trainer.baseline", trainer.baseline == "value"),
+    for field, is_set, name in (
+        ("trainer.lora", trainer.lora.rank, "LoRA"),
+        ("trainer.baseline", trainer.baseline == "value", "a critic"),
     ):
         if size > 1 and is_set:
             yield (
                 ("trainer.sequence_ranks", field),
-                f"is {size}, which does not go with {'LoRA' if trainer.lora.rank else 'a critic'} ({field}); "
-                "leave one of them out.",
+                f"is {size}, which does not go with {name} ({field}); leave one of them out.",
             )
 
 

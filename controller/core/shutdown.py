@@ -21,8 +21,10 @@ def notice_end_of_data(core: "Core") -> None:
     state = core.state
     if is_out_of_data(core):
         count = len(state.ledger)
-        left = f"; {count} groups were left over, too few for a batch" if count else ""
-        state.end(f"The data ended after {state.steps} train steps{left}.", is_success=state.steps > 0)
+        groups = "1 group was" if count == 1 else f"{count} groups were"
+        left = f"; {groups} left over, too few for a batch" if count else ""
+        steps = "1 train step" if state.steps == 1 else f"{state.steps} train steps"
+        state.end(f"The data ended after {steps}{left}.", is_success=state.steps > 0)
 
 
 def is_out_of_data(core: "Core") -> bool:

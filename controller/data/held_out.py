@@ -44,7 +44,7 @@ def read_held_out(config: Config) -> HeldOut:
         try:
             found = _read(config, one)
         except ConfigError as error:
-            raise ConfigError(f"evaluation.data.{name}, read as `data` would be: {error}") from error
+            raise ConfigError(f"evaluation.data.{name}, called `data` here: {error}") from error
         rows += found
         sources += [_source(name, one, number, row) for number, row in enumerate(found)]
         if len(rows) > MAX_PROMPTS:

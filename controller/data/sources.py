@@ -113,7 +113,7 @@ class Sources:
 
     def _in_place(self, number: int, text: str) -> str:
         name = self._names[number]
-        return text if name == "data" else f"{name}, read as `data` would be: {text}"
+        return text if name == "data" else f"{name}, called `data` here: {text}"
 
 
 def advance(prompts: PromptSource, count: int, known: Mapping[int, bytes], *, begin: int = 0) -> None:

@@ -142,7 +142,7 @@ def test_the_run_ends_with_an_evaluation_when_the_data_ends_before_its_steps():
     settings = evaluated(config(steps=100))
     outcome = Simulation(settings, seed=2, prompts=21, check_every=1).run()
     assert outcome.is_success
-    assert outcome.reason.startswith("The data ended after 5 train steps; 1 groups were left over")
+    assert outcome.reason.startswith("The data ended after 5 train steps; 1 group was left over")
     assert [line["policy_version"] for line in outcome.evaluations] == [0, 3, 5]
 
 

@@ -89,7 +89,8 @@ def batch_metrics(
         "staleness/mean": sum(age * n for age, n in ages.items()) / sum(ages.values()) if ages else 0.0,
         "staleness/max": max(ages, default=0),
         "staleness/hist": {str(age): n for age, n in sorted(ages.items())},
-        "partial/share": sum(c.partial for c in contributions) / count,
+        "partial/share": sum(c.partial for c in contributions)
+        / max(1, sum(len(c.items) for c in contributions)),
     }
 
 

@@ -81,5 +81,6 @@ def _parts(group: Group, items: Sequence[TrainItem]) -> tuple[tuple[str, tuple[f
     """Each trajectory of an episode has those of the episode."""
     if not group.episodes:
         return group.reward_parts
-    places = [group.places[item.episode] for item in items]
+    place_of = group.places
+    places = [place_of[item.episode] for item in items]
     return tuple((name, tuple(values[place] for place in places)) for name, values in group.reward_parts)

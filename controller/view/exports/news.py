@@ -57,7 +57,8 @@ def of_alarm(alarm: Alarm) -> News:
 
 def of_end(summary: dict[str, Any]) -> News:
     """How a run ended, by its summary.json."""
-    took = f"{summary.get('steps', 0)} train steps in {summary.get('time_s', 0.0):.0f} s"
+    steps = summary.get("steps", 0)
+    took = f"{steps} train step{'s' * (steps != 1)} in {summary.get('time_s', 0.0):.0f} s"
     reward = summary.get("reward/last_steps")
     more = "" if reward is None else f", reward {reward:.3f} in the last"
     if summary.get("is_success", True):

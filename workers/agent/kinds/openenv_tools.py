@@ -68,7 +68,7 @@ async def play_tools(
 
 
 async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float, bool]:
-    """What the policy is told, the reward, and whether that was the end."""
+    """What the policy is told, the reward, and whether that was the end. Raises: EnvironmentFailed."""
     name = function["name"]
     try:
         arguments = json.loads(function["arguments"] or "{}")
@@ -81,7 +81,7 @@ async def _called(session: Any, function: Mapping[str, str]) -> tuple[str, float
     except Refusal as refusal:
         return f"Error: {refusal}", 0.0, False
     text = _text_of(found["observation"])[:MAX_ANSWER_CHARS]
-    return text, float(found["reward"] or 0.0), bool(found["done"])
+    return text, found["reward"] or 0.0, bool(found["done"])
 
 
 def _text_of(observation: Mapping[str, Any]) -> str:

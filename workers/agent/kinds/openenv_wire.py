@@ -71,7 +71,7 @@ class OpenEnvSession:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         answer = await self._ask({"type": "mcp", "data": asked})
         found = answer.get("result")
-        if not isinstance(found, dict) or not isinstance(found.get("tools"), list):
+        if not isinstance(found, dict) or not _are_tools(found.get("tools")):
             error = answer.get("error")
             reason = error.get("message") if isinstance(error, dict) else answer
             raise EnvironmentFailed(
@@ -115,10 +115,19 @@ class OpenEnvSession:
         raise EnvironmentFailed(f"The environment server {self._address} failed: {message} ({code}).")
 
 
+def _are_tools(told: Any) -> bool:
+    return isinstance(told, list) and all(
+        isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in told
+    )
+
+
 def _observed(data: dict[str, Any]) -> dict[str, Any]:
     """Raises: EnvironmentFailed if it is no observation."""
     if not isinstance(data.get("observation"), dict):
         raise EnvironmentFailed(f"The environment server observed {data!r:.120}; expected `observation`.")
+    reward = data.get("reward")
+    if reward is not None and not isinstance(reward, int | float):
+        raise EnvironmentFailed(f"The environment server gave the reward {reward!r:.120}; expected a number.")
     return {"reward": None, "done": False} | data
 
 

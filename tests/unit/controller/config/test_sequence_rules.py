@@ -31,3 +31,10 @@ def test_what_ranks_cannot_share_is_refused_in_one_sentence(trainer, place, word
 def test_ranks_that_torchrun_counts_are_looked_at_by_the_trainer():
     assert problems(ranks=4, sequence_ranks=2) == []
     assert problems(local=False, sequence_ranks=2) == []
+
+
+def test_each_of_two_that_do_not_go_with_it_is_named_by_its_own_name():
+    found = problems(ranks=2, sequence_ranks=2, lora={"rank": 4}, algorithm="ppo")
+    told = {places[1]: text for places, text in found}
+    assert "with LoRA (trainer.lora)" in told["trainer.lora"]
+    assert "with a critic (trainer.baseline)" in told["trainer.baseline"]

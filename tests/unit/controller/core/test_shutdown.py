@@ -49,14 +49,14 @@ def test_data_that_ends_waits_for_what_generates():
     scored(run, routes)
     assert not shutdown.is_out_of_data(run.core)  # the trainer has a batch
     run.say("trainer", TrainStepFinished(1, 0.5, ()))
-    assert run.core.state.ending == "The data ended after 1 train steps."
+    assert run.core.state.ending == "The data ended after 1 train step."
 
 
 def test_groups_too_few_for_a_batch_are_counted_in_the_reason():
     run = Run()
     scored(run, run.start_groups(1))
     assert run.core.state.ending == (
-        "The data ended after 0 train steps; 1 groups were left over, too few for a batch."
+        "The data ended after 0 train steps; 1 group was left over, too few for a batch."
     )
 
 

@@ -74,7 +74,8 @@ def test_a_large_file_is_known_by_its_ends_and_blocks(tmp_path, monkeypatch):
 def test_a_column_that_one_source_lacks_is_named_with_the_source(tmp_path):
     paths = jsonl(tmp_path / "a.jsonl", 3), separated(tmp_path / "b.csv", 3)
     sources = Sources(config(*paths))
-    with pytest.raises(ConfigError, match=r"data\.sources\.1 \(b\), read as .*b\.csv, line \d has columns"):
+    words = r"data\.sources\.1 \(b\), called `data` here: .*b\.csv, line \d has columns"
+    with pytest.raises(ConfigError, match=words):
         sources.read(2, (0, 1))
 
 

@@ -93,7 +93,7 @@ def test_a_refused_row_is_left_out_and_what_is_too_few_for_a_batch_ends_the_run(
     run.read((LENGTHS[0], LENGTHS[2], LENGTHS[3]), ((1, "too long"),), is_end=True)
     assert [item.group for item in run.batch().items] == [0, 2]
     run.finish(1)
-    assert "1 groups were left over" in (run.core.state.ending or "")
+    assert "1 group was left over" in (run.core.state.ending or "")
     run.hear("trainer", messages.CheckpointSaved(1, "checkpoint"))
     (finish,) = [command for command in run.said if isinstance(command, Finish)]
     assert finish.is_success

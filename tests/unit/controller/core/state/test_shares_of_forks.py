@@ -1,0 +1,14 @@
+"""Shares of a batch whose episodes have several trajectories: of what they are counted in."""
+
+from controller.core.state.accounts import batch_metrics
+from controller.core.state.batches.contributions import Contribution
+from protocol.messages import TrainItem
+
+
+def test_the_share_of_partial_trajectories_is_of_trajectories():
+    items = tuple(TrainItem(0, member, 1, 1.0, 0.0, "stop", (), 0, ()) for member in range(4))
+    one = Contribution(
+        items=items, lengths=(8,), first_versions={0: 4}, cut=0, partial=3, reward_sum=1.0,
+        reward_squares=0.0, reward_parts={},
+    )  # fmt: skip
+    assert batch_metrics([one], 0)["partial/share"] == 0.75
