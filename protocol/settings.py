@@ -377,6 +377,7 @@ class WorkerSettings(Section):
     evaluation_function: str = ""
     """Scores held-out responses; "" is `reward.function`."""
     weights: WeightsSettings = WeightsSettings()
+    keeps_kv: bool = False  # `staleness.keep_kv`
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
     bind_host: str = ""

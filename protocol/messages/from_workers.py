@@ -170,6 +170,8 @@ class InstanceStatus(WorkerMessage):
     decode_context: Count  # tokens in the KV cache that a decode step read, summed over decode steps
     preemptions: Count  # trajectories that the engine pushed back into its queue for want of KV
     queued: Many[tuple[Count, Count, Count]]  # (group, member, attempt) of those that wait
+    parked_tokens: Count = 0  # of ended turns, kept in the KV cache while nobody needs the room
+    reused_tokens: Count = 0  # of prompts, that were there as parts of turns before
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,8 @@ class EngineLoad:
     decode_context: int = 0
     preemptions: int = 0
     queued: tuple[Key, ...] = ()
+    parked_tokens: int = 0  # of ended turns, kept in the KV cache while nobody needs the room
+    reused_tokens: int = 0  # of prompts, that were in the KV cache as parts of turns before
 
 
 class Engine(Protocol):

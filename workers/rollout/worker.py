@@ -306,6 +306,8 @@ class RolloutWorker:
                 load.decode_context,
                 load.preemptions,
                 load.queued,
+                load.parked_tokens,
+                load.reused_tokens,
             )
         )
 

@@ -18,7 +18,7 @@ LayerKv = tuple[torch.Tensor, torch.Tensor]
 
 
 class KvRows(Cache):
-    """A transformers cache that either collects what a prefill computes, or appends one token to each row."""
+    """A transformers cache that either collects what a prefill computes, or appends tokens to rows."""
 
     def __init__(self, *, max_rows: int, max_length: int) -> None:
         super().__init__(layers=[])
@@ -26,9 +26,10 @@ class KvRows(Cache):
         self._allocated = (min(8, max_rows), min(64, max_length))
         self._kv: list[LayerKv] = []
         self._collected: list[LayerKv] | None = None
-        self._positions_B = torch.empty(0, dtype=torch.long)  # where the tokens of this decode step go
+        self._rows_B: torch.Tensor | None = None  # of this pass; None: the first ones
+        self._positions_BT = torch.empty(0, 0, dtype=torch.long)  # where the tokens of this pass go
         self._slots: dict[int, torch.Tensor] = {}  # the same as indices of [R * H * L], by H
-        self._attended = 0  # positions that this decode step reads
+        self._attended = 0  # positions that this pass reads
 
     def begin_prefill(self) -> None:
         """Make the next forward pass collect keys and values, attending to nothing but its own input."""
@@ -43,9 +44,16 @@ class KvRows(Cache):
     def begin_decode(self, positions_B: torch.Tensor, *, attended: int) -> None:
         """Make the next pass put its tokens at these positions of rows 0 to B, reading `attended` of each."""
         self._reserve(len(positions_B), attended)
-        self._positions_B = positions_B
+        self._begin(None, positions_B[:, None], attended)
+
+    def begin_extend(self, rows: list[int], positions_BT: torch.Tensor, *, attended: int) -> None:
+        """Make the next pass put T tokens at these positions of each of these rows, reading `attended`."""
+        self._reserve(max(rows) + 1, attended)
+        self._begin(torch.tensor(rows, device=positions_BT.device), positions_BT, attended)
+
+    def _begin(self, rows_B: torch.Tensor | None, positions_BT: torch.Tensor, attended: int) -> None:
+        self._rows_B, self._positions_BT, self._attended = rows_B, positions_BT, attended
         self._slots = {}
-        self._attended = attended
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
@@ -58,18 +66,21 @@ class KvRows(Cache):
             self._kv.append((self._empty(key_states), self._empty(value_states)))
         count, heads = key_states.shape[:2]
         if heads not in self._slots:
-            lines_BH = torch.arange(count * heads, device=key_states.device).view(count, heads)
-            self._slots[heads] = (lines_BH * self._allocated[1] + self._positions_B[:, None]).view(-1)
+            lines_RH = torch.arange(self._allocated[0] * heads, device=key_states.device).view(-1, heads)
+            lines_BH = lines_RH[:count] if self._rows_B is None else lines_RH[self._rows_B]
+            slots_BHT = lines_BH[:, :, None] * self._allocated[1] + self._positions_BT[:, None]
+            self._slots[heads] = slots_BHT.view(-1)
         read = []
         for stored, new in zip(self._kv[layer_idx], (key_states, value_states), strict=True):
             size = stored.shape[-1]
             stored.view(-1, size).index_copy_(0, self._slots[heads], new.reshape(-1, size))
-            read.append(stored[:count, :, : self._attended])
+            seen = stored[:, :, : self._attended]
+            read.append(seen[:count] if self._rows_B is None else seen.index_select(0, self._rows_B))
         return read[0], read[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens before those of this pass; only models that are not told position_ids ask."""
-        return 0 if self._collected is not None else self._attended - 1
+        return 0 if self._collected is not None else self._attended - self._positions_BT.shape[1]
 
     @torch.inference_mode()
     def install(self, source: list[LayerKv], pairs: list[tuple[int, int]], *, length: int) -> None:
@@ -88,6 +99,17 @@ class KvRows(Cache):
         for layer in self._kv:
             for stored in layer:
                 stored[target, :, :length] = stored[source, :, :length]
+
+    @torch.inference_mode()
+    def swap(self, one: int, other: int, *, length: int) -> None:
+        """Exchange the first `length` positions of two rows."""
+        for layer in self._kv:
+            for stored in layer:
+                stored[[one, other], :, :length] = stored[[other, one], :, :length]
+
+    def reserve_row(self, row: int) -> None:
+        """Make room for this row."""
+        self._reserve(row + 1, 1)
 
     def _reserve(self, rows: int, length: int) -> None:
         """Make room for this many rows and positions, keeping what is there."""

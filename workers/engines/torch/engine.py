@@ -5,6 +5,7 @@ Invariants:
 - A row's newest token is never in its KV cache: the next decode step feeds it. So a prefill computes all
   tokens of a generation but the last, and every token is sampled by the same decode step.
 - First come, first served; siblings of a prompt, together or later under the same weights, cost one prefill.
+- Of agents, rows of ended turns are parked: a turn that follows on one here is prefilled from where it ended.
 
 Shapes: B running generations, T tokens.
 """
@@ -24,6 +25,7 @@ from workers.engines.interface import EngineLoad, Generation, Key, Sampled, chec
 from workers.engines.stop_texts import StopTexts, stop_texts
 from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward, check_lengths
+from workers.engines.torch.parked import Match, ParkedRows
 from workers.engines.torch.sampling import kept_sets, sample, uniform_noise
 from workers.models.lora import MergedAdapter
 from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
@@ -33,6 +35,7 @@ PREFILL_TOKENS = {
     "cuda": 16_384,
 }  # per step, so that running generations are not held up for long
 PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
+EXTEND_CELLS = 1 << 26  # tokens times positions that they see, of one pass that goes on with rows
 PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache on top
 _TOKEN, _POSITION, _DRAWN, _LEFT, _SEED, _KIND = range(6)  # rows of TorchEngine._state
 
@@ -41,6 +44,18 @@ class _Waiting(NamedTuple):
     generation: Generation
     tokens_T: np.ndarray  # prompt and response so far, int32
     prefix: bytes  # all of them but the last: what has to be in the KV cache
+
+
+class _Extended(NamedTuple):
+    """A row that holds the beginning of what it needs."""
+
+    waiting: _Waiting
+    start: int  # tokens that it holds
+    row: int
+
+    @property
+    def missing(self) -> int:
+        return len(self.waiting.tokens_T) - 1 - self.start
 
 
 def make_engine(
@@ -59,7 +74,10 @@ def make_engine(
     adapter = MergedAdapter(model, lora, model_directory) if lora.rank else None
     texts = stop_texts(model_directory, settings.rollout.sampling, settings.evaluation_sampling)
     make = kind or TorchEngine
-    return make(model, settings.rollout, stop_tokens=stops, adapter=adapter, stop_texts=texts)
+    return make(
+        model, settings.rollout, stop_tokens=stops, adapter=adapter, stop_texts=texts,
+        parks_turns=settings.agent.is_on, keeps_kv=settings.keeps_kv,
+    )  # fmt: skip
 
 
 class TorchEngine:
@@ -74,7 +92,8 @@ class TorchEngine:
 
     def __init__(
         self, model: PreTrainedModel, rollout: RolloutSettings, *, stop_tokens: Sequence[int],
-        adapter: MergedAdapter | None = None, stop_texts: StopTexts | None = None,
+        adapter: MergedAdapter | None = None, stop_texts: StopTexts | None = None, parks_turns: bool = False,
+        keeps_kv: bool = False,
     ) -> None:  # fmt: skip
         config = model.config.get_text_config(decoder=True)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
@@ -91,6 +110,9 @@ class TorchEngine:
         self._responses: dict[Key, list[int]] = {}  # of generations that strings may end
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         check_lengths(model, longest=longest)
+        self._parked = ParkedRows(self._forward.cache, rows=self.capacity)
+        self._parks_turns, self._keeps_kv = parks_turns, keeps_kv
+        self._texts: dict[Key, list[int]] = {}  # all tokens of what runs, if turns are parked
         self._prefixes = PrefixCache(max_tokens=self.kv_tokens // PREFIX_SHARE)
         self._is_stop_V = np.zeros(config.vocab_size, dtype=bool)
         self._is_stop_V[[token for token in stop_tokens if 0 <= token < len(self._is_stop_V)]] = True
@@ -99,6 +121,7 @@ class TorchEngine:
         self._rows: dict[Key, int] = {}
         self._state = np.zeros((6, self.capacity), dtype=np.int64)
         self._decode_steps = self._decode_tokens = self._prefill_tokens = self._decode_context = 0
+        self._reused_tokens = 0
         self._decode_s = self._prefill_s = 0.0
 
     def add(self, generation: Generation) -> None:
@@ -116,6 +139,7 @@ class TorchEngine:
             self._responses.pop(key, None)
             if key in self._rows:
                 self._release(self._rows[key])
+                self._texts.pop(key, None)
 
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
@@ -141,6 +165,7 @@ class TorchEngine:
         else:
             replace_weights(self._model, tensors)
         self._prefixes.clear()
+        self._parked.has_new_weights(keeps=self._keeps_kv)
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
@@ -160,6 +185,8 @@ class TorchEngine:
             prefill_s=self._prefill_s,
             decode_context=self._decode_context,
             queued=tuple(self._waiting),
+            parked_tokens=self._parked.tokens,
+            reused_tokens=self._reused_tokens,
         )
 
     def is_busy(self) -> bool:
@@ -172,19 +199,23 @@ class TorchEngine:
     def _admit(self) -> None:
         """Give rows to waiting generations, as far as rows and the prefill budget go, and fill their KV."""
         budget = PREFILL_TOKENS.get(self._model.device.type, PREFILL_TOKENS["cpu"])
-        missing: dict[
-            bytes, tuple[_Waiting, list[int]]
-        ] = {}  # prefixes to compute, and the rows that need each
+        missing: dict[bytes, tuple[_Waiting, list[int]]] = {}  # to compute, and the rows that need each
+        extended: list[_Extended] = []
         while self._waiting and len(self._keys) < self.capacity:
             waiting = next(iter(self._waiting.values()))
             cached = self._prefixes.get(waiting.prefix)
+            match = None if cached or waiting.prefix in missing else self._match(waiting)
             if waiting.prefix and cached is None and waiting.prefix not in missing:
-                if missing and len(waiting.tokens_T) - 1 > budget:
+                count = len(waiting.tokens_T) - 1 - (match.shared if match else 0)
+                if (missing or extended) and count > budget:
                     break
-                budget -= len(waiting.tokens_T) - 1
-                missing[waiting.prefix] = (waiting, [])
-            row = self._place(waiting)
-            if cached is not None:
+                budget -= count
+                if match is None:
+                    missing[waiting.prefix] = (waiting, [])
+            row = self._place(waiting, match)
+            if match is not None:
+                extended.append(_Extended(waiting, match.shared, row))
+            elif cached is not None:
                 self._forward.cache.install(cached.kv, [(0, row)], length=cached.length)
             elif waiting.prefix:
                 missing[waiting.prefix][1].append(row)
@@ -196,9 +227,23 @@ class TorchEngine:
             batch.append(entry)
         if batch:
             self._prefill(batch)
+        self._extend_all([one for one in extended if one.missing])
 
-    def _place(self, waiting: _Waiting) -> int:
+    def _match(self, waiting: _Waiting) -> Match | None:
+        """The parked row that it begins with, if there is one."""
+        group, member, _ = waiting.generation.key
+        return self._parked.match((group, member), waiting.tokens_T[:-1])
+
+    def _place(self, waiting: _Waiting, match: Match | None) -> int:
+        """Give it the next row, with what the match holds."""
         generation, row = waiting.generation, len(self._keys)
+        if match is None:
+            self._parked.vacate(row)
+        else:
+            self._parked.take(generation.key[:2], match, row)
+            self._reused_tokens += match.shared
+        if self._parks_turns:
+            self._texts[generation.key] = waiting.tokens_T.tolist()
         del self._waiting[generation.key]
         self._keys.append(generation.key)
         self._rows[generation.key] = row
@@ -234,6 +279,33 @@ class TorchEngine:
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)  # else the next decode step would be charged with this
 
+    def _extend_all(self, extended: list[_Extended]) -> None:
+        """Compute what rows lack, several in a pass where that takes little padding."""
+        batch: list[_Extended] = []
+        for one in sorted(extended, key=lambda one: one.missing):
+            ends = max(each.start for each in [*batch, one]) + one.missing
+            padding = (one.missing - batch[-1].missing) * len(batch) if batch else 0
+            cells = (len(batch) + 1) * one.missing * ends
+            if batch and (padding > PASS_TOKENS or ends > self._context or cells > EXTEND_CELLS):
+                self._extend(batch)
+                batch = []
+            batch.append(one)
+        if batch:
+            self._extend(batch)
+
+    def _extend(self, batch: list[_Extended]) -> None:
+        """The same for these, sorted by what they lack, in one pass."""
+        tokens_BT = np.zeros((len(batch), batch[-1].missing), dtype=np.int64)
+        for index, (waiting, start, _) in enumerate(batch):
+            tokens_BT[index, : batch[index].missing] = waiting.tokens_T[start:-1]
+            self._prefill_tokens += batch[index].missing
+        device = self._model.device
+        self._forward.extend(
+            torch.from_numpy(tokens_BT).to(device), [one.start for one in batch], [one.row for one in batch]
+        )
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     def _decode(self) -> list[Sampled]:
         """Feed every row's newest token, sample the next one, and let go of what ended."""
         state, device = self._state[:, : len(self._keys)], self._model.device
@@ -255,9 +327,25 @@ class TorchEngine:
             endings[row] = "stop" if is_stop_B[row] else "length"
         tokens, logprobs = state[_TOKEN].tolist(), logprobs_B.tolist()
         sampled = list(map(Sampled, self._keys, tokens, logprobs, endings, kept_B))
+        if self._parks_turns:
+            for key, token in zip(self._keys, tokens, strict=True):
+                self._texts[key].append(token)
         for row in ended:  # from the last on, so that the row that moves is one that goes on
-            self._release(row)
+            if self._parks_turns:
+                self._park(row)
+            else:
+                self._release(row)
         return sampled
+
+    def _park(self, row: int) -> None:
+        """Free a row whose turn has ended, and keep what it holds for the next one."""
+        key, last = self._keys[row], len(self._keys) - 1
+        length = int(self._state[_POSITION, row])
+        if row != last:
+            self._forward.cache.swap(row, last, length=max(length, int(self._state[_POSITION, last])))
+        self._release(row, has_moved=True)
+        tokens_T = np.asarray(self._texts.pop(key)[:length], dtype=np.int32)
+        self._parked.put(key[:2], last, tokens_T)
 
     def _sample(
         self, logits_BV: torch.Tensor, noise_B: torch.Tensor, kinds_B: np.ndarray, drawn_B: np.ndarray
@@ -295,13 +383,14 @@ class TorchEngine:
                 is_ended_B[row] = self._stop_texts.ends(response, self._kinds[state[_KIND, row]])
         return is_ended_B
 
-    def _release(self, row: int) -> None:
-        """Free a row; the last one takes its place."""
+    def _release(self, row: int, *, has_moved: bool = False) -> None:
+        """Free a row; the last one takes its place; `has_moved`: its keys and values are there already."""
         self._responses.pop(self._keys[row], None)
         del self._rows[self._keys[row]]
         last, moved = len(self._keys) - 1, self._keys.pop()
         if row != last:
-            self._forward.cache.move(last, row, length=int(self._state[_POSITION, last]))
+            if not has_moved:
+                self._forward.cache.move(last, row, length=int(self._state[_POSITION, last]))
             self._state[:, row] = self._state[:, last]
             self._keys[row] = moved
             self._rows[moved] = row

@@ -25,7 +25,7 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 
 
 class Forward:
-    """The model with its cache: `prefill` computes keys and values, `decode` appends tokens, gives logits."""
+    """The model with its cache: `prefill` and `extend` compute keys and values, `decode` gives logits, too."""
 
     def __init__(self, model: PreTrainedModel, *, max_rows: int, max_length: int) -> None:
         """Raises: ConfigError if the model cannot be run with a cache of rows."""
@@ -57,10 +57,26 @@ class Forward:
     @torch.inference_mode()
     def decode(self, tokens_B: torch.Tensor, positions_B: torch.Tensor, *, longest: int) -> torch.Tensor:
         """Logits [B, V] after these tokens of rows 0 to B, at these positions; `longest` is the largest."""
-        attended = min(self._max_length, -(-(longest + 1) // ATTENDED_MULTIPLE) * ATTENDED_MULTIPLE)
+        attended = self._rounded(longest + 1)
         self.cache.begin_decode(positions_B, attended=attended)
         positions_B1 = positions_B[:, None]
         return self._call(tokens_B[:, None], positions_B1, self._masks(positions_B1, attended))[:, -1]
+
+    @torch.inference_mode()
+    def extend(self, tokens_BT: torch.Tensor, starts: list[int], rows: list[int]) -> None:
+        """Put keys and values of these tokens into rows, each from its start on, behind what is there.
+
+        Those of padding at the end of a sequence mean nothing; `start + T` is within the longest length.
+        """
+        length = tokens_BT.shape[1]
+        starts_B = torch.tensor(starts, device=tokens_BT.device)
+        positions_BT = starts_B[:, None] + torch.arange(length, device=tokens_BT.device)
+        attended = self._rounded(max(starts) + length)
+        self.cache.begin_extend(rows, positions_BT, attended=attended)
+        self._call(tokens_BT, positions_BT, self._masks(positions_BT, attended))
+
+    def _rounded(self, length: int) -> int:
+        return min(self._max_length, -(-length // ATTENDED_MULTIPLE) * ATTENDED_MULTIPLE)
 
     def _call(self, tokens_BT: torch.Tensor, positions_BT: torch.Tensor, masks: Masks) -> torch.Tensor:
         return self.model(
@@ -100,9 +116,12 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
     positions_B = torch.tensor([3, 1], device=model.device)
     rows_B = torch.arange(2, device=model.device)
     logits_BV = forward.decode(tokens_BT[rows_B, positions_B], positions_B, longest=3).float()
-    forward.cache = cache
     wanted_BV = expected_BTV[rows_B, positions_B]
     error, spread = (logits_BV - wanted_BV).abs().max().item(), wanted_BV.std().item()
+    forward.extend(tokens_BT[1:, 1:3], [1], [1])  # and with tokens put behind the first one
+    logits_BV = forward.decode(tokens_BT[rows_B, 3], torch.full_like(rows_B, 3), longest=3).float()
+    error = max(error, (logits_BV - expected_BTV[:, 3]).abs().max().item())
+    forward.cache = cache
     if not error <= (0.01 if model.dtype == torch.float32 else 0.3) * spread + 1e-6:
         raise _refusal(
             model,

@@ -28,7 +28,7 @@ CLOCKS = 2.0  # a worker's clock, and what it measures with it, may differ from 
 LATE_S = 60.0  # and by the time that its words may have been on their way
 COUNTERS = (
     "decode_steps", "decode_tokens", "decode_s", "prefill_tokens", "prefill_s", "decode_context",
-    "preemptions",
+    "preemptions", "reused_tokens",
 )  # fmt: skip
 
 
@@ -226,7 +226,7 @@ class Plausibility:
         pulling = told.pulling.policy_version if told.pulling is not None else None
         if message.policy_version not in (told.version, pulling):
             return f"It reports version {message.policy_version}, and samples from {told.version}."
-        most = max(message.resident_tokens, message.running, message.waiting)
+        most = max(message.resident_tokens, message.parked_tokens, message.running, message.waiting)
         if most > MAX_TOKENS or max(message.running, message.waiting) > MAX_CAPACITY:
             return f"It reports a load of {most}; no engine has so much."
         for key in message.queued:

@@ -1,0 +1,133 @@
+"""Rows of turns that have ended, kept while nobody needs the room: their trajectories may go on here.
+
+Invariants: a parked row is none that runs, so its room costs nobody anything; of a trajectory one row is
+parked, and the one that was parked first goes first; what was computed under other weights serves the
+trajectory that it is of, and no other.
+
+Shapes: T tokens whose keys and values are in the row, from position 0 on.
+"""
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+
+from workers.engines.torch.cache import KvRows
+
+Trajectory = tuple[int, int]
+"""(group, member)."""
+
+
+class Parked(NamedTuple):
+    """What one row holds."""
+
+    row: int
+    tokens_T: np.ndarray
+    updates: int  # of the weights, before it was computed
+
+
+class Match(NamedTuple):
+    """A parked row that begins as a generation does."""
+
+    trajectory: Trajectory  # that it is of
+    shared: int  # tokens at the beginning of both
+
+
+class ParkedRows:
+    """Parked rows of a cache, the one that was parked first at the front."""
+
+    def __init__(self, cache: KvRows, *, rows: int) -> None:
+        self._cache, self._rows = cache, rows
+        self._entries: OrderedDict[Trajectory, Parked] = OrderedDict()
+        self._at: dict[int, Trajectory] = {}
+        self._updates = 0  # of the weights
+        self.tokens = 0
+
+    def put(self, trajectory: Trajectory, row: int, tokens_T: np.ndarray) -> None:
+        """Keep what this row holds; it runs no more."""
+        if trajectory in self._entries:
+            self._drop(trajectory)
+        self._enter(trajectory, Parked(row, tokens_T, self._updates))
+
+    def match(self, trajectory: Trajectory, tokens_T: np.ndarray) -> Match | None:
+        """The best row for these tokens: its own, else one of its group; None if none begins alike."""
+        own = self._entries.get(trajectory)
+        if own is not None and (shared := _shared(own.tokens_T, tokens_T)):
+            return Match(trajectory, shared)
+        best: Match | None = None
+        for other, parked in self._entries.items():
+            if other[0] == trajectory[0] and parked.updates == self._updates:
+                shared = _shared(parked.tokens_T, tokens_T)
+                if shared > (best.shared if best else 0):
+                    best = Match(other, shared)
+        return best
+
+    def take(self, trajectory: Trajectory, match: Match, row: int) -> None:
+        """Put what a generation of `trajectory` shares with a parked row into `row`, for it to go on.
+
+        Its own row is parked no more; of another's it gets a copy.
+        """
+        parked = self._entries[match.trajectory]
+        if match.trajectory != trajectory and parked.row != row:
+            self.vacate(row, spared=match.trajectory)
+            self._cache.move(parked.row, row, length=match.shared)
+            return
+        self._drop(match.trajectory)
+        if parked.row == row:
+            return
+        there = self._at.get(row)
+        if there is None:
+            self._cache.move(parked.row, row, length=match.shared)
+        else:
+            length = max(match.shared, len(self._entries[there].tokens_T))
+            self._cache.swap(parked.row, row, length=length)
+            self._relocate(there, parked.row)
+
+    def vacate(self, row: int, *, spared: Trajectory | None = None) -> None:
+        """Something is to run in this row; what is parked there moves, or the oldest but `spared` goes."""
+        there = self._at.get(row)
+        if there is None:
+            return
+        free = next((other for other in range(row + 1, self._rows) if other not in self._at), None)
+        if free is None:
+            oldest = next(trajectory for trajectory in self._entries if trajectory != spared)
+            free = self._entries[oldest].row
+            self._drop(oldest)
+            if oldest == there:
+                return
+        self._cache.reserve_row(free)
+        self._cache.move(row, free, length=len(self._entries[there].tokens_T))
+        self._relocate(there, free)
+
+    def has_new_weights(self, *, keeps: bool) -> None:
+        """Other weights are in force; `keeps`: what was computed under older ones may be gone on with."""
+        self._updates += 1
+        if not keeps:
+            self._entries.clear()
+            self._at.clear()
+            self.tokens = 0
+
+    def _enter(self, trajectory: Trajectory, parked: Parked) -> None:
+        self._entries[trajectory] = parked
+        self._at[parked.row] = trajectory
+        self.tokens += len(parked.tokens_T)
+
+    def _drop(self, trajectory: Trajectory) -> None:
+        parked = self._entries.pop(trajectory)
+        del self._at[parked.row]
+        self.tokens -= len(parked.tokens_T)
+
+    def _relocate(self, trajectory: Trajectory, row: int) -> None:
+        """It is in another row now; its age stays."""
+        parked = self._entries[trajectory]
+        if self._at.get(parked.row) == trajectory:
+            del self._at[parked.row]
+        self._entries[trajectory] = parked._replace(row=row)
+        self._at[row] = trajectory
+
+
+def _shared(one_T: np.ndarray, other_T: np.ndarray) -> int:
+    """Tokens at the beginning of both."""
+    length = min(len(one_T), len(other_T))
+    differ = np.flatnonzero(one_T[:length] != other_T[:length])
+    return int(differ[0]) if len(differ) else length
