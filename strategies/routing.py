@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strategies.cost_model import ideal_gain, marginal_gain, step_latency
+from strategies.cost_model import ideal_gain, marginal_gain, prefill_s, step_latency, throughput
 from strategies.views import InstanceView, Settings, WorkView
 
 OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
@@ -59,8 +59,9 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     is kept back so: what has begun is due sooner.
 
     Fresh work prefers newer versions, begun work the oldest that it may use, which keeps new weights for new
-    groups; but neither so much that a few instances get it all. Equal gains go to an instance that holds a
-    sibling, whose prompt is prefilled already. With length prediction, an instance is judged by those that
+    groups; but neither so much that a few instances get it all. A turn of an agent counts what its prefill
+    takes elsewhere than at its home (`moving_loss`). Equal gains go to an instance that holds a sibling,
+    whose prompt is prefilled already. With length prediction, an instance is judged by those that
     will run there, not by those of now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with
     threshold mu; looking ahead is ours.
     """
@@ -78,9 +79,24 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         worth = lasting_gain(instance, length, settings) * (
             OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
         )
+        if work.held_tokens and settings.affinity and instance.id != work.home:
+            worth -= moving_loss(work, instance)
         key = (worth, instance.has_sibling, -instance.id)
         best = key if best is None or key > best else best
     return None if best is None else -best[2]
+
+
+def moving_loss(work: WorkView, instance: InstanceView) -> float:
+    """Tokens/s that an instance loses because it prefills what the home of the work holds.
+
+    It decodes nothing meanwhile, once; that is spread over the predicted rest of the episode, for all of
+    which the trajectory may then stay.
+    """
+    c, n = instance.coefficients, instance.running + 1
+    tokens = instance.resident_tokens + work.resident_tokens
+    extra_s = prefill_s(c, work.resident_tokens) - prefill_s(c, work.resident_tokens - work.held_tokens)
+    rest = max(1, work.expected_tokens - work.resident_tokens)
+    return throughput(c, n, tokens) * extra_s / (rest * step_latency(c, n, tokens) + extra_s)
 
 
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:

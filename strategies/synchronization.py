@@ -28,8 +28,9 @@ def by_gain(instances: Sequence[SyncView], settings: Settings) -> list[int]:
     what is put off has to be prefilled again all the same, a version later, and meanwhile fresh groups start
     under old weights and are due sooner. Another pulls when fresh trajectories wait that it could take at the
     newest version only, and the tokens that they would add until the next version is out exceed those that it
-    loses while it pulls and prefills again what it had. The cheapest come first, and each takes its share of
-    what waits. Source: our reading of the paper's marginal-gain rule (the release has it commented out).
+    loses while it pulls and prefills again what it had, for turns that environments have yet to ask for, too.
+    The cheapest come first, and each takes its share of what waits. Source: our
+    reading of the paper's marginal-gain rule (the release has it commented out).
     """
     if settings.guard and not settings.is_batch_ready:
         return []

@@ -37,6 +37,8 @@ class WorkView(NamedTuple):
     is_fresh: bool  # no member of its group has started
     expected_tokens: int = 0  # prompt and predicted response tokens at its end
     slack: int = 0  # train steps that may pass before its group is due
+    home: int = -1  # instance that may have the KV of its turns before: a belief; -1: there is none
+    held_tokens: int = 0  # of `resident_tokens`, those that need no prefill there
 
 
 class SyncView(NamedTuple):
@@ -53,6 +55,8 @@ class SyncView(NamedTuple):
     waiting: int = 0  # trajectories in the engine's own queue, by its last report
     kv_tokens: int = 1 << 60
     useful: int = 0  # queued trajectories that could run at its present version
+    parked: int = 0  # trajectories that wait for their environments, and whose KV it may have
+    parked_tokens: int = 0  # of those
 
 
 class RunningView(NamedTuple):
@@ -85,12 +89,13 @@ class Settings(NamedTuple):
     uses_prediction: bool = True
     keeps_kv: bool = True  # a pull leaves what runs where it is
     urgency: float = 0.0  # worth of a token/s of an urgent trajectory, relative to any other
+    affinity: bool = True  # count the prefill that a turn saves where its trajectory ran before
 
 
 KNOBS = {
     "mu": "mu", "guard": "guard", "indicator": "indicator", "indicator_threshold": "indicator_threshold",
     "phi_throughput": "phi_throughput", "sync_steps": "sync_steps", "uses_prediction": "length_prediction",
-    "keeps_kv": "keep_kv", "urgency": "urgency",
+    "keeps_kv": "keep_kv", "urgency": "urgency", "affinity": "affinity",
 }  # fmt: skip
 """The fields of `Settings` that the user sets, each with its key of `staleness`; the others are measured."""
 

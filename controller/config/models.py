@@ -122,6 +122,9 @@ class StalenessSettings(Section):
     """Ratio of the throughputs of two instances above which trajectories move."""
     length_prediction: bool = True
     """Let routing and migration use predicted response lengths (siblings, tokens so far)."""
+    affinity: bool = True
+    """Let routing count the prefill that a turn of an agent saves at the instance of the turn before, which
+    may still have its keys and values: its home, with a price and no pin."""
     urgency: float = Field(default=5.0, ge=0)
     """Worth of a token per second of a trajectory that is short of time, relative to any other, where routing
     decides whom new work slows down. Needs length prediction."""

@@ -126,6 +126,7 @@ class Cluster:
             token_budget=simulation.engine.token_budget,
             prompt_tokens=self.prompt_tokens,
             is_reprefill_free=simulation.is_reprefill_free,
+            parks_turns=self._config.agent.is_on,
         )
         engine.speed = self.speed(name)
         times = RolloutTimes(

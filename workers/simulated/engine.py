@@ -7,9 +7,10 @@ Invariants:
 - A request starts only if its KV fits; KV grows token by token; when it overflows, the youngest request goes
   to the front of the queue and is prefilled again later.
 - Siblings share the full blocks of their prompt while one of them is resident; a pull empties the cache.
+- Of agents, what turns have left in the cache stays while its blocks are free; the oldest goes first.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from heapq import heappop, heappush
 
 from workers.simulated.physics import BLOCK, StepCost, blocks
@@ -46,7 +47,7 @@ class SimulatedEngine:
     """The steps of one instance. Times are absolute seconds."""
 
     def __init__(self, cost: StepCost, *, rows: int, kv_blocks: int, token_budget: int, prompt_tokens: int,
-                 is_reprefill_free: bool = False) -> None:  # fmt: skip
+                 is_reprefill_free: bool = False, parks_turns: bool = False) -> None:  # fmt: skip
         self.cost, self.rows, self.kv_blocks, self.token_budget = cost, rows, kv_blocks, token_budget
         self.speed = 1.0
         self.queue: deque[Request] = deque()
@@ -54,6 +55,9 @@ class SimulatedEngine:
         self.decode_steps = self.decode_tokens = self.decode_context = 0
         self.decode_s = self.prefill_s = self.busy_s = 0.0
         self.prefill_tokens = self.reprefill_tokens = self.preemptions = 0
+        self.reused_tokens = self.parked_tokens = 0
+        self._parked: OrderedDict[tuple[int, int], int] = OrderedDict()  # (group, member) -> tokens
+        self._parked_blocks, self._parks_turns = 0, parks_turns
         self._prompt_tokens, self._is_reprefill_free = prompt_tokens, is_reprefill_free
         self._step, self._at = 0, 0.0  # steps made, and when the last of them ended
         self._committed: tuple[float, float, int, int, list[tuple[Request, int]]] | None = None
@@ -145,6 +149,8 @@ class SimulatedEngine:
         """
         for request in reversed(list(self._resident)):
             self._evict(request)
+        while self._parked:
+            self._forget_oldest()
         self._committed, self._at = None, until
 
     def pause(self, until: float) -> None:
@@ -294,6 +300,7 @@ class SimulatedEngine:
         total = request.resident + request.base
         shared = self._prompt_tokens // BLOCK
         request.prefilled = min(shared * BLOCK, total - 1) if has_prefix else 0
+        self._take_parked(request, total)
         self._used += blocks(total + 1) - (shared if has_prefix else 0)
         self._resident[request] = None
         self._prefilling.append(request)
@@ -321,6 +328,8 @@ class SimulatedEngine:
                 request = entry[2]
                 request.base = request.tokens(self._step)
                 self._leave(request)
+                if self._parks_turns:
+                    self._park(request)
                 ended.append(request)
 
     def _leave(self, request: Request) -> None:
@@ -338,8 +347,37 @@ class SimulatedEngine:
         request.is_redone = True
         self.queue.appendleft(request)
 
+    def _park(self, request: Request) -> None:
+        """Leave what an ended turn has in the cache."""
+        tokens = request.resident + request.base - 1
+        self._parked[request.tag[:2]] = tokens
+        self.parked_tokens += tokens
+        self._parked_blocks += blocks(tokens)
+        self._trim()
+
+    def _take_parked(self, request: Request, total: int) -> None:
+        """Go on with what the turn before has left, if it is still there."""
+        self._trim()
+        if tokens := self._parked.pop(request.tag[:2], 0):
+            self.parked_tokens -= tokens
+            self._parked_blocks -= blocks(tokens)
+            held = min(tokens, total - 1)
+            self.reused_tokens += max(0, held - request.prefilled)
+            request.prefilled = max(request.prefilled, held)
+
+    def _trim(self) -> None:
+        """Forget the oldest of what is parked where something runs now."""
+        while self._parked and self._used + self._parked_blocks > self.kv_blocks:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, tokens = self._parked.popitem(last=False)
+        self.parked_tokens -= tokens
+        self._parked_blocks -= blocks(tokens)
+
     def _release(self, request: Request) -> None:
         """Free its blocks and its row; `base` holds its tokens already."""
+        self._trim()
         del self._resident[request]
         total = request.resident + request.base + (0 if request.is_decoding else 1)
         left = self._prefixes[request.group] - 1

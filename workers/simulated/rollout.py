@@ -211,4 +211,6 @@ class SimulatedRollout:
             decode_context=engine.decode_context,
             preemptions=engine.preemptions,
             queued=tuple(request.tag for request in engine.queue),
+            parked_tokens=engine.parked_tokens,
+            reused_tokens=engine.reused_tokens,
         )

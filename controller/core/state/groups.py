@@ -38,6 +38,7 @@ class Trajectory:
     attempt: int = 0  # of the newest route; 0: never routed
     reported: int = 0  # tokens of this attempt that were accepted
     peer: PeerId | None = None  # where it runs
+    home: PeerId | None = None  # where its last turn ended, which may still have its KV
     moved_from: PeerId | None = None  # the instance before a move; it does not go back there at once
     ending: Ending = ""
     segments: list[Segment] = field(default_factory=list)

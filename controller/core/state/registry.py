@@ -72,6 +72,7 @@ class Instance(Worker):
     urgent: int = 0  # trajectories that need much of the time that is left until their group is due
     running: dict[TrajectoryId, int] = field(default_factory=dict)  # id -> attempt
     promised: dict[TrajectoryId, int] = field(default_factory=dict)  # of those, routed behind the pull
+    parked: dict[TrajectoryId, int] = field(default_factory=dict)  # of ended turns: tokens
     evaluating: int = 0  # of those that run, those that answer held-out prompts
     status: InstanceStatus | None = None
     fit: OnlineFit | None = None  # None: a profile counts, or nothing was seen yet
@@ -232,7 +233,8 @@ class Registry:
         self.busy_instances += instance.ready and not instance.running
         self.running += 1
         move_member(trajectory, "placed")
-        trajectory.peer, trajectory.reported = instance.peer, 0
+        trajectory.peer, trajectory.reported, trajectory.home = instance.peer, 0, None
+        instance.parked.pop(trajectory.id, None)
         trajectory.next_prediction_at = 0
         instance.running[trajectory.id] = trajectory.attempt
         instance.evaluating += trajectory.is_evaluation
@@ -270,11 +272,13 @@ class Registry:
         instance.expected_tokens += expected - trajectory.expected_tokens
         trajectory.expected_tokens = expected
 
-    def has_pulled(self, instance: Instance) -> None:
-        """It samples from what it was told to load, and so does what was routed behind that."""
+    def has_pulled(self, instance: Instance, *, keeps_kv: bool = False) -> None:
+        """It samples from what it was told to load, as does what was routed behind that."""
         assert instance.pulling is not None, f"{instance.name} was told to load nothing"
         instance.policy_version, instance.pulling = instance.pulling, None
         instance.promised.clear()
+        if not keeps_kv:
+            instance.parked.clear()
         self.changed[instance.peer] = None
 
     def named(self, name: str) -> Worker | None:

@@ -25,7 +25,7 @@ Masks = torch.Tensor | dict[str, torch.Tensor]
 
 
 class Forward:
-    """The model with its cache: `prefill` and `extend` compute keys and values, `decode` gives logits, too."""
+    """The model with its cache: `prefill` and `extend` compute keys and values, `decode` logits, too."""
 
     def __init__(self, model: PreTrainedModel, *, max_rows: int, max_length: int) -> None:
         """Raises: ConfigError if the model cannot be run with a cache of rows."""

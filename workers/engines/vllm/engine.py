@@ -164,6 +164,7 @@ class VllmEngine:
             decode_context=self._decode_context,
             preemptions=self._statistics.preemptions,
             queued=tuple(fresh[len(fresh) - min(waiting, len(fresh)) :]),
+            reused_tokens=self._statistics.reused_tokens,
         )
 
     def is_busy(self) -> bool:

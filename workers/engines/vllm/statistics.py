@@ -13,7 +13,7 @@ class Statistics(StatLoggerBase):
 
     def __init__(self, engine_index: int = 0) -> None:
         self.running = self.waiting = 0
-        self.preemptions = self.prefill_tokens = 0
+        self.preemptions = self.prefill_tokens = self.reused_tokens = 0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *unused: Any, **also_unused: Any) -> None:
         """Called by vLLM at the end of a step."""
@@ -23,6 +23,7 @@ class Statistics(StatLoggerBase):
         if iteration_stats is not None:
             self.preemptions += iteration_stats.num_preempted_reqs
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
+            self.reused_tokens += iteration_stats.prompt_token_stats.local_cache_hit
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

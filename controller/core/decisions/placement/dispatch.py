@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
+from controller.core.state.agents.homes import home
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
@@ -198,7 +199,8 @@ class Dispatch:
                 if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
                     best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
                 found |= dict.fromkeys(best)
-        return list(found | dict.fromkeys(siblings[:SIBLINGS]))
+        home = [work.home] if work.home >= 0 else []
+        return list(found | dict.fromkeys(siblings[:SIBLINGS]) | dict.fromkeys(home))
 
     def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
         """Those of a version with the most KV free, where almost none of many has room.
@@ -225,7 +227,9 @@ class Dispatch:
             expected = trajectory.context_tokens + trajectory.expected_tokens
             slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
         minimum = 0 if is_fresh else trajectory.newest_version
-        return WorkView(group.id, trajectory.resident_tokens, minimum, is_fresh, expected, slack)
+        resident, keeps_kv = trajectory.resident_tokens, self.state.config.staleness.keep_kv
+        held = home(self.state.registry, trajectory, keeps_kv=keeps_kv)
+        return WorkView(group.id, resident, minimum, is_fresh, expected, slack, *held)
 
     def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
         """Check the version rules for a start or a continuation.

@@ -12,6 +12,7 @@ from controller.core.effects import recall
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import PeerFaulted
+from controller.core.state.agents import homes
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
@@ -93,6 +94,8 @@ class InstanceReports:
                 self._predict_again(instance, group, member, pace_s)
             if ending:
                 self.state.registry.take(instance, member)
+                if group.episodes and ending != "interrupt":
+                    homes.park(instance, member)
                 recall.end_attempt(self.state, group, member, ending)
         self.state.registry.grow(instance, taken)
         self.state.accounts.take(taken, is_expected=True)
@@ -175,7 +178,7 @@ class InstanceReports:
         """The instance samples from the version that it was told to load."""
         if instance.pulling != message.policy_version:
             return
-        self.state.registry.has_pulled(instance)
+        self.state.registry.has_pulled(instance, keeps_kv=self.state.config.staleness.keep_kv)
         instance.pull_failures, instance.pull_s = 0, message.pull_s
         self.state.versions.pulled(message.policy_version)
         self.state.accounts.spend("pull", message.pull_s)

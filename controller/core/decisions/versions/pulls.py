@@ -8,6 +8,7 @@ Source: StaleFlow (arXiv 2601.12784), synchronization.
 
 from controller.core.decisions.versions.relay_tree import RelayTree
 from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.state.agents import homes
 from controller.core.state.dispatch_queue import UNSTARTED
 from controller.core.state.policy_versions import Published
 from controller.core.state.registry import Instance
@@ -138,9 +139,11 @@ class Pulls:
 
     def _view(self, instance: Instance, useful: int) -> SyncView:
         view = instances.instance_view(self.state, instance)
+        parked = homes.parked(instance, self.state.groups)
         restart_s = 0.0
-        if view.running and not self.state.config.staleness.keep_kv:
-            restart_s = view.running * prefill_s(view.coefficients, view.resident_tokens / view.running)
+        if not self.state.config.staleness.keep_kv:
+            for count, tokens in ((view.running, view.resident_tokens), (len(parked), sum(parked))):
+                restart_s += count * prefill_s(view.coefficients, tokens / count) if count else 0.0
         return SyncView(
             view.id,
             view.policy_version,
@@ -153,6 +156,8 @@ class Pulls:
             view.waiting,
             view.kv_tokens,
             useful,
+            len(parked),
+            sum(parked),
         )
 
     def _pull(self, chosen: list[Instance], version: Published) -> None:

@@ -77,9 +77,7 @@ class Episode:
         if self.turn > 1:
             self.text += [self.draw.randrange(4, VOCABULARY) for _ in range(self.draw.randint(1, 5))]
         seed = self.draw.getrandbits(30)
-        return Generation(
-            (*self.id, self.turn), list(self.text), [], budget or self.draw.randint(1, 6), seed
-        )
+        return Generation((*self.id, self.turn), list(self.text), [], budget or self.draw.randint(1, 6), seed)
 
     def hear(self, items):
         self.text += tokens(items)
@@ -149,6 +147,24 @@ def test_others_that_run_and_end_in_between_leave_parked_rows_alone(model):
     assert parking.load().prefill_tokens - before.prefill_tokens <= 6
 
 
+def test_a_long_row_that_lacks_little_and_a_short_one_that_lacks_much_stay_within_their_rows(model):
+    parking, plain = make_engine(model, rows=2), make_engine(model, rows=2, parks=False)
+    long, short = [5] * (CONTEXT - 20), [6] * 4
+    added = []
+    for group, text in enumerate((long, short)):
+        ask = Generation((group, 0, 1), text, [], 4, group)
+        added.append([*text, *tokens(answer(parking, ask)[ask.key])])
+    asks = [
+        Generation((0, 0, 2), [*added[0], 7], [], 4, 8),
+        Generation((1, 0, 2), [*added[1], *[7] * 40], [], 4, 9),
+    ]
+    found, wanted = answer(parking, *asks), answer(plain, *asks)
+    for ask in asks:
+        assert tokens(found[ask.key]) == tokens(wanted[ask.key])
+        logprobs = [item.logprob for item in wanted[ask.key]]
+        assert [item.logprob for item in found[ask.key]] == pytest.approx(logprobs, abs=1e-4)
+
+
 def test_who_needs_the_room_gets_it_and_the_oldest_goes_first(model):
     engine = make_engine(model, rows=3)
     texts = {}
@@ -201,7 +217,8 @@ def test_a_row_that_is_wanted_moves_what_is_parked_there_and_drops_the_oldest_la
     parked.vacate(2)  # 8 finds no row, and 7, the oldest, goes
     assert parked.match((7, 0), lines[7, 0]) is None
     match = parked.match((8, 0), lines[8, 0])
-    assert match is not None and match.shared == 5
+    assert match is not None
+    assert match.shared == 5
     parked.take((8, 0), match, 2)
     assert parked.tokens == 0
     with torch.inference_mode():
