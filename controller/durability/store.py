@@ -74,8 +74,8 @@ class LogFolder:
     """Folds the write-ahead log of a database into its file, in a thread and over a connection of its own.
 
     A fold syncs log and file to the disk, which takes from milliseconds to seconds; a commit that did it
-    would hold up the event loop for as long. Invariant: it waits for no writer and no reader, and holds up none
-    (PASSIVE); where it fails, it is said once, and commits fold the log themselves once it is long.
+    would hold up the event loop for as long. Invariant: it waits for no writer and no reader, and holds up
+    none (PASSIVE); where it fails, it is said once, and commits fold the log themselves once it is long.
     """
 
     def __init__(self, path: str, synchronous: str) -> None:
