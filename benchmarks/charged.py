@@ -43,7 +43,9 @@ def main() -> None:
     print("| shape | workload | bound | KV | staleflow, of bound | staleness | against greedy | |")
     print("|---|---|---|---|---|---|---|---|")
     ahead = behind = 0
-    rows = list(product(options.shapes, options.workloads, options.bounds, (True, False)))
+    rows: list[tuple[str, str, int, bool]] = list(
+        product(options.shapes, options.workloads, options.bounds, (True, False))
+    )
     with ProcessPoolExecutor(options.processes) as pool:
         for shape, workload, bound, is_kept in rows:
             rest = {"shape": shape, "steps": options.steps, "scale": options.scale, "charges": CHARGES}
