@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from made_model import TASK
 from test_killed_runs import check_whole, run_until
 from test_killed_runs import settings as rollout_settings
@@ -166,6 +167,8 @@ async def test_a_trainer_finishes_its_checkpoint_and_makes_the_very_weights_agai
     assert not left_behind()
 
 
+# the next test ends two ranks of torchrun, too
+@pytest.mark.thorough
 async def test_all_ranks_end_when_the_first_is_told_to_leave_while_no_controller_is_there(tmp_path):
     settings = brief_run(tmp_path)
     torchrun = await start((*TWO_RANKS, address(settings)), tmp_path)

@@ -94,7 +94,7 @@ def test_at_most_a_share_of_an_instances_slots_goes_to_evaluation_before_the_end
     assert simulation.most == {False: 8, True: 32}  # of 32 slots
 
 
-@pytest.mark.parametrize("seed", sampled_seeds(5, 48))
+@pytest.mark.parametrize("seed", sampled_seeds(3, 48))
 def test_lost_workers_end_no_evaluation(seed):
     """Kills, hangs, slow links and stragglers, over bounds, with and without partial rollout."""
     base = config(

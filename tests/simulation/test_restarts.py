@@ -16,7 +16,7 @@ def run(settings, *, seed: int, controller_deaths: float, trainer_deaths: float,
     return simulation, simulation.run_through(max_events=100_000)
 
 
-@pytest.mark.parametrize("seed", sampled_seeds(8, 48))
+@pytest.mark.parametrize("seed", sampled_seeds(4, 48))
 def test_killed_controllers_and_trainers_lose_no_prompt_and_train_none_twice(seed):
     base = config(
         max_staleness=seed % 5,
@@ -40,7 +40,7 @@ def test_killed_controllers_and_trainers_lose_no_prompt_and_train_none_twice(see
     assert len(simulation.disk.files) <= 3  # the newest, and what was still being retired at the end
 
 
-@pytest.mark.parametrize("seed", sampled_seeds(4, 24))
+@pytest.mark.parametrize("seed", sampled_seeds(2, 24))
 def test_versions_that_are_gone_with_their_trainer_are_made_again_for_those_that_need_them(seed):
     base = config(steps=STEPS, max_staleness=seed % 3)
     trainer = base.trainer.model_copy(update={"checkpoint_steps": 4})

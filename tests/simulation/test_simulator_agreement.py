@@ -5,9 +5,10 @@ import pytest
 from controller.simulation import Faults, Simulation, window
 from tests.simulation.test_simulated_runs import config
 from tests.support.published_study import AREAL, PUBLISHED, make_config, study_simulation
+from tests.support.sampled_seeds import sampled_seeds
 
 
-@pytest.mark.parametrize("kind", ["bimodal", "uniform"])
+@pytest.mark.parametrize("kind", ["bimodal", pytest.param("uniform", marks=pytest.mark.thorough)])
 def test_a_synchronous_run_is_as_fast_as_published(kind):
     simulation = Simulation(make_config(kind, 0, versions=24), seed=1, with_digest=False)
     figures = window(simulation.run().starts, max_staleness=0, skip=4)
@@ -30,7 +31,7 @@ def test_on_the_terms_of_the_other_simulator_ours_says_the_same(kind, strategy, 
     assert figures.reprefilled_tokens == 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sampled_seeds(3, 6))
 def test_slow_workers_slow_links_and_late_messages_only_cost_time(seed):
     faults = Faults(stragglers=0.3, straggler_s=5.0, slow_links=0.1, late_share=0.05, late_s=0.5)
     slow = Simulation(config(), seed=seed, faults=faults, prompts=48, check_every=1).run()
