@@ -16,6 +16,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay, turns
 from protocol.errors import ConfigError
 from protocol.messages import Train
+from tests.support.finished_runs import checked_end
 from tests.support.prepared_program import start_program
 
 HERE = Path(__file__).parent
@@ -81,14 +82,7 @@ def check_whole(run: Path, *, steps: int = STEPS) -> None:
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
     times = [line["time_s"] for line in lines]
     assert times == sorted(times)
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["is_success"], summary["reason"]
-    assert summary["staleness/violations"] == 0
-    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
-    assert summary["tokens/generated"] == spent
-    with Recording(run) as recording:
-        verdict = replay(recording)
-    assert verdict.is_equal, verdict
+    _, verdict = checked_end(run)
     assert verdict.commands["ReportStep"] == steps
     assert (run / "checkpoints" / f"step_{steps}").exists()
 

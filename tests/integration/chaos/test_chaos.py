@@ -19,8 +19,7 @@ from made_model import TASK
 from test_killed_runs import ROOT, trained
 from test_whole_runs import config
 
-from controller.durability.recording import Recording
-from controller.durability.replay import replay
+from tests.support.finished_runs import checked_end
 from tests.support.prepared_program import PreparedProcess, start_program
 
 STEPS, GROUPS = 20, 16
@@ -187,14 +186,7 @@ def whole(run: Path, *, steps: int, groups: int, epochs: int) -> dict[str, Any]:
     batches = trained(run)
     assert list(batches) == list(range(steps))
     assert sorted(group for batch in batches.values() for group in batch) == list(range(steps * groups))
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["is_success"], summary["reason"]
-    assert summary["staleness/violations"] == 0
-    spent = sum(summary[f"tokens/{end}"] for end in ("trained", "aborted", "filtered", "lost", "in_flight"))
-    assert summary["tokens/generated"] == spent
-    with Recording(run) as recording:
-        verdict = replay(recording)
-    assert verdict.is_equal
+    summary, verdict = checked_end(run)
     assert verdict.epochs == epochs
     return summary
 
