@@ -38,7 +38,7 @@ class Word(NamedTuple):
 
 
 class Orders(Section):
-    """What an agent is started with, on its standard input: a secret does not belong in an argument."""
+    """What an exchange is started with, on its standard input: a secret does not belong in an argument."""
 
     directory: str
     bind: str  # tcp://ADDRESS:*

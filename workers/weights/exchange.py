@@ -276,7 +276,7 @@ class WeightsExchange:
 
 
 def main() -> None:
-    """Be an agent; ends the process."""
+    """Be the exchange; ends the process."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -1,7 +1,7 @@
 """A worker's handle on the process beside it that exchanges versions with other hosts.
 
 Invariants: it is started when the controller first asks for it, and once; it ends with the worker; a pull is
-answered once, in the order asked; an agent that dies fails what it had in hand, in words, and is started
+answered once, in the order asked; an exchange that dies fails what it had in hand, in words, and is started
 again by the next order.
 """
 
@@ -49,7 +49,7 @@ class Fetched(NamedTuple):
 
 
 class WeightsExchangeProcess:
-    """The agent of one worker."""
+    """The exchange of one worker."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class WeightsExchangeProcess:
         deltas: bool = True,
         on_restart: Callable[[str], None] = lambda endpoint: None,
     ) -> None:
-        """An agent that is started when it is needed.
+        """An exchange that is started when it is needed.
 
         `address`: that of ours which others reach; `is_writers`: the folder is the trainer's; `on_restart` is
         told of another endpoint.
@@ -139,7 +139,7 @@ class WeightsExchangeProcess:
         return room.f_bavail * room.f_frsize >= SPARE_ROOM * size
 
     async def close(self) -> None:
-        """End the agent."""
+        """End the process."""
         if self._process is None or self._listener is None:
             return
         assert self._process.stdin is not None
@@ -193,7 +193,7 @@ def make_weights_exchange(
     is_writers: bool,
     on_restart: Callable[[str], None],
 ) -> WeightsExchangeProcess:
-    """The agent of the worker behind this link, which is started when it is needed.
+    """The exchange of the worker behind this link, which is started when it is needed.
 
     `settings`: of this worker. Raises: ConfigError if STALEFLOW_ADDRESS is none of this host's.
     """
