@@ -1,6 +1,6 @@
 """Shares of a batch whose episodes have several trajectories: of what they are counted in."""
 
-from controller.core.state.accounts import batch_metrics
+from controller.core.state.accounts import Accounts, batch_metrics
 from controller.core.state.batches.contributions import Contribution
 from protocol.messages import TrainItem
 
@@ -12,3 +12,9 @@ def test_the_share_of_partial_trajectories_is_of_trajectories():
         reward_squares=0.0, reward_parts={},
     )  # fmt: skip
     assert batch_metrics([one], 0)["partial/share"] == 0.75
+
+
+def test_what_is_as_old_as_the_bound_is_within_it():
+    accounts = Accounts(max_staleness=2)
+    accounts.consume({2: 5, 3: 4})
+    assert (accounts.violations, accounts.ages) == (4, {2: 5, 3: 4})
