@@ -1,0 +1,238 @@
+"""What the view costs a run, a machine and a browser: `python -m benchmarks.view [--instances 1024]`.
+
+Simulates a run on so many instances (or takes `--run RUN`) and prints, against the limits of docs/view.md:
+what the controller spends on saying what it does, and its longest pause by that; the first page; size and
+time of every page's answer, and what a page that follows a run takes each second; the timeline of all lanes,
+in Chromium too where there is one; random jumps and steps; the weight of the pages; and, with `--link`,
+seconds from the start of a run to its link. Times are of the processor where load would show in them.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from benchmarks.time_travel import spread, timed
+from controller.config.models import Config
+from controller.core.core import Core
+from controller.host.status_file import StatusFile
+from controller.view.shown_run import ShownRun
+from controller.view.site import PAGES
+from tests.support.recorded_run import record
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = Path("/usr/bin/chromium")
+MOST_BYTES_PER_S = 30_000  # to one browser that follows 1,024 instances
+MOST_PAGE_BYTES = 250_000
+FOLLOWED = ("moment", "now")  # what the page Now asks each second, beside the list of runs
+
+
+def made(folder: Path, instances: int, steps: int) -> Path:
+    """A simulated run with some 64 responses in flight on every instance."""
+    config = Config.model_validate(
+        {
+            "run": {"steps": steps},
+            "rollout": {
+                "instances": instances,
+                "group_size": 16,
+                "max_prompt_tokens": 40,
+                "max_response_tokens": 144,
+            },
+            "reward": {"workers": 16},
+            "trainer": {"batch_groups": 2 * instances},
+            "staleness": {"max_staleness": 2, "in_flight_batches": 2.0},
+            "simulation": {"pull_s": 0.05, "attach_s": 0.1, "train_token_s": 1e-6},
+        }
+    )
+    record(folder / "run", config, snapshot_every=20_000)
+    return folder / "run"
+
+
+class Written:
+    """A run directory that takes status.json as the disk would."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "status.json"
+        self.size = 0
+
+    def write_status(self, status: dict[str, object]) -> None:
+        """All of it."""
+        text = json.dumps(status) + "\n"
+        self.size = len(text)
+        self._file.write_text(text)
+
+
+def of_the_controller(core: Core, config: Config) -> None:
+    """What a look at the run takes of the controller's loop, once a second, whoever looks at pages."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Written(Path(folder))
+        status = StatusFile(written, config, on_complaint=lambda text: None)  # type: ignore[arg-type]
+        spent = [timed(lambda at=at: status.look(core.snapshot(), 20.0 * at)) for at in range(40)]
+    used = sorted(processor for _, processor in spent)
+    running = sum(len(one.running) for one in core.state.registry.instances())
+    print(
+        f"status.json: {written.size / 1e3:.0f} kB of {running:,} responses that run; each second "
+        f"{1e3 * median(used):.1f} ms of the loop, {100 * median(used):.2f} % (limit 1 %), longest of "
+        f"{len(used)} {1e3 * used[-1]:.1f} ms (limit 5 ms)"
+    )
+
+
+def answers(run: ShownRun) -> None:
+    """Sizes and times of what pages ask."""
+    asks: dict[str, Callable[[], object]] = {
+        "runs": run.facts,
+        "moment": lambda: run.moment({}),
+        "now": lambda: run.now({}),
+        "ledger": lambda: run.ledger({}),
+        "timeline": lambda: run.timeline(None, None, ""),
+        "metrics": run.metrics,
+    }
+    sizes, used = {}, {}
+    for name, ask in asks.items():
+        times = [timed(ask) for _ in range(10)]
+        text = json.dumps(ask()).encode()
+        packed, packing = gzip.compress(text, 1), timed(lambda text=text: gzip.compress(text, 1))[1]
+        sizes[name], used[name] = len(packed), median(one for _, one in times) + packing
+        print(
+            f"  {name:<10}{len(text) / 1e3:9.1f} kB, packed {len(packed) / 1e3:7.1f} kB; "
+            f"{1e3 * used[name]:6.1f} ms of processor"
+        )
+    each_s = sum(sizes[name] for name in ("runs", *FOLLOWED))
+    spent = sum(used[name] for name in ("runs", *FOLLOWED))
+    print(
+        f"a page that follows: {each_s / 1e3:.1f} kB/s (limit {MOST_BYTES_PER_S / 1e3:.0f}), "
+        f"{1e3 * spent:.1f} ms of the view's processor each second"
+    )
+
+
+def in_chromium(run: Path) -> None:
+    """The timeline of all lanes in a browser, from the click to the drawn picture."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        print("no playwright here: the browser's part is left out")
+        return
+    if not CHROMIUM.exists():
+        print(f"no {CHROMIUM} here: the browser's part is left out")
+        return
+    words = [sys.executable, "launch.py", "view", str(run), "--read-only"]
+    with (
+        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as view,
+        sync_playwright() as driver,
+    ):
+        assert view.stdout is not None
+        link = view.stdout.readline().split()[1].partition("?")[0]
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        began = time.perf_counter()
+        page.goto(f"{link}?token={(run / 'view.token').read_text()}")
+        page.wait_for_selector("#page section")
+        print(f"first page in Chromium: {time.perf_counter() - began:.2f} s by the clock (limit 2 s)")
+        page.click("nav a:has-text('Timeline')")
+        page.wait_for_function(
+            "!document.querySelector('#page').innerText.includes('reading the history')", timeout=600_000
+        )
+        page.click("nav a:has-text('Now')")
+        page.wait_for_selector("nav a[aria-current]:has-text('Now')")
+        began = time.perf_counter()
+        page.click("nav a:has-text('Timeline')")
+        page.wait_for_selector("canvas.timeline")
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        print(f"the timeline in Chromium: {time.perf_counter() - began:.2f} s by the clock (limit 1 s)")
+        browser.close()
+        view.terminate()
+
+
+def link_of_a_run(config: str) -> None:
+    """Seconds from the start of the command to its first line, and to its link."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-u", "launch.py", config, f"run.dir={folder}", "run.steps=1"]
+        began = time.perf_counter()
+        with subprocess.Popen(
+            words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as run:
+            assert run.stdout is not None
+            first_s = None
+            for line in run.stdout:
+                first_s = first_s or time.perf_counter() - began
+                if line.startswith("View: "):
+                    link_s = time.perf_counter() - began
+                    later_s = link_s - first_s
+                    print(f"the first line after {first_s:.2f} s, the link {later_s:.2f} s later (limit 1 s)")
+                    break
+            run.terminate()
+
+
+def jumps(run: ShownRun, times: int) -> None:
+    """Random moments, and steps from there."""
+    dice, facts = random.Random(1), run.facts()
+    numbers = [dice.randint(facts["first"], facts["last"]) for _ in range(times)]
+    spread("random jumps (the page Now)", [timed(lambda n=n: run.now({"event": str(n)})) for n in numbers])
+    steps = []
+    for number in numbers[:10]:
+        run.now({"event": str(number)})
+        steps += [timed(lambda n=number - i: run.moment({"event": str(n)})) for i in range(1, 4)]
+        steps += [timed(lambda n=number - 3 + i: run.moment({"event": str(n)})) for i in range(1, 4)]
+    spread("one event back or forward", steps)
+
+
+def measure(path: Path, times: int) -> None:
+    """All but the link."""
+    run = ShownRun(path)
+    print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    spread("the page Now, first", [timed(lambda: run.now({}))])
+    facts = run.facts()
+    print(f"{facts['last']:,} events, {facts['until_s']:,.1f} s of the run")
+    with run.replica() as replica:
+        core = replica.at(facts["last"] // 2).core
+        of_the_controller(core, replica.recording.config())
+
+    def passed() -> None:
+        run.timeline(None, None, "")
+        run.join()
+
+    used = time.process_time()
+    passed()
+    used = time.process_time() - used
+    print(
+        f"the pass over the history: {used:.1f} s of processor, "
+        f"{100 * used / facts['until_s']:.1f} % of the run's time"
+    )
+    spread("the timeline of all lanes", [timed(lambda: run.timeline(None, None, "")) for _ in range(10)])
+    answers(run)
+    jumps(run, times)
+    weight = sum(
+        file.stat().st_size for file in PAGES.rglob("*") if file.suffix in (".js", ".css", ".html", ".svg")
+    )
+    print(f"all pages weigh {weight / 1e3:.0f} kB (limit {MOST_PAGE_BYTES / 1e3:.0f})")
+
+
+def main() -> int:
+    """Always 0: it measures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--run", default="")
+    parser.add_argument("--link", default="", metavar="CONFIG", help="start this run for its link alone")
+    words = parser.parse_args()
+    if words.link:
+        link_of_a_run(words.link)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps)
+        measure(path, words.times)
+        in_chromium(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
