@@ -312,6 +312,11 @@ class Recording:
                 event = decode_record(self.path, number, now, data, checksum, is_joined)
                 yield Recorded(number, now, event, None, bool(is_joined))
 
+    def mark(self, number: int) -> tuple[float, int] | None:
+        """When event `number` was, and the checksum of its record: what tells one history from another."""
+        with self._open() as db:
+            return db.execute("SELECT now, checksum FROM events WHERE seq = ?", (number,)).fetchone()
+
     def number_at(self, now: float) -> int:
         """The last event up to this second of the run.
 

@@ -21,6 +21,7 @@ from controller.history.sample_text import SampleGroup, SampleReader, rounded
 from controller.history.story import Beginning
 from controller.history.why import why
 from controller.view.past.background import Background
+from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
 from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import Instant, Replica
 from controller.view.past.timeline import picture
@@ -48,6 +49,7 @@ class ShownRun:
         self._recording: Recording | None = None
         self._background: Background | None = None
         self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
+        self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
 
     # -- what it is -----------------------------------------------------------------------------------
@@ -218,13 +220,27 @@ class ShownRun:
     def _follow(self, recording: Recording) -> Background:
         """The pass over the history, told to go on."""
         if self._background is None:
-            self._background = Background(recording, keep=self._offer)
+            known = find_past(self.path, recording)
+            self._background = Background(recording, keep=self._offer, known=known, on_end=self._keep_past)
+            if known is not None:
+                self._saved = known.number
+                self._replica_of_past(recording).take_over(known.keyframes, known.spacing)
         self._background.follow(recording)
         return self._background
 
     def _offer(self, number: int, image: bytes) -> int:
         with self._lock:
             return self._replica_of_past(self._look()).offer(number, image)
+
+    def _keep_past(self, background: Background, recording: Recording) -> None:
+        """Let the next view of this run begin where the pass stands now."""
+        number = background.number
+        if number - self._saved < LEAST_EVENTS or (image := background.image()) is None:
+            return
+        with self._lock:
+            keyframes, spacing = self._replica_of_past(recording).offered()
+        self._saved, known = number, background.timeline.as_plain()
+        keep_past(self.path, recording, KeptPast(number, image, known, keyframes, spacing))
 
     def _progress(self, recording: Recording) -> Json:
         """How far the pass over the history is."""
@@ -266,9 +282,18 @@ class ShownRun:
                 return show(self._newest, self._newest.at(recording.last))
             past = self._replica_of_past(recording)
             past.read_on(recording)
-            shown = show(past, _go(past, at))
+            shown = show(past, _go(past, self._known_event(at)))
             self._follow(recording)
             return shown
+
+    def _known_event(self, at: dict[str, str]) -> dict[str, str]:
+        """The event of a train step in place of its number, if the pass over the history has met it."""
+        step = at.get("step", "")
+        if "event" in at or self._background is None or not step.isascii() or not step.isdecimal():
+            return at
+        with self._background.lock:
+            number = self._background.timeline.event_of_step(int(step))
+        return at if number is None else {"event": str(number)}
 
 
 def _go(replica: Replica, at: dict[str, str]) -> Instant:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock, Thread
 
-from controller.durability.core_image import Freezer
+from controller.durability.core_image import Freezer, thaw
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
+from controller.view.past.kept_past import KeptPast
 from controller.view.past.timeline import Timeline
 from protocol.errors import LocalError, StaleFlowError
 
@@ -24,13 +25,29 @@ Keyframe = Callable[[int, bytes], int]
 class Background:
     """The pass over one run."""
 
-    def __init__(self, recording: Recording, *, keep: Keyframe) -> None:
-        """Raises: RunError or ConfigError if this release cannot read the run."""
-        self._core, self._freezer = recording.make_core(), Freezer()
-        self._keep, self._spacing = keep, SPACING
-        self._kept = self.number = recording.pruned
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        keep: Keyframe,
+        known: KeptPast | None = None,
+        on_end: "Callable[[Background, Recording], None]" = lambda background, recording: None,
+    ) -> None:
+        """`known`: where an earlier pass had come to; `on_end` hears when it is at its end.
+
+        Raises: RunError or ConfigError if this release cannot read the run.
+        """
+        self.number: int
         """The last event that it has stepped through."""
-        self.timeline = Timeline(self._core)
+        self._freezer = Freezer()
+        self._keep, self._on_end = keep, on_end
+        if known is None:
+            self._core, self._spacing, self.number = recording.make_core(), SPACING, recording.pruned
+            self.timeline = Timeline(self._core)
+        else:
+            self._core, self._spacing = thaw(known.image, recording.strategies()), known.spacing
+            self.number, self.timeline = known.number, Timeline.of_plain(known.timeline, self._core)
+        self._kept = self.number
         self.lock = Lock()
         """Held while the timeline changes."""
         self.trouble = ""
@@ -68,6 +85,7 @@ class Background:
                 with self._quiet:
                     self._quiet.wait_for(lambda: not self._answering)
                 self._step(recording, min(self.number + min(AT_ONCE, self._spacing), recording.last))
+            self._on_end(self, recording)
         except StaleFlowError as error:
             self.trouble = str(error)
 
@@ -78,7 +96,12 @@ class Background:
             self.number = until
         if self.number - self._kept >= self._spacing:
             self._kept = self.number
-            try:
-                self._spacing = self._keep(self.number, self._freezer.freeze(self._core))
-            except LocalError:  # a strategy of the user's holds what no image can
-                self._spacing = recording.last + 1
+            image = self.image()
+            self._spacing = recording.last + 1 if image is None else self._keep(self.number, image)
+
+    def image(self) -> bytes | None:
+        """Of the core where it stands; None if a strategy of the user's holds what no image can."""
+        try:
+            return self._freezer.freeze(self._core)
+        except LocalError:
+            return None

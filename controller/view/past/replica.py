@@ -54,6 +54,7 @@ class Replica:
         self._room, self._spacing = keyframes_bytes, spacing
         self._goes_back = goes_back
         self._images: dict[int, bytes] = {}  # by event, ascending
+        self._size = 0  # bytes of all
         self._near: dict[int, bytes] = {}  # some more, before where it last went; the newest last
         self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
         self._known = recording.pruned  # the last event that `_steps` knows of
@@ -158,16 +159,28 @@ class Replica:
 
     def read_on(self, recording: Recording) -> None:
         """A later look at the same run, which has gone on; what was known stays known."""
-        self._images = {n: image for n, image in self._images.items() if n >= recording.pruned}
+        if recording.pruned > self.first:
+            self._images = {n: image for n, image in self._images.items() if n >= recording.pruned}
+            self._size = sum(map(len, self._images.values()))
         self._near = {n: image for n, image in self._near.items() if n >= recording.pruned}
         self.recording = recording
 
     def offer(self, number: int, image: bytes) -> int:
         """Take a keyframe that somebody else made of this run; events until the next that is of use."""
         if number not in self._images:
-            self._images[number] = _packed(image)
-            self._make_room()
+            self._put(number, _packed(image))
         return self._spacing
+
+    def offered(self) -> tuple[dict[int, bytes], int]:
+        """All keyframes, packed, and how far they stand apart: what `take_over` takes."""
+        return dict(self._images), self._spacing
+
+    def take_over(self, keyframes: dict[int, bytes], spacing: int) -> None:
+        """Have these too, of the same history."""
+        self._spacing = max(self._spacing, spacing)
+        for number, packed in keyframes.items():
+            if number >= self.first and number not in self._images:
+                self._put(number, packed)
 
     def image(self) -> bytes:
         """The core where it stands, whole. Equal cores have equal images."""
@@ -216,14 +229,19 @@ class Replica:
         if (image := self._image()) is None:
             return
         self._behind = self._at.number
-        self._images[self._at.number] = _packed(image)
-        self._make_room()
+        self._put(self._at.number, _packed(image))
 
-    def _make_room(self) -> None:
-        self._images = dict(sorted(self._images.items()))
-        while sum(map(len, self._images.values())) > self._room and len(self._images) > 2:
+    def _put(self, number: int, packed: bytes) -> None:
+        """Have a keyframe, in order, and room for it."""
+        is_last = not self._images or number > next(reversed(self._images))
+        self._size += len(packed) - len(self._images.get(number, b""))
+        self._images[number] = packed
+        if not is_last:
+            self._images = dict(sorted(self._images.items()))
+        while self._size > self._room and len(self._images) > 2:
             kept = [number for place, number in enumerate(self._images) if place % 2 == 0]
             self._images = {number: self._images[number] for number in kept}
+            self._size = sum(map(len, self._images.values()))
             self._spacing *= 2
 
     def _nearest(self, number: int) -> int:

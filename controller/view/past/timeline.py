@@ -33,6 +33,8 @@ MOST_SPANS = 400  # of one lane in one answer; more are told as bins
 BINS = 240
 MOST_LANES = 64  # in one answer; beyond it a fleet is told as shares
 MOST_VERSIONS = 400
+COLUMNS = ("begins", "kinds", "details")  # of a lane
+PLAIN = ("until_s", "versions", "prompts", "read_until", "names", "_reason", "_first_steps")
 Json = dict[str, Any]
 
 
@@ -72,6 +74,8 @@ class Timeline:
         """First group of what was read, and the event that read it."""
         self.read_until = 0
         self._last_words: array[int] = array("q")  # by group: the last event that names it
+        self._first_steps = core.state.steps
+        self._steps: array[int] = array("q")  # events that finished a train step
         self.names: dict[str, str] = {}
         """Of all who ever attached, by peer."""
         self._lanes: dict[tuple[str, str], Lane] = {}  # by role and name
@@ -90,6 +94,8 @@ class Timeline:
             self.read_until = event.first_group + event.count
         if isinstance(event, Received) and isinstance(event.message, Attach):
             self.names[event.peer] = event.message.name
+        while self._first_steps + len(self._steps) < core.state.steps:
+            self._steps.append(turn.recorded.number)
         for group in named_groups(event):
             self._note(group, turn.recorded.number)
         # of another life of the controller nobody is left but those who come back
@@ -105,6 +111,44 @@ class Timeline:
         newest = core.state.versions.newest
         if newest is not None and (not self.versions or self.versions[-1][1] != newest.policy_version):
             self.versions.append((now, newest.policy_version))
+
+    def as_plain(self) -> dict[str, Any]:
+        """All that it knows, as what msgpack takes."""
+        lanes = [
+            (lane.name, lane.role, *(getattr(lane, name).tobytes() for name in COLUMNS))
+            for lane in self._lanes.values()
+        ]
+        rest = {name: getattr(self, name) for name in PLAIN}
+        return rest | {
+            "lanes": lanes,
+            "places": {peer: (lane.role, lane.name) for peer, lane in self._of_peer.items()},
+            "idle": sorted(self._idle),
+            "words": self._last_words.tobytes(),
+            "steps": self._steps.tobytes(),
+        }
+
+    @classmethod
+    def of_plain(cls, plain: dict[str, Any], core: Core) -> "Timeline":
+        """As it was when `as_plain` gave this, of a core as it stood then."""
+        made = cls(core)
+        made._lanes.clear()
+        for name, role, *columns in plain["lanes"]:
+            lane = made._lanes[role, name] = Lane(name, role)
+            for column, data in zip(COLUMNS, columns, strict=True):
+                getattr(lane, column).frombytes(data)
+        made._of_peer = {peer: made._lanes[role, name] for peer, (role, name) in plain["places"].items()}
+        made._idle = set(plain["idle"])
+        for name in PLAIN:
+            setattr(made, name, plain[name])
+        made.versions = [(now, version) for now, version in made.versions]
+        made.prompts = [(group, number) for group, number in made.prompts]
+        made._last_words, made._steps = array("q", plain["words"]), array("q", plain["steps"])
+        return made
+
+    def event_of_step(self, step: int) -> int | None:
+        """The event that finished this train step; None if it is not known (yet)."""
+        place = step - self._first_steps - 1
+        return self._steps[place] if 0 <= place < len(self._steps) else None
 
     def last_word(self, group: int) -> int | None:
         """The last event up to here that names this group; None of one that nobody has named."""

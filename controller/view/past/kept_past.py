@@ -1,0 +1,72 @@
+"""The pass over a run's history, kept beside the run, so that the next view need not make it again.
+
+Invariants: the file is derived and may be deleted at any time; it counts for the very release and history
+that it was made of alone; it is whole or not there: it has a digest, and gets its place in one move; nothing
+in it is a program.
+"""
+
+import json
+import os
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+
+from controller.durability.recording import Recording
+from controller.durability.release import release
+from protocol.private_files import for_owner_only
+
+NAME = "view.past"
+LEAST_EVENTS = 20_000  # a pass over fewer takes seconds, and is made again
+DIGEST_BYTES = 16
+
+
+class KeptPast(NamedTuple):
+    """How far a pass had come, and what it knew."""
+
+    number: int  # the last event that it had stepped through
+    image: bytes  # of the core there
+    timeline: dict[str, Any]  # `Timeline.as_plain`
+    keyframes: dict[int, bytes]  # packed images, by event
+    spacing: int  # events between two of them
+
+
+def keep_past(run: Path, recording: Recording, past: KeptPast) -> bool:
+    """Write it beside the run; whether that was possible: a copy may lie where nobody writes."""
+    body = msgpack.packb((_history(recording, past.number), *past))
+    aside, place = run / f".{NAME}.{os.getpid()}", run / NAME
+    try:
+        with os.fdopen(for_owner_only(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(_digest(body))
+            file.write(body)
+        aside.replace(place)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def find_past(run: Path, recording: Recording) -> KeptPast | None:
+    """What an earlier view kept of this history; None if there is none that this release may use."""
+    try:
+        data = (run / NAME).read_bytes()
+    except OSError:
+        return None
+    body = memoryview(data)[DIGEST_BYTES:]
+    if data[:DIGEST_BYTES] != _digest(body):
+        return None
+    history, *fields = msgpack.unpackb(body, strict_map_key=False)
+    past = KeptPast(*fields)
+    is_of_it = recording.pruned <= past.number <= recording.last
+    return past if is_of_it and history == _history(recording, past.number) else None
+
+
+def _history(recording: Recording, number: int) -> str:
+    """What tells this history up to an event from every other, and from another release's of the same run."""
+    skipped = [one for one in recording.skipped if one <= number]
+    return json.dumps([release(), recording.facts["config"], recording.mark(number), skipped])
+
+
+def _digest(body: bytes | memoryview) -> bytes:
+    return blake2b(body, digest_size=DIGEST_BYTES).digest()
