@@ -26,6 +26,7 @@ from protocol.errors import ConfigError, RunError, StaleFlowError
 
 PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+NO_NUMBER = 1 << 53  # of a group or a step: messages have smaller ones
 PACKED_BYTES = 1_000  # an answer from so many on: what a fleet does is a tenth of its size then
 MOMENTS = ("event", "second", "step")
 Order = Callable[[str, str, str, str], Awaitable[str]]
@@ -98,6 +99,8 @@ class Site:
             number = asked.path_params["run"]
             if number >= len(self._runs):
                 return JSONResponse({"error": f"There is no run {number} here."}, 404)
+            if any(value >= NO_NUMBER for value in asked.path_params.values()):
+                return JSONResponse({"error": "No group and no step has so large a number."}, 404)
             return await _answer(lambda: show(self._runs[number], asked))
 
         return answer
