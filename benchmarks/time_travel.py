@@ -21,7 +21,7 @@ from controller.durability.fingerprint import fingerprint
 from controller.view.shown_run import ShownRun
 from tests.support.recorded_run import record
 
-EVENTS_PER_STEP = 195  # of the quickstart: 27,440 in 140 steps
+EVENTS_PER_STEP = 330  # of the quickstart as it is simulated
 
 
 def made(folder: Path, events: int) -> Path:

@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
+
 from controller.config.models import Config
-from controller.host.status_file import WRITE_S, StatusFile
+from controller.host.status_file import WRITE_S, StatusFile, pause_after
 from controller.simulation import Simulation
 
 
@@ -61,3 +63,16 @@ def test_a_disk_that_refuses_it_is_named_in_the_log(caplog):
     directory.is_full = True
     file.look(seen(), 0.0)
     assert "status.json was not written: [Errno 28] No space left on device" in caplog.text
+
+
+@pytest.mark.parametrize(("spent_s", "pause_s"), [(0.0, 1.0), (0.005, 1.0), (0.04, 5.0), (0.5, 10.0)])
+def test_looks_come_so_seldom_that_they_take_less_than_a_hundredth(spent_s, pause_s):
+    assert pause_after(spent_s) == pytest.approx(pause_s)
+
+
+def test_a_look_says_when_the_next_one_is(monkeypatch):
+    times = iter((3.0, 3.04))
+    monkeypatch.setattr("time.thread_time", lambda: next(times))
+    directory, file = status_file([])
+    assert file.watch(seen, 0.0) == pytest.approx(5.0)
+    assert len(directory.written) == 1
