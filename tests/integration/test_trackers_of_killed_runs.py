@@ -32,8 +32,8 @@ asyncio.run(main())
 """
 
 
-def trackers() -> list[str]:
-    return ["tensorboard", *(["wandb"] if find_spec("wandb") else [])]
+def trackers() -> tuple[str, ...]:
+    return ("tensorboard", *(("wandb",) if find_spec("wandb") else ()))
 
 
 def settings(run_dir: Path):
