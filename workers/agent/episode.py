@@ -174,7 +174,7 @@ class HostedEpisode:
         messages = check_messages(question["chat"])
         try:
             placed = self._conversations.place(messages, question.get("tools") or None, is_trained=is_trained)
-        except (TemplateError, TypeError, KeyError) as error:
+        except (TemplateError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"The chat template refuses the messages: {type(error).__name__}: {error}."
             ) from None

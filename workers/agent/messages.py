@@ -5,12 +5,13 @@ what SDKs add or leave out (nulls, key order of arguments) are equal after `norm
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
 MAX_CHARS = 16 << 20  # of all messages together
+MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:
@@ -132,7 +133,7 @@ def normal(message: Mapping[str, Any]) -> dict[str, Any]:
     """What counts of a checked message when histories are compared."""
     kept = {key: message[key] for key in KEPT if message.get(key)}
     calls = [
-        (call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
+        (call["id"], call["function"]["name"], read_arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls", ())
     ]
     return kept | ({"tool_calls": calls} if calls else {})
@@ -148,9 +149,21 @@ def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     return held == told
 
 
-def _arguments(text: str) -> Any:
-    """As JSON, so that spaces and the order of keys do not matter, or the text if it is none."""
+def read_arguments(text: str) -> Any:
+    """As JSON, or the text if it is none, or nested so deep that a policy has only repeated a bracket."""
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    level: list[Any] = [value]
+    for _ in range(MAX_ARGUMENT_DEPTH):
+        level = [part for each in level for part in _parts(each)]
+        if not level:
+            return value
+    return text
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

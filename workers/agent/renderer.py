@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from protocol.agents.settings import AgentSettings
-from workers.agent.messages import replaced, texts_of
+from workers.agent.messages import read_arguments, replaced, texts_of
 from workers.agent.tool_calls import READERS, CallReader, Parsed, parse
 from workers.models.tokenizer import load_tokenizer
 
@@ -218,10 +218,7 @@ def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
         return dict(message)
     calls = []
     for call in message["tool_calls"]:
-        try:
-            arguments = json.loads(call["function"]["arguments"])
-        except ValueError:
-            arguments = call["function"]["arguments"]
+        arguments = read_arguments(call["function"]["arguments"])
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}
 

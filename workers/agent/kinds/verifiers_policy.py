@@ -177,7 +177,7 @@ async def _called(connections: Any, table: Mapping[str, Any], function: Mapping[
         return f"Error: there is no tool {name!r:.60}. There are: {', '.join(table) or 'none'}."
     try:
         arguments = json.loads(function["arguments"] or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"Error: the arguments of {name} are no JSON: {error}."
     if not isinstance(arguments, dict):
         return f"Error: the arguments of {name} are no JSON object."
