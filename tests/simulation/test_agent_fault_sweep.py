@@ -94,3 +94,24 @@ def test_an_environment_that_hangs_costs_its_time_and_the_run_goes_on():
     outcome = Simulation(settings, seed=0, check_every=1).run(patience_s=60)
     assert outcome.is_success
     assert outcome.summary["counts"]["episodes/timeouts"]
+
+
+def test_an_environment_that_reads_the_clock_goes_on_without_replay():
+    environment = WAITING | {"divergence_rate": 1.0}
+    settings = agentic(config(steps=4, batch_groups=3, group_size=3, instances=2), environment, workers=2)
+    patient = settings.controller.model_copy(update={"respawns": 500})
+    simulation = Simulation(
+        settings.model_copy(update={"controller": patient}),
+        seed=3,
+        faults=Faults(agent_kills=0.5),
+        check_every=1,
+    )
+    outcome = simulation.run(patience_s=100)
+    assert outcome.is_success, outcome.reason
+    summary = outcome.summary
+    assert not simulation.core.state.beginnings.is_replaying
+    assert any("asked something else when they were run again" in text for text in outcome.warnings)
+    assert summary["counts"]["episodes/diverged"] >= 3
+    assert summary["tokens/lost"] > 0
+    spent = sum(summary[f"tokens/{name}"] for name in ("trained", "aborted", "filtered", "lost", "in_flight"))
+    assert summary["tokens/generated"] == spent
