@@ -103,10 +103,10 @@ def test_an_environment_that_reads_the_clock_goes_on_without_replay():
     simulation = Simulation(
         settings.model_copy(update={"controller": patient}),
         seed=3,
-        faults=Faults(agent_kills=0.5),
+        faults=Faults(agent_kills=0.15),
         check_every=1,
     )
-    outcome = simulation.run(patience_s=100)
+    outcome = simulation.run(patience_s=500)
     assert outcome.is_success, outcome.reason
     summary = outcome.summary
     assert not simulation.core.state.beginnings.is_replaying
