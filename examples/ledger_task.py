@@ -99,25 +99,35 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
     It solves about a quarter of the prompts at temperature 1. `progress(fraction, text)` is called
     along the way.
     """
-    model, tokenizer = _new_model(seed)
+    _write(directory, seed, progress, kind="qwen3", intermediate_size=192)
+
+
+def make_mixture(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
+    """Write a warm-started mixture, of 4 experts of which each token passes 2, and its tokenizer."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+    _write(directory, seed, progress, kind="qwen3_moe", norm_topk_prob=True, **experts)
+
+
+def _write(directory: str, seed: int, progress: Callable[[float, str], None], **shape: Any) -> None:
+    model, tokenizer = _new_model(seed, **shape)
     _warm_start(model, tokenizer, random.Random(f"ledger demonstrations {seed}"), progress)
     _save(model, tokenizer, directory)
 
 
-def _new_model(seed: int) -> "tuple[Any, PreTrainedTokenizerFast]":
+def _new_model(seed: int, *, kind: str, **shape: Any) -> "tuple[Any, PreTrainedTokenizerFast]":
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
     tokenizer = make_tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=192, num_hidden_layers=2,
+    config = AutoConfig.for_model(
+        kind, **shape, vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         initializer_range=0.125,  # with the default 0.02 a model of this size learns far more slowly
         bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    return Qwen3ForCausalLM(config), tokenizer
+    return AutoModelForCausalLM.from_config(config), tokenizer
 
 
 def _save(model: Any, tokenizer: "PreTrainedTokenizerFast", directory: str) -> None:

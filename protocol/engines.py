@@ -24,8 +24,8 @@ class BuiltInEngine:
     """Whether it runs the model as transformers has it, whose context no response may pass."""
     merges_adapters: bool = False
     """Whether it holds a second copy of the weights, to merge adapters into."""
-    loads_single_experts: bool = False
-    """Whether it takes the experts of a mixture one by one only, so that even an adapter fails on them."""
+    adapts_mixtures: bool = True
+    """Whether it takes an adapter of a mixture of experts."""
 
 
 ENGINES: dict[str, BuiltInEngine] = {
@@ -40,6 +40,6 @@ ENGINES: dict[str, BuiltInEngine] = {
         "as many responses at a time as its KV cache holds, in an environment of its own",
         extra="vllm",
         check="controller.check.vllm:vllm_problems",
-        loads_single_experts=True,
+        adapts_mixtures=False,
     ),
 }

@@ -4,7 +4,7 @@ Invariant: pure; reads the dictionary of a configuration, of any release of tran
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 Shape = Mapping[str, Any]  # a config.json, of whatever family
@@ -80,21 +80,6 @@ def expert_count(shape: Shape) -> int:
     text = text_shape(shape)
     counts = [value for name in EXPERTS if isinstance(value := text.get(name), int)]
     return count if (count := max(counts, default=0)) > 1 else 0
-
-
-def mixture_problem(shape: Shape, names: Collection[str]) -> str | None:
-    """Why the weights of a mixture of experts cannot be trained; None if they can.
-
-    `names`: of the weights in its files, empty if they are not known.
-    """
-    count = expert_count(shape)
-    if not count or (names and not any(EXPERT_WEIGHT.search(name) for name in names)):
-        return None
-    return (
-        f"is a mixture of {count} experts, which its files hold one by one and the trainer all together: "
-        "vLLM would take no policy version, and few loaders a checkpoint. Expected a dense model; or train "
-        "an adapter of its other layers with the embedded engine (trainer.lora.rank, rollout.engine: torch)."
-    )
 
 
 def _ropes(text: Shape) -> Iterator[Shape]:

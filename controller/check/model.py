@@ -1,14 +1,14 @@
-"""What a model's architecture means for a run, from its config.json and the headers of its weights.
+"""What a model's architecture means for a run, from its config.json.
 
 Invariant: pure; nothing is loaded.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 from controller.config.models import Config
 from protocol.engines import ENGINES
-from protocol.model_shape import Shape, expert_count, mixture_problem, too_long
+from protocol.model_shape import Shape, expert_count, too_long
 from protocol.settings import SamplingSettings
 
 ModelFinding = tuple[Literal["error", "note"], str, str]
@@ -17,16 +17,16 @@ OWN = "; an engine that does not tell what it kept is refused."
 CUTS = ("top_p", "top_k", "min_p", "min_tokens")
 
 
-def model_findings(config: Config, shape: Shape, names: Collection[str]) -> Iterator[ModelFinding]:
+def model_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
     """What is wrong with a run of this model, or worth knowing.
 
-    `shape` is its config.json and `names` are those of its weights, both empty if it is not made yet.
+    `shape` is its config.json, empty if it is not made yet.
     """
     is_ours, engine = config.trainer.engine == "fsdp", ENGINES.get(config.rollout.engine)
     if (is_ours or (engine is not None and engine.has_context)) and (problem := _too_long(config, shape)):
         yield "error", "rollout.max_response_tokens", problem
     if is_ours:
-        yield from _mixture_findings(config, shape, names)
+        yield from _adapter_findings(config, shape)
     yield from _sampling_findings(config, shape)
 
 
@@ -34,18 +34,22 @@ def _too_long(config: Config, shape: Shape) -> str | None:
     return too_long(shape, config.rollout.max_prompt_tokens + config.rollout.max_response_tokens)
 
 
-def _mixture_findings(config: Config, shape: Shape, names: Collection[str]) -> Iterator[ModelFinding]:
-    is_adapter = config.trainer.lora.rank > 0
-    if is_adapter and (count := expert_count(shape)):
+def _adapter_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:
+    rank, count, engine = config.trainer.lora.rank, expert_count(shape), ENGINES.get(config.rollout.engine)
+    if not rank or not count:
+        return
+    yield (
+        "note", "trainer.lora.target_modules",
+        f"the {count} experts of this model get no adapter: they are no linear layers. Attention and the "
+        "other layers get theirs.",
+    )  # fmt: skip
+    if engine is not None and not engine.adapts_mixtures:
         yield (
-            "note", "trainer.lora.target_modules",
-            f"the {count} experts of this model get no adapter: they are no linear layers. Attention and the "
-            "other layers get theirs.",
+            "error", "trainer.lora.rank",
+            f"is {rank}, and the model is a mixture of {count} experts, of which {config.rollout.engine} "
+            "takes no adapter here: its kernels for that need Triton, and were never seen to run. Train all "
+            "weights (trainer.lora.rank: 0), or set rollout.engine: torch.",
         )  # fmt: skip
-    engine = ENGINES.get(config.rollout.engine)
-    is_refused = not is_adapter or (engine is not None and engine.loads_single_experts)
-    if is_refused and (problem := mixture_problem(shape, names)):
-        yield "error", "model.path", problem
 
 
 def _sampling_findings(config: Config, shape: Shape) -> Iterator[ModelFinding]:

@@ -152,7 +152,7 @@ def _download(config: Config) -> str:
 def _architecture_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
     for field, text in adapter_problems(config, shape, weights):
         yield Finding("error", field, text)
-    for level, field, text in model_findings(config, shape, weights):
+    for level, field, text in model_findings(config, shape):
         yield Finding(level, field, text)
 
 

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from protocol.errors import ConfigError
 from protocol.model_files import MARK
+from workers.models.file_layout import AS_IT_IS, FileLayout, split
 
 
 def pick_device(name: str) -> torch.device:
@@ -120,13 +121,16 @@ def _make_without_weights(
     return model
 
 
-def replace_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Copy `tensors`, named as in the model's state_dict, over its weights; dtype and device are converted.
+def replace_weights(
+    model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], layout: FileLayout = AS_IT_IS
+) -> None:
+    """Copy `tensors`, named as in the model's files, over its weights; dtype and device are converted.
 
-    Of tied weights one name is enough, and buffers may be left out.
+    Of tied weights one name is enough, and buffers may be left out. Names of the model's state_dict do, too.
     Raises: ValueError on a missing, surplus, contradictory or misshapen tensor, and changes nothing.
     """
-    state = model.state_dict()
+    own = model.state_dict()
+    state = own | split(own, layout)
     if surplus := sorted(tensors.keys() - state.keys()):
         raise ValueError(f"{len(surplus)} tensors are not weights of this model, first {surplus[0]}.")
     for name, tensor in tensors.items():
@@ -141,8 +145,11 @@ def replace_weights(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor])
         if first != name and not torch.equal(tensors[first], tensors[name]):
             raise ValueError(f"{first} and {name} are tied in this model, but differ in what was given.")
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    if absent := sorted(name for name in parameters if state[name].data_ptr() not in given):
-        raise ValueError(f"{len(absent)} of {len(parameters)} weights are missing, first {absent[0]}.")
+    parts = {name: part.own for name, part in layout.items() if part.own not in tensors}
+    needed = [name for name, owner in parts.items() if owner in parameters]
+    needed += parameters.keys() - set(parts.values())
+    if absent := sorted(name for name in needed if state[name].data_ptr() not in given):
+        raise ValueError(f"{len(absent)} of {len(needed)} weights are missing, first {absent[0]}.")
     with torch.no_grad():
         for name in given.values():
             state[name].copy_(tensors[name])

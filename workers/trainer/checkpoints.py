@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from protocol.errors import RunError
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
+from workers.weights.parts import Part
 
 log = logging.getLogger("workers")
 
@@ -103,14 +104,17 @@ def write_checkpoint(
     dtype: torch.dtype,
     keep: int,
     adapter: Mapping[str, object] | None = None,
+    layout: Mapping[str, Part] | None = None,
     among: Among = ALONE,
 ) -> Path:
     """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
 
     `state` is this rank's part of what `read_state` gives back, of which what is named `model.` becomes, in
     `dtype`, model.safetensors next to the config and tokenizer of `model_directory`. With `adapter`, the
-    content of adapter_config.json, the files are those of an adapter in peft's format. `prepare` has made
-    the folder. Raises: RunError if the file system refuses.
+    content of adapter_config.json, the files are those of an adapter in peft's format. `layout`: how
+    model.safetensors holds what the state has together. `prepare` has made the folder.
+
+    Raises: RunError if the file system refuses.
     """
     path, aside = directory / f"step_{policy_version}", aside_of(directory, policy_version)
     try:
@@ -124,7 +128,7 @@ def write_checkpoint(
             _copy_small_files(model_directory, aside, without=MODEL_CONFIGS)
             (aside / ADAPTER_CONFIG).write_text(json.dumps(adapter, indent=2) + "\n")
         files, weights = [among.file(rank) for rank in range(among.size)], aside / _weights_name(aside)
-        _export(weights, Shares([aside / file for file in files]), dtype)
+        _export(weights, Shares([aside / file for file in files]), dtype, layout or {})
         known = dict(zip(files, sums, strict=True)) | {weights.name: _checksum(weights)}
         (aside / CHECKSUMS).write_text(json.dumps(known, indent=1) + "\n")
         (aside / COMPLETE).touch()  # under this name nobody looks for it yet
@@ -149,15 +153,23 @@ def _refused(path: Path, error: Exception) -> RunError:
     )
 
 
-def _export(file: Path, state: Shares, dtype: torch.dtype) -> None:
+def _export(file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, Part]) -> None:
     """The weights of a state as one file, a tensor at a time."""
+    own = [name.removeprefix(WEIGHT) for name in state if name.startswith(WEIGHT)]
+    parts = layout or {name: Part(name) for name in own}
     shapes = {}
-    for name in state:
-        if name.startswith(WEIGHT):
-            own = state.dtype(name)
-            shapes[name.removeprefix(WEIGHT)] = (dtype if own.is_floating_point else own, state.shape(name))
+    for name, part in parts.items():
+        kept, shape = state.dtype(WEIGHT + part.own), state.shape(WEIGHT + part.own)
+        shapes[name] = (dtype if kept.is_floating_point else kept, part.shape(shape))
     metadata = {"format": "pt", "policy_version": state.metadata["policy_version"]}
-    stream(file, shapes, lambda name: state[WEIGHT + name], metadata=metadata)
+
+    def tensor_of(name: str) -> torch.Tensor:
+        part = parts[name]
+        if part.expert is None:
+            return state[WEIGHT + part.own]
+        return part._replace(expert=0).of(state.part(WEIGHT + part.own, part.expert, 1))
+
+    stream(file, shapes, tensor_of, metadata=metadata)
 
 
 def read_state(path: Path) -> tuple[int, Shares]:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import torch
-
 from protocol.messages import Train, TrainAhead
 from workers.trainer.ranks import Ranks
+from workers.trainer.state import Published
 from workers.trainer.token_batch import CorrectedTokens
 
 
@@ -24,8 +23,8 @@ class TrainerEngine(Protocol):
         """Train on one batch; its metrics."""
         ...
 
-    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
-        """What a policy version consists of, as this rank holds it."""
+    def tensors_for_publish(self) -> Published:
+        """What a policy version consists of, as this rank holds it, named as in the model's files."""
         ...
 
     def save_checkpoint(self, policy_version: int) -> Path:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from protocol.errors import ConfigError
-from protocol.model_shape import expert_count, mixture_problem
+from protocol.model_shape import expert_count
 from protocol.settings import WorkerSettings
+from workers.models.file_layout import AS_IT_IS, FileLayout, file_layout
 from workers.models.lora import adapter_config, model_digest
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
@@ -32,6 +32,7 @@ class Policy(NamedTuple):
     model: PreTrainedModel
     adapter: dict[str, object] | None = None  # adapter_config.json
     digest: torch.Tensor | None = None  # of the model below the adapter
+    layout: FileLayout = AS_IT_IS
 
 
 def load_packed(
@@ -53,7 +54,7 @@ def load_policy(
 
     The frozen weights below an adapter are in the precision of the forward pass, which is all that they need.
 
-    Raises: ConfigError if it cannot be loaded, or its checkpoints would have another layout than its files.
+    Raises: ConfigError if it cannot be loaded, or its files cannot be made again.
     """
     lora = settings.trainer.lora
     if not lora.rank:
@@ -61,9 +62,7 @@ def load_policy(
             directory, device=device, forward_dtype=forward_dtype,
             is_shared=settings.trainer.sequence_ranks > 1,
         )  # fmt: skip
-        if problem := mixture_problem(model.config.to_dict(), stored_names(directory)):
-            raise ConfigError(f"The model at {directory} {problem}")
-        return Policy(model)
+        return Policy(model, layout=file_layout(model, stored_names(directory)))
     model = load_packed(directory, device=device, forward_dtype=forward_dtype, dtype=forward_dtype)
     if count := expert_count(model.config.to_dict()):
         log.warning("The %d experts of this model get no adapter: they are no linear layers.", count)

@@ -19,6 +19,7 @@ from protocol.errors import ConfigError
 from protocol.settings import TrainerSettings, WorkerSettings
 from protocol.trainer.memory import reduces_every_microbatch
 from workers.trainer.ranks import Ranks
+from workers.weights.parts import Piece
 
 Item = TypeVar("Item")
 
@@ -106,18 +107,20 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
     )
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def whole(tensor: torch.Tensor | Piece) -> torch.Tensor:
     """All of a tensor that may be sharded. Collective."""
+    if isinstance(tensor, Piece):
+        return tensor.part.of(whole(tensor.whole))
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather(
-    tensors: Mapping[str, torch.Tensor], ranks: Ranks, *, dtype: torch.dtype | None = None
+    tensors: Mapping[str, torch.Tensor | Piece], ranks: Ranks, *, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """On rank 0 private copies of the tensors, whole, on the CPU, floats in `dtype`; elsewhere nothing."""
     gathered = {}
     for name, tensor in tensors.items():
-        full = whole(tensor.detach())
+        full = whole(tensor).detach()
         if ranks.rank == 0:
             target = dtype if dtype and full.is_floating_point() else full.dtype
             gathered[name] = full.to("cpu", target, copy=True).contiguous()

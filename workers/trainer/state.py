@@ -12,10 +12,15 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from protocol.errors import RunError
+from workers.models.file_layout import FileLayout, pieces
 from workers.models.lora_layers import adapter_tensors
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.shares import Share, Shares, place_of, share_of
 from workers.trainer.sharding import gather
+from workers.weights.parts import Piece
+
+Published = dict[str, torch.Tensor | Piece]
+"""What a version consists of, by name in the model's files, as one rank holds it."""
 
 
 def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -29,6 +34,11 @@ def named_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     for name, tensor in model.state_dict(keep_vars=True).items():
         named.setdefault(id(tensor), (name, tensor))
     return dict(named.values())
+
+
+def published_tensors(model: PreTrainedModel, layout: FileLayout) -> Published:
+    """What a version consists of; the next step changes it."""
+    return pieces({name: tensor.detach() for name, tensor in named_tensors(model).items()}, layout)
 
 
 def _state(

@@ -49,7 +49,7 @@ from workers.trainer.sharding import (
     shard,
     whole,
 )
-from workers.trainer.state import missing_weights, named_tensors, restore_state
+from workers.trainer.state import Published, missing_weights, published_tensors, restore_state
 from workers.trainer.streaming import StreamedGroups
 from workers.trainer.token_batch import (
     CorrectedTokens,
@@ -98,7 +98,7 @@ class Trainer:
         policy = load_policy(
             settings, self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype
         )
-        self.model, self._adapter, self._digest = policy
+        self.model, self._adapter, self._digest, self._layout = policy
         passes = passes_of(settings.trainer, has_own_pass=needs_own_pass(settings.trainer))
         self._meter = ComputeMeter(self.model, self.ranks, self._forward_dtype, passes)
         shard(self.model, self.ranks, settings.trainer, dtype=self._forward_dtype)
@@ -113,7 +113,7 @@ class Trainer:
         if settings.trainer.kl_coefficient > 0:  # below an adapter is the initial model
             self._reference = self.model if self._adapter else self._make_reference()
         self._critic = self._make_critic() if settings.trainer.baseline == "value" else None
-        self._saver = Saver(settings, self._model_directory, self.ranks, self._adapter)
+        self._saver = Saver(settings, self._model_directory, self.ranks, self._adapter, self._layout)
         self._ahead = StreamedGroups()  # of the next batch
         self._skipped = Skipped(Path(settings.run_dir).absolute() / "not_finite")
         self._copied: Callable[[], object] = lambda: None
@@ -184,9 +184,9 @@ class Trainer:
         self._backward_part(part, frames, is_end=False)
         self._ahead.seconds += time.perf_counter() - began
 
-    def tensors_for_publish(self) -> dict[str, torch.Tensor]:
+    def tensors_for_publish(self) -> Published:
         """What a policy version consists of, as this rank holds it; the next step changes it."""
-        named = {name: tensor.detach() for name, tensor in named_tensors(self.model).items()}
+        named = published_tensors(self.model, self._layout)
         return named if self._digest is None else named | {DIGEST: self._digest}
 
     def hold_weights(self, copied: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from protocol.errors import WeightsError
 from workers.weights import manifest
 from workers.weights.manifest import Layout
+from workers.weights.parts import Piece
 from workers.weights.store import FileSegment, PublishedFile, VersionStore, map_file, verify
 
 DTYPES: dict[str, torch.dtype] = {
@@ -26,7 +27,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def layout_of(
-    policy_version: int, tensors: Mapping[str, torch.Tensor], *, dtype: torch.dtype | None = None
+    policy_version: int, tensors: Mapping[str, torch.Tensor | Piece], *, dtype: torch.dtype | None = None
 ) -> Layout:
     """Where whole tensors will lie; floating point ones in `dtype` if it is given."""
     kinds = {name: dtype if dtype and t.is_floating_point() else t.dtype for name, t in tensors.items()}
@@ -51,8 +52,12 @@ def views(mapped: mmap.mmap, layout: Layout) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def write_shard(target: torch.Tensor, tensor: torch.Tensor) -> None:
+def write_shard(target: torch.Tensor, tensor: torch.Tensor | Piece) -> None:
     """Copy what this rank holds of a tensor to its place in the whole."""
+    if isinstance(tensor, Piece):
+        if (rows := tensor.local()) is not None:
+            target.copy_(rows)
+        return
     if isinstance(tensor, DTensor):
         shape, offset = compute_local_shape_and_global_offset(
             tensor.shape, tensor.device_mesh, tensor.placements
@@ -78,7 +83,9 @@ def publish(
     return store.seal(segment)
 
 
-def write_whole(store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_whole(
+    store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor | Piece]
+) -> None:
     """Fill a segment; checksums are made behind the copy, while it is in the cache."""
     targets = views(segment.map, segment.layout)
     for name, entry in segment.layout.entries.items():

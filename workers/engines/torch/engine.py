@@ -27,6 +27,7 @@ from workers.engines.torch.cache import PrefixCache
 from workers.engines.torch.forward import Forward, check_lengths
 from workers.engines.torch.parked import Match, ParkedRows
 from workers.engines.torch.sampling import kept_sets, sample, uniform_noise
+from workers.models.file_layout import AS_IT_IS, file_layout, split
 from workers.models.lora import MergedAdapter
 from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
@@ -107,6 +108,7 @@ class TorchEngine:
         self.policy_version = 0
         self._kinds = [rollout.sampling]  # ways of sampling that were ever asked for
         self._model, self._adapter, self._stop_texts = model, adapter, stop_texts
+        self._layout = AS_IT_IS if adapter else file_layout(model)
         self._responses: dict[Key, list[int]] = {}  # of generations that strings may end
         self._forward = Forward(model, max_rows=self.capacity, max_length=self._context)
         check_lengths(model, longest=longest)
@@ -163,14 +165,15 @@ class TorchEngine:
         if self._adapter:
             self._adapter.load(tensors)
         else:
-            replace_weights(self._model, tensors)
+            replace_weights(self._model, tensors, self._layout)
         self._prefixes.clear()
         self._parked.has_new_weights(keeps=self._keeps_kv)
         self.policy_version = policy_version
 
     def read_weights(self) -> dict[str, torch.Tensor]:
-        """The weights that it computes with, an adapter merged; of tied ones the first name alone."""
-        return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+        """The weights that it computes with, as in the model's files; of tied ones the first name alone."""
+        own = {name: parameter.detach() for name, parameter in self._model.named_parameters()}
+        return split(own, self._layout)
 
     def load(self) -> EngineLoad:
         """Load now, and totals. A prefill shared by siblings is computed, and counts, once."""

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+from workers.engines.vllm.experts import read_experts
 
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -39,7 +42,9 @@ class WorkerExtension:
         found: dict[str, torch.Tensor] = {}
         for full_name, layer in model.named_modules():
             name = full_name.removesuffix(".base_layer")  # below a layer with an adapter
-            if isinstance(layer, LinearBase):
+            if isinstance(layer, RoutedExperts):
+                read_experts(name, layer, found)
+            elif isinstance(layer, LinearBase):
                 _read_linear(name, layer, found)
             elif isinstance(layer, ParallelLMHead):
                 rows = layer.org_vocab_size

@@ -24,6 +24,7 @@ from workers.trainer.ranks import PATIENCE, Ranks
 from workers.trainer.saved.shares import place_of
 from workers.weights import store
 from workers.weights.manifest import Layout
+from workers.weights.parts import Piece
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
@@ -39,7 +40,9 @@ class Publisher:
     may run beside the thread that trains.
     """
 
-    def __init__(self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor | Piece]
+    ) -> None:
         """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""
         self._ranks = ranks
         self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE) if ranks.size > 1 else None
@@ -75,7 +78,7 @@ class Publisher:
         return [(version, p) for version, p in found if p is not None and version > after]
 
     def write(
-        self, policy_version: int, tensors: Mapping[str, torch.Tensor]
+        self, policy_version: int, tensors: Mapping[str, torch.Tensor | Piece]
     ) -> FileSegment | PublishedFile | None:
         """Copy a version to where it will be visible: what `seal` takes; rank 0 alone gets something.
 
@@ -115,7 +118,7 @@ class Publisher:
             self._store.close()
 
     def _write_shards(
-        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | Piece]
     ) -> None:
         mapped = segment.map if segment else self._map_partial(layout.policy_version)
         targets = views(mapped, layout)
@@ -126,7 +129,7 @@ class Publisher:
             self._store.written(segment)
 
     def _gather(
-        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor]
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | Piece]
     ) -> None:
         targets = views(segment.map, layout) if segment else {}
         for name, entry in layout.entries.items():
@@ -136,8 +139,10 @@ class Publisher:
                 self._store.written(segment, entry.start + entry.size)
 
     @torch.no_grad()
-    def _whole(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """All rows of a tensor, on rank 0, in host memory."""
+    def _whole(self, tensor: torch.Tensor | Piece, dtype: torch.dtype) -> torch.Tensor:
+        """All rows of a tensor, on rank 0, in host memory; elsewhere what this rank has to do with it."""
+        if isinstance(tensor, Piece):
+            return self._sent(tensor, dtype)
         if not isinstance(tensor, DTensor):
             return tensor
         _, count = place_of(tensor)
@@ -147,6 +152,16 @@ class Publisher:
         parts = [torch.empty_like(mine) for _ in range(self._ranks.size)] if self._ranks.rank == 0 else None
         dist.gather(mine, parts, dst=0, group=self._group)
         return torch.cat(parts)[: tensor.shape[0]] if parts else mine
+
+    def _sent(self, piece: Piece, dtype: torch.dtype) -> torch.Tensor:
+        """An expert's rows, which go from the rank that has them to rank 0."""
+        mine = piece.local()
+        rows = torch.empty(piece.shape, dtype=dtype) if mine is None else mine.to("cpu", dtype).contiguous()
+        if piece.owner and self._ranks.rank == piece.owner:
+            dist.send(rows, 0, group=self._group)
+        elif piece.owner and self._ranks.rank == 0:
+            dist.recv(rows, piece.owner, group=self._group)
+        return rows
 
     def _map_partial(self, policy_version: int) -> mmap.mmap:
         """Rank 0's storage; a mapping that was made before is much faster than a new one."""

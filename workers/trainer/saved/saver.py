@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.settings import WorkerSettings
+from workers.models.file_layout import FileLayout
 from workers.trainer.checkpoints import ALONE, Among, aside_of, prepare, write_checkpoint, write_share
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.shares import Share
@@ -26,8 +27,9 @@ class Saver:
     """One rank's hand in the checkpoints of a trainer."""
 
     def __init__(
-        self, settings: WorkerSettings, model_directory: Path, ranks: Ranks, adapter: dict[str, object] | None
-    ) -> None:
+        self, settings: WorkerSettings, model_directory: Path, ranks: Ranks,
+        adapter: dict[str, object] | None, layout: FileLayout,
+    ) -> None:  # fmt: skip
         self._ranks = ranks
         self._directory = Path(settings.run_dir).absolute() / "checkpoints"
         self._write = partial(
@@ -36,6 +38,7 @@ class Saver:
             dtype=getattr(torch, settings.model.dtype),
             keep=settings.trainer.keep_checkpoints,
             adapter=adapter,
+            layout=layout,
         )
 
     def begin(self, policy_version: int, learners: Learners) -> Callable[[], Path]:

@@ -1,0 +1,106 @@
+"""How the tensors of a model lie in its files: transformers holds together what they have one by one.
+
+Versions and checkpoints have the names and shapes of the files, which vLLM and other loaders take.
+
+Invariants: a tensor of the files is a whole tensor of the model, or rows of one expert in it; the way back is
+transformers' own (`revert_weight_conversion`), tried on tensors of row numbers, so that no weight is copied;
+a mixture whose files cannot be made in this way is refused before it is trained.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+import torch
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from protocol.errors import ConfigError
+from protocol.model_shape import expert_count
+from workers.weights.parts import Part, Piece
+
+FileLayout = Mapping[str, Part]
+"""By name in the files; empty where files have what the model has."""
+AS_IT_IS: FileLayout = MappingProxyType({})
+
+
+def file_layout(model: PreTrainedModel, names: Collection[str] = ()) -> FileLayout:
+    """How the files of this model hold it. `names`: of what they hold; none, if there are no files here.
+
+    Raises: ConfigError if the model is a mixture of experts whose files cannot be made again.
+    """
+    tensors = model.state_dict(keep_vars=True)
+    firsts = {id(tensor): name for name, tensor in reversed(tensors.items())}  # of tied ones the first name
+    own = {name: tensors[name] for name in firsts.values()}
+    if names and own.keys() <= set(names):
+        return AS_IT_IS
+    found = _parts(model, own)
+    if found is not None and (not names or found.keys() <= set(names)):
+        return found if found.keys() != own.keys() else AS_IT_IS
+    if names and (count := expert_count(model.config.to_dict())):
+        raise ConfigError(
+            f"The {type(model).__name__} is a mixture of {count} experts, which its files hold in another "
+            f"way than the trainer: they lack {min((found or own).keys() - set(names), default='the rest')}. "
+            "Expected files as transformers' save_pretrained writes them; save the model again with it, or "
+            "train an adapter of its other layers (trainer.lora.rank)."
+        )
+    return AS_IT_IS
+
+
+def split(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor]:
+    """Whole tensors as the files have them, without a copy."""
+    if not layout:
+        return dict(tensors)
+    return {name: part.of(tensors[part.own]) for name, part in layout.items() if part.own in tensors}
+
+
+def pieces(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor | Piece]:
+    """Tensors that may be spread over ranks, as the files have them."""
+    if not layout:
+        return dict(tensors)
+    return {
+        name: tensors[part.own] if part.expert is None else Piece(tensors[part.own], part)
+        for name, part in layout.items()
+        if part.own in tensors
+    }
+
+
+def _parts(model: PreTrainedModel, own: Mapping[str, torch.Tensor]) -> FileLayout | None:
+    """Parts by name in the files; None if some are more than rows of an expert."""
+    rows, total = {}, 0
+    for name, tensor in own.items():
+        rows[name] = _row_numbers(tensor.shape, total)
+        total += rows[name].numel()
+    try:
+        reverted = revert_weight_conversion(model, dict(rows))
+    except (ValueError, RuntimeError, KeyError, AttributeError):
+        return None  # it joins or turns what row numbers do not show
+    names, firsts = list(rows), [int(numbers.flatten()[0]) for numbers in rows.values()]
+    found, covered = {}, 0
+    for name, numbers in reverted.items():
+        flat = numbers.flatten()
+        first, count = int(flat[0]), flat.numel()
+        if not torch.equal(flat, torch.arange(first, first + count)):
+            return None
+        source = names[bisect_right(firsts, first) - 1]
+        if (part := _part(source, rows[source], first, count)) is None:
+            return None
+        found[name], covered = part, covered + count
+    return found if covered == total else None
+
+
+def _row_numbers(shape: torch.Size, start: int) -> torch.Tensor:
+    """A number for each row, of each expert where a tensor holds some, in a tensor of as many dimensions."""
+    counts = [count if dim < max(1, len(shape) - 1) and dim < 2 else 1 for dim, count in enumerate(shape)]
+    return torch.arange(start, start + math.prod(counts)).reshape(counts)
+
+
+def _part(own: str, rows: torch.Tensor, first: int, count: int) -> Part | None:
+    """The part with these row numbers; None if it is neither all of the tensor nor of one expert."""
+    at = first - int(rows.flatten()[0])
+    if count == rows.numel():
+        return Part(own)
+    if rows.ndim < 3 or at // rows.shape[1] != (at + count - 1) // rows.shape[1]:
+        return None
+    return Part(own, at // rows.shape[1], at % rows.shape[1], count)

@@ -1,0 +1,74 @@
+"""What a version has of a tensor that a model holds together: a whole one, or rows of one expert.
+
+Invariants: nothing is copied; of a tensor that is spread over ranks by experts, a part lies on one rank.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+
+class Part(NamedTuple):
+    """Where a model has a tensor of its files."""
+
+    own: str
+    """Name of the model's tensor."""
+    expert: int | None = None
+    """None for all of that tensor."""
+    start: int = 0
+    """First row, of the expert's."""
+    count: int = 0
+    """Rows."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of this whole tensor, without a copy."""
+        return tensor if self.expert is None else tensor[self.expert].narrow(0, self.start, self.count)
+
+    def shape(self, own: Collection[int]) -> tuple[int, ...]:
+        """Of the part, by that of the model's own tensor."""
+        return tuple(own) if self.expert is None else (self.count, *tuple(own)[2:])
+
+
+class Piece(NamedTuple):
+    """Rows of one expert of a tensor that this rank may hold a share of."""
+
+    whole: torch.Tensor
+    part: Part
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the rows."""
+        return self.part.shape(self.whole.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        return self.whole.dtype
+
+    @property
+    def owner(self) -> int:
+        """The rank that has it."""
+        return (self.part.expert or 0) // self._each if isinstance(self.whole, DTensor) else 0
+
+    def is_floating_point(self) -> bool:
+        """Whether the tensor is."""
+        return self.whole.is_floating_point()
+
+    def local(self) -> torch.Tensor | None:
+        """The rows themselves; None if another rank has them."""
+        if not isinstance(self.whole, DTensor):
+            return self.part.of(self.whole)
+        if self.owner != (rank := self.whole.device_mesh.get_local_rank()):
+            return None
+        assert self.part.expert is not None
+        expert = self.part.expert - rank * self._each
+        return self.part._replace(expert=expert).of(self.whole.to_local())
+
+    @property
+    def _each(self) -> int:
+        """Experts of a rank, by torch.chunk's rule."""
+        assert isinstance(self.whole, DTensor)
+        assert self.whole.placements == (Shard(0),), "FSDP2 shards rows"
+        return -(-self.whole.shape[0] // self.whole.device_mesh.size())
