@@ -39,8 +39,10 @@ LR, CLIP = 1e-5, 0.2
 Split = Callable[[Sequence[int], int], list[list[int]]]
 
 
-def our_step(directory: str, budget: int, message: tuple[Train, Any]) -> Callable[[TrainBatch], float]:
-    """A train step of the product, reading its message included; each way returns the loss."""
+def our_trainer(
+    directory: str, budget: int, message: tuple[Train, Any]
+) -> tuple[Trainer, Callable[[TrainBatch], float]]:
+    """A trainer and its train step, reading its message included; each way returns the loss."""
     settings = WorkerSettings(
         run_dir=directory, seed=0, steps=10**6, model=ModelSettings(), reward=RewardSettings(),
         rollout=RolloutSettings(max_response_tokens=4096),
@@ -52,7 +54,7 @@ def our_step(directory: str, budget: int, message: tuple[Train, Any]) -> Callabl
         train = replace(message[0], train_version=trainer.policy_version)
         return trainer.train_step(train, message[1])["loss"]
 
-    return step
+    return trainer, step
 
 
 def plain_step(
@@ -175,7 +177,7 @@ def main() -> None:
         make_qwen3(layers=arguments.layers, hidden=arguments.hidden).save_pretrained(directory)
         budget = arguments.budget
         ways = {
-            "ours, packed": our_step(directory, budget, message),
+            "ours, packed": our_trainer(directory, budget, message)[1],
             "plain loop": plain_step(directory, budget, device, in_order_batches),
             "plain loop, sorted": plain_step(directory, budget, device, padded_batches),
         }

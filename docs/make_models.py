@@ -49,8 +49,6 @@ def table(rows: list[tuple[Family, Row]], architectures: set[str]) -> str:
 
 def vllm_cell(row: Row, architectures: set[str]) -> str:
     """What vLLM's registry says of a family, and what `check` makes of it."""
-    if row.experts_problem:
-        return "refused: experts held together"
     return "in its registry" if row.architecture in architectures else "refused: not in its registry"
 
 
@@ -60,7 +58,7 @@ def _probed(family: Family) -> Row:
             return probe(family, Path(folder))
         except Exception as error:  # whatever a family does, the table has it, as wrong
             failed = Verdict(False, f"**FAILS** {type(error).__name__}: {str(error)[:80]}")
-            return Row(failed, failed, failed, "", False)
+            return Row(failed, failed, failed, "")
 
 
 def main() -> int:

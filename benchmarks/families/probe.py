@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.families.configs import LONGEST, VOCABULARY, Family
 from protocol.errors import ConfigError
-from protocol.model_shape import length_limits, mixture_problem
+from protocol.model_shape import length_limits
 from protocol.settings import LoraSettings, RolloutSettings
 from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
 from workers.models.lora_layers import add_adapter
-from workers.models.model import load_causal_lm, stored_names
+from workers.models.model import load_causal_lm
 from workers.trainer.batch import TrainBatch
 from workers.trainer.packed_forward import check_no_leak, forward_row, pack_row
 from workers.trainer.policy import load_packed
@@ -37,7 +37,6 @@ SHORTENED = (  # what a refusal says -> what the table says
     (r"peft puts no adapter", "peft has no layers for it"),
     (r"with the attention staleflow_packed", "attention of its own"),
     (r"mixes sequences packed", "packed sequences would mix"),
-    (r"mixture of \d+ experts", "experts held together"),
     (r"does not take packed sequences", "packed sequences not handed down"),
     (r"position embedding `(\w+)`", r"\1 positions"),
     (r"attends within chunks", "chunks"),
@@ -66,7 +65,6 @@ class Row(NamedTuple):
     trainer: Verdict
     adapter: Verdict
     architecture: str
-    experts_problem: bool  # all of its weights cannot be trained
 
 
 def probe(family: Family, folder: Path) -> Row:
@@ -79,26 +77,22 @@ def probe(family: Family, folder: Path) -> Row:
             if parameter.ndim > 1 and "A_log" not in name:
                 parameter.normal_(std=GAIN * max(1.0, 8 / parameter.shape[-1] ** 0.5) ** 0.5)
     made.save_pretrained(folder)
-    problem = mixture_problem(config.to_dict(), stored_names(folder))
     limits = [limit.tokens for limit in length_limits(config.to_dict())]
     return Row(
         engine=_judged(lambda longest: engine_gap(folder, longest), limits),
-        trainer=_judged(lambda longest: gradient_gap(folder, longest), limits, problem=problem),
+        trainer=_judged(lambda longest: gradient_gap(folder, longest), limits),
         adapter=_judged(lambda longest: gradient_gap(folder, longest, is_adapter=True), limits),
         architecture=type(made).__name__,
-        experts_problem=problem is not None,
     )
 
 
-def _judged(measure: Callable[[int], float], limits: Sequence[int], *, problem: str | None = None) -> Verdict:
+def _judged(measure: Callable[[int], float], limits: Sequence[int]) -> Verdict:
     """What `measure` finds up to LONGEST tokens; where that is refused, up to the length that is allowed."""
     try:
-        if problem:
-            raise ConfigError(problem)
         return _exact(measure(LONGEST), "")
     except ConfigError as error:
         refused = f"refused: {shortened(str(error))}"
-    if not limits or problem:
+    if not limits:
         return Verdict(True, refused)
     try:
         return _exact(measure(min(limits)), f" up to {min(limits)} tokens; beyond {refused}")

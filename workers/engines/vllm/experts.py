@@ -13,7 +13,7 @@ DIGIT = 128  # every whole number up to it is exact in bfloat16
 
 def read_experts(name: str, layer: RoutedExperts, found: dict[str, torch.Tensor]) -> None:
     """Put each expert's three matrices among what was found, by their published names."""
-    isa = getattr(getattr(layer.quant_method, "experts_cls", None), "isa", None)
+    isa = getattr(layer.quant_method.experts_cls, "isa", None)  # of kernels for a CPU
     joined_EIH, down_EHI = (
         weight.detach() if isa is None else _unpacked(weight.detach(), isa)
         for weight in (layer.w13_weight, layer.w2_weight)
@@ -26,6 +26,15 @@ def read_experts(name: str, layer: RoutedExperts, found: dict[str, torch.Tensor]
         parts = (layer.ckpt_gate_proj_name, gate), (layer.ckpt_up_proj_name, up)
         for leaf, weight in (*parts, (layer.ckpt_down_proj_name, down_EHI[expert, :, :width])):
             found[f"{prefix}.{expert}.{leaf}.weight"] = weight.contiguous()
+
+
+def pack_again(layer: RoutedExperts) -> None:
+    """Let the next reload pack the experts, as the first load did.
+
+    vLLM 0.32 packs them where it makes its kernel, once: its reload would fill packed places with plain rows.
+    """
+    if getattr(layer.quant_method.experts_cls, "isa", None) is not None:
+        layer.quant_method.moe_kernel = None
 
 
 def _unpacked(packed_ERC: torch.Tensor, isa: str) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """What StaleFlow adds to each of vLLM's workers (`worker_extension_cls`): a complete reload, and a read-back.
 
 Invariants: after `replace_weights` every layer computes with the new weights, also a tied output layer, which
-vLLM's own reload leaves as it was where it keeps a packed copy (on a CPU); `read_weights` trusts nothing but
+vLLM's own reload leaves as it was where it keeps a packed copy (on a CPU), and experts, which it leaves
+unpacked there; `read_weights` trusts nothing but
 what the layers do: a linear layer's weight is its answer to the identity matrix, exact in every precision,
 since vLLM packs some weights and drops the original. An adapter's part is added from the layer's own buffers.
 """
@@ -15,7 +16,7 @@ from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-from workers.engines.vllm.experts import read_experts
+from workers.engines.vllm.experts import pack_again, read_experts
 
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -28,8 +29,12 @@ class WorkerExtension:
 
     def replace_weights(self, **source: Any) -> None:
         """Complete vLLM's own `reload_weights`, whose arguments these are."""
+        layers = list(self.model_runner.get_model().modules())
+        for layer in layers:
+            if isinstance(layer, RoutedExperts):
+                pack_again(layer)
         self.reload_weights(**source)
-        for layer in self.model_runner.get_model().modules():
+        for layer in layers:
             if isinstance(layer, ParallelLMHead):
                 layer.quant_method.process_weights_after_loading(layer)
 

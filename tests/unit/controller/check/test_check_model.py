@@ -96,14 +96,14 @@ def test_lengths_that_change_nothing_for_the_trainer_are_left_alone():
 )
 def test_what_importance_weights_will_be_under_a_cut_is_noted(sampling, field, said):
     shape = {"vocab_size": 152_000}
-    words = findings("note", shape, {}, rollout={"sampling": sampling})[f"rollout.sampling.{field}"]
+    words = findings("note", shape, rollout={"sampling": sampling})[f"rollout.sampling.{field}"]
     assert "importance weights have mean 1" in words
     assert said in words
 
 
 def test_an_engine_of_the_users_own_has_to_tell():
     rollout = {"engine": "mine.py:make", "sampling": {"top_p": 0.95}}
-    words = findings("note", {}, {}, rollout=rollout)["rollout.sampling.top_p"]
+    words = findings("note", {}, rollout=rollout)["rollout.sampling.top_p"]
     assert "an engine that does not tell what it kept is refused" in words
 
 
@@ -127,4 +127,4 @@ def test_on_vllm_a_cut_without_a_bound_is_refused_with_the_bias(sampling, field)
 
 
 def test_the_whole_distribution_at_another_temperature_is_exact_and_not_noted():
-    assert findings("note", {}, {}, rollout={"sampling": {"temperature": 0.6}}) == {}
+    assert findings("note", {}, rollout={"sampling": {"temperature": 0.6}}) == {}

@@ -1,0 +1,1 @@
+"""What one machine's card makes of StaleFlow, in a table: `python -m benchmarks.gpu`."""
