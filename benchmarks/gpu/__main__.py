@@ -13,19 +13,20 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 import transformers
 
-from benchmarks.gpu.exactness import Part, engine_rows, trainer_rows
+from benchmarks.gpu.exactness import engine_rows, trainer_rows
 from benchmarks.gpu.sizes import Finding, Size, size_of
 from benchmarks.gpu.speed import decode_rows, quickstart_rows, step_rows, update_rows
 from workers.models.model import pick_device
 
 DEADLINE_S = 600.0  # of all parts together
 MARK = "finding "  # before a row on a part's output
+Part = Callable[[torch.device, Size], Iterator[Finding]]
 PARTS: dict[str, Part] = {
     "engine": engine_rows, "trainer": trainer_rows, "decoding": decode_rows, "updates": update_rows,
     "train step": step_rows, "quickstart": quickstart_rows,
@@ -94,6 +95,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("gpu.md"))
     options = parser.parse_args()
     device = pick_device(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # a rehearsal has other work beside it
     if options.part:
         run_part(options.part, device, size_of(device))
         return 0

@@ -1,7 +1,7 @@
 """Engine and trainer on a device against a plain float32 pass of transformers there."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.gpu.sizes import Finding, Size, write_model
 from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
+from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Engine, Generation
 from workers.rollout.worker import make_engine
-from workers.trainer.batch import plain_batch
 from workers.trainer.packed_forward import choose_attention, forward_row, pack_row
 from workers.trainer.policy import load_packed
 
@@ -126,6 +126,3 @@ def _share(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> fl
     size = torch.stack([gradient.norm() for gradient in exact.values()]).norm()
     error = torch.stack([(found[name] - gradient).norm() for name, gradient in exact.items()]).norm()
     return (error / size).item()
-
-
-Part = Callable[[torch.device, Size], Iterator[Finding]]

@@ -144,7 +144,7 @@ def step_rows(device: torch.device, size: Size) -> Iterator[Finding]:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         trainer, ours = our_trainer(folder, size.budget, message)
-        seconds = [_timed(lambda: ours(batch), device) for _ in range(TURNS + 1)]
+        seconds = _seconds(ours, batch, device)
         peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
         compute, estimate = dict(trainer.compute), _estimate(folder, size, trainer)
         del trainer, ours
@@ -152,7 +152,7 @@ def step_rows(device: torch.device, size: Size) -> Iterator[Finding]:
             torch.cuda.empty_cache()
         plain = plain_step(folder, size.budget, device, padded_batches)
         with autocast:
-            beside = [_timed(lambda: plain(batch), device) for _ in range(TURNS + 1)]
+            beside = _seconds(plain, batch, device)
     rate, other = (sum(lengths) / median(values[1:]) for values in (seconds, beside))
     share = compute.get("compute/mfu")
     yield Finding("train step: tokens/s", f"{rate:,.0f}", f"plain loop, sorted: {other:,.0f}")
@@ -174,11 +174,15 @@ def _estimate(folder: str, size: Size, trainer: Any) -> int:
     return sum(memory_of(config, shape, weights).rank.values())
 
 
-def _timed(step: Callable[[], object], device: torch.device) -> float:
-    began = time.perf_counter()
-    step()
-    wait(device)
-    return time.perf_counter() - began
+def _seconds(step: Callable[[Any], object], batch: Any, device: torch.device) -> list[float]:
+    """Of each turn; the first one warms up."""
+    found = []
+    for _ in range(TURNS + 1):
+        began = time.perf_counter()
+        step(batch)
+        wait(device)
+        found.append(time.perf_counter() - began)
+    return found
 
 
 def quickstart_rows(device: torch.device, size: Size) -> Iterator[Finding]:
@@ -200,5 +204,5 @@ def quickstart_rows(device: torch.device, size: Size) -> Iterator[Finding]:
         few = max(1, min(10, len(rewards) // 2))
         yield Finding(
             f"quickstart, {steps} steps: seconds with its start", f"{took:.0f}",
-            f"reward of the first {few}: {fmean(rewards[:few]):.3f}, of the last: {fmean(rewards[-few:]):.3f}",
+            f"first {few} rewards: {fmean(rewards[:few]):.3f}, last: {fmean(rewards[-few:]):.3f}",
         )  # fmt: skip

@@ -40,6 +40,7 @@ integration/test_security.py: protocol/wire/connection protocol/wire/security
 integration/test_stacks.py: controller/cli/stacks protocol/stacks workers/reward/pipe
 integration/test_supervisor.py: controller/host/supervisor
 integration/test_vllm_adapter.py: workers/engines/vllm/extension
+integration/test_vllm_mixtures.py: workers/engines/vllm/experts
 integration/test_vllm_runs.py: workers/engines/vllm/kept workers/engines/vllm/statistics
 integration/test_weights_channel.py: workers/weights/exchange workers/weights/exchange_process
  workers/weights/fetch

@@ -1,0 +1,60 @@
+"""An expert's rows are found where they lie, on the rank that has them and on no other."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from workers.weights.parts import Part, Piece
+from workers.weights.tensors import layout_of, write_shard
+
+EXPERTS, ROWS, COLUMNS = 5, 6, 3
+WHOLE = torch.arange(EXPERTS * ROWS * COLUMNS, dtype=torch.float32).view(EXPERTS, ROWS, COLUMNS)
+RANKS = 3  # of which the last has one expert
+
+
+@pytest.fixture
+def share():
+    """What a rank holds of the whole, as FSDP spreads it."""
+
+    def make(rank):
+        dist.init_process_group("fake", rank=rank, world_size=RANKS, store=FakeStore())
+        mine = WHOLE.chunk(RANKS)[rank]
+        mesh = init_device_mesh("cpu", (RANKS,))
+        return DTensor.from_local(
+            mine, mesh, [Shard(0)], run_check=False, shape=WHOLE.shape, stride=WHOLE.stride()
+        )
+
+    yield make
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_each_expert_is_written_by_the_rank_that_has_it(share, rank):
+    whole = share(rank)
+    for expert in range(EXPERTS):
+        piece = Piece(whole, Part("experts", expert, start=2, count=3))
+        assert piece.shape == (3, COLUMNS)
+        assert piece.owner == expert // 2
+        target = torch.full((3, COLUMNS), -1.0)
+        write_shard(target, piece)
+        expected = WHOLE[expert, 2:5] if expert // 2 == rank else torch.full((3, COLUMNS), -1.0)
+        assert torch.equal(target, expected)
+
+
+def test_of_a_tensor_that_nobody_shares_every_part_is_here_and_nothing_is_copied():
+    piece = Piece(WHOLE, Part("experts", 4, start=0, count=2))
+    assert torch.equal(piece.local(), WHOLE[4, :2])
+    assert piece.local().untyped_storage().data_ptr() == WHOLE.untyped_storage().data_ptr()
+    layout = layout_of(1, {"experts.4.gate": piece, "whole": WHOLE}, dtype=torch.bfloat16)
+    assert [(entry.dtype, tuple(entry.shape)) for entry in layout.entries.values()] == [
+        ("BF16", (2, COLUMNS)),
+        ("BF16", tuple(WHOLE.shape)),
+    ]
+
+
+def test_a_whole_part_is_the_tensor_itself():
+    assert Part("name").of(WHOLE) is WHOLE
+    assert Part("name").shape(WHOLE.shape) == tuple(WHOLE.shape)
