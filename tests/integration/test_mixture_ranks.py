@@ -1,5 +1,7 @@
 """A mixture of experts over several ranks: each expert is published and saved from the rank that has it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,6 +14,7 @@ from protocol.settings import (
     TrainerSettings,
     WeightsSettings,
     WorkerSettings,
+    load_settings,
 )
 from tests.integration.test_trainer_ranks import (
     MINIBATCHES,
@@ -21,7 +24,7 @@ from tests.integration.test_trainer_ranks import (
     run_ranks,
 )
 
-pytestmark = pytest.mark.thorough  # seven trainers
+pytestmark = pytest.mark.thorough  # of seven trainers
 
 
 @pytest.fixture
@@ -51,8 +54,9 @@ def prepare(folder, name):
 
 def test_one_two_and_four_ranks_make_the_same_files_of_a_mixture(tmp_path, directory):
     names = ("one", "two", "four")  # those four share no host, so experts are sent to rank 0
-    stages = [(prepare(tmp_path, name), ranks) for name, ranks in zip(names, (1, 2, 4), strict=True)]
-    ended = run_ranks(directory, "train", *stages)
+    alone, two, four = (prepare(tmp_path, name) for name in names)
+    lead(load_settings(Path(alone).read_text()), str(directory))
+    ended = run_ranks(directory, "train", (two, 2), (four, 4))
     assert ended.returncode == 0, ended.stderr[-2000:]
     files = load_file(directory / "model.safetensors")
     first = load_file(tmp_path / "one" / SAVED / "model.safetensors")

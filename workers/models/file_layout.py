@@ -18,9 +18,9 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from protocol.errors import ConfigError
 from protocol.model_shape import expert_count
-from workers.weights.parts import Part, Piece
+from workers.models.parts import SpreadPart, TensorPart
 
-FileLayout = Mapping[str, Part]
+FileLayout = Mapping[str, TensorPart]
 """By name in the files; empty where files have what the model has."""
 AS_IT_IS: FileLayout = MappingProxyType({})
 
@@ -55,12 +55,12 @@ def split(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, 
     return {name: part.of(tensors[part.own]) for name, part in layout.items() if part.own in tensors}
 
 
-def pieces(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor | Piece]:
+def pieces(tensors: Mapping[str, torch.Tensor], layout: FileLayout) -> dict[str, torch.Tensor | SpreadPart]:
     """Tensors that may be spread over ranks, as the files have them."""
     if not layout:
         return dict(tensors)
     return {
-        name: tensors[part.own] if part.expert is None else Piece(tensors[part.own], part)
+        name: tensors[part.own] if part.expert is None else SpreadPart(tensors[part.own], part)
         for name, part in layout.items()
         if part.own in tensors
     }
@@ -96,11 +96,11 @@ def _row_numbers(shape: torch.Size, start: int) -> torch.Tensor:
     return torch.arange(start, start + math.prod(counts)).reshape(counts)
 
 
-def _part(own: str, rows: torch.Tensor, first: int, count: int) -> Part | None:
+def _part(own: str, rows: torch.Tensor, first: int, count: int) -> TensorPart | None:
     """The part with these row numbers; None if it is neither all of the tensor nor of one expert."""
     at = first - int(rows.flatten()[0])
     if count == rows.numel():
-        return Part(own)
+        return TensorPart(own)
     if rows.ndim < 3 or at // rows.shape[1] != (at + count - 1) // rows.shape[1]:
         return None
-    return Part(own, at // rows.shape[1], at % rows.shape[1], count)
+    return TensorPart(own, at // rows.shape[1], at % rows.shape[1], count)

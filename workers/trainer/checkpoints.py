@@ -21,8 +21,8 @@ import xxhash
 from safetensors import SafetensorError, safe_open
 
 from protocol.errors import RunError
+from workers.models.parts import TensorPart
 from workers.trainer.saved.shares import Share, Shares, stream, write_shares
-from workers.weights.parts import Part
 
 log = logging.getLogger("workers")
 
@@ -104,7 +104,7 @@ def write_checkpoint(
     dtype: torch.dtype,
     keep: int,
     adapter: Mapping[str, object] | None = None,
-    layout: Mapping[str, Part] | None = None,
+    layout: Mapping[str, TensorPart] | None = None,
     among: Among = ALONE,
 ) -> Path:
     """The path of the new checkpoint `directory/step_<policy_version>`; older ones beyond `keep` are removed.
@@ -153,10 +153,10 @@ def _refused(path: Path, error: Exception) -> RunError:
     )
 
 
-def _export(file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, Part]) -> None:
+def _export(file: Path, state: Shares, dtype: torch.dtype, layout: Mapping[str, TensorPart]) -> None:
     """The weights of a state as one file, a tensor at a time."""
     own = [name.removeprefix(WEIGHT) for name in state if name.startswith(WEIGHT)]
-    parts = layout or {name: Part(name) for name in own}
+    parts = layout or {name: TensorPart(name) for name in own}
     shapes = {}
     for name, part in parts.items():
         kept, shape = state.dtype(WEIGHT + part.own), state.shape(WEIGHT + part.own)

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from protocol.errors import ConfigError
 from protocol.settings import TrainerSettings, WorkerSettings
 from protocol.trainer.memory import reduces_every_microbatch
+from workers.models.parts import SpreadPart
 from workers.trainer.ranks import Ranks
-from workers.weights.parts import Piece
 
 Item = TypeVar("Item")
 
@@ -107,15 +107,15 @@ def make_optimizer(model: PreTrainedModel, options: TrainerSettings) -> torch.op
     )
 
 
-def whole(tensor: torch.Tensor | Piece) -> torch.Tensor:
+def whole(tensor: torch.Tensor | SpreadPart) -> torch.Tensor:
     """All of a tensor that may be sharded. Collective."""
-    if isinstance(tensor, Piece):
+    if isinstance(tensor, SpreadPart):
         return tensor.part.of(whole(tensor.whole))
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gather(
-    tensors: Mapping[str, torch.Tensor | Piece], ranks: Ranks, *, dtype: torch.dtype | None = None
+    tensors: Mapping[str, torch.Tensor | SpreadPart], ranks: Ranks, *, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
     """On rank 0 private copies of the tensors, whole, on the CPU, floats in `dtype`; elsewhere nothing."""
     gathered = {}

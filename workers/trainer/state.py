@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from protocol.errors import RunError
 from workers.models.file_layout import FileLayout, pieces
 from workers.models.lora_layers import adapter_tensors
+from workers.models.parts import SpreadPart
 from workers.trainer.ranks import Ranks
 from workers.trainer.saved.shares import Share, Shares, place_of, share_of
 from workers.trainer.sharding import gather
-from workers.weights.parts import Piece
 
-Published = dict[str, torch.Tensor | Piece]
+Published = dict[str, torch.Tensor | SpreadPart]
 """What a version consists of, by name in the model's files, as one rank holds it."""
 
 

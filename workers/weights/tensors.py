@@ -7,6 +7,7 @@ for it where the ranks share a host; what an engine reads was verified, chunk by
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -15,7 +16,6 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from protocol.errors import WeightsError
 from workers.weights import manifest
 from workers.weights.manifest import Layout
-from workers.weights.parts import Piece
 from workers.weights.store import FileSegment, PublishedFile, VersionStore, map_file, verify
 
 DTYPES: dict[str, torch.dtype] = {
@@ -26,8 +26,26 @@ DTYPES: dict[str, torch.dtype] = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+class SpreadRows(Protocol):
+    """SpreadRows of a tensor, which one rank has."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def is_floating_point(self) -> bool:
+        """Whether the tensor is."""
+        ...
+
+    def local(self) -> torch.Tensor | None:
+        """The rows themselves; None on every other rank."""
+        ...
+
+
 def layout_of(
-    policy_version: int, tensors: Mapping[str, torch.Tensor | Piece], *, dtype: torch.dtype | None = None
+    policy_version: int, tensors: Mapping[str, torch.Tensor | SpreadRows], *, dtype: torch.dtype | None = None
 ) -> Layout:
     """Where whole tensors will lie; floating point ones in `dtype` if it is given."""
     kinds = {name: dtype if dtype and t.is_floating_point() else t.dtype for name, t in tensors.items()}
@@ -52,9 +70,9 @@ def views(mapped: mmap.mmap, layout: Layout) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def write_shard(target: torch.Tensor, tensor: torch.Tensor | Piece) -> None:
+def write_shard(target: torch.Tensor, tensor: torch.Tensor | SpreadRows) -> None:
     """Copy what this rank holds of a tensor to its place in the whole."""
-    if isinstance(tensor, Piece):
+    if not isinstance(tensor, torch.Tensor):
         if (rows := tensor.local()) is not None:
             target.copy_(rows)
         return
@@ -84,7 +102,7 @@ def publish(
 
 
 def write_whole(
-    store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor | Piece]
+    store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor | SpreadRows]
 ) -> None:
     """Fill a segment; checksums are made behind the copy, while it is in the cache."""
     targets = views(segment.map, segment.layout)

@@ -20,11 +20,11 @@ from torch.distributed.tensor import DTensor
 
 from protocol.segments import has_room, segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
+from workers.models.parts import SpreadPart
 from workers.trainer.ranks import PATIENCE, Ranks
 from workers.trainer.saved.shares import place_of
 from workers.weights import store
 from workers.weights.manifest import Layout
-from workers.weights.parts import Piece
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
 from workers.weights.tensors import DTYPES, layout_of, views, write_shard, write_whole
 
@@ -41,7 +41,7 @@ class Publisher:
     """
 
     def __init__(
-        self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor | Piece]
+        self, settings: WorkerSettings, ranks: Ranks, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> None:
         """`tensors`: what will be published, for its size. Raises: RunError if nothing can be written."""
         self._ranks = ranks
@@ -78,7 +78,7 @@ class Publisher:
         return [(version, p) for version, p in found if p is not None and version > after]
 
     def write(
-        self, policy_version: int, tensors: Mapping[str, torch.Tensor | Piece]
+        self, policy_version: int, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> FileSegment | PublishedFile | None:
         """Copy a version to where it will be visible: what `seal` takes; rank 0 alone gets something.
 
@@ -118,7 +118,7 @@ class Publisher:
             self._store.close()
 
     def _write_shards(
-        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | Piece]
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> None:
         mapped = segment.map if segment else self._map_partial(layout.policy_version)
         targets = views(mapped, layout)
@@ -129,7 +129,7 @@ class Publisher:
             self._store.written(segment)
 
     def _gather(
-        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | Piece]
+        self, segment: FileSegment | None, layout: Layout, tensors: Mapping[str, torch.Tensor | SpreadPart]
     ) -> None:
         targets = views(segment.map, layout) if segment else {}
         for name, entry in layout.entries.items():
@@ -139,9 +139,9 @@ class Publisher:
                 self._store.written(segment, entry.start + entry.size)
 
     @torch.no_grad()
-    def _whole(self, tensor: torch.Tensor | Piece, dtype: torch.dtype) -> torch.Tensor:
+    def _whole(self, tensor: torch.Tensor | SpreadPart, dtype: torch.dtype) -> torch.Tensor:
         """All rows of a tensor, on rank 0, in host memory; elsewhere what this rank has to do with it."""
-        if isinstance(tensor, Piece):
+        if isinstance(tensor, SpreadPart):
             return self._sent(tensor, dtype)
         if not isinstance(tensor, DTensor):
             return tensor
@@ -153,7 +153,7 @@ class Publisher:
         dist.gather(mine, parts, dst=0, group=self._group)
         return torch.cat(parts)[: tensor.shape[0]] if parts else mine
 
-    def _sent(self, piece: Piece, dtype: torch.dtype) -> torch.Tensor:
+    def _sent(self, piece: SpreadPart, dtype: torch.dtype) -> torch.Tensor:
         """An expert's rows, which go from the rank that has them to rank 0."""
         mine = piece.local()
         rows = torch.empty(piece.shape, dtype=dtype) if mine is None else mine.to("cpu", dtype).contiguous()

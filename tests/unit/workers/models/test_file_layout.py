@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3For
 from protocol.errors import ConfigError
 from workers.models.file_layout import file_layout, pieces, split
 from workers.models.model import load_causal_lm, replace_weights, stored_names
-from workers.weights.parts import Part, Piece
+from workers.models.parts import SpreadPart, TensorPart
 
 SIZED = {
     "vocab_size": 16, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -51,7 +51,7 @@ def test_a_mixture_is_split_into_the_tensors_of_its_files(tmp_path, name):
     assert {name: (*tensor.shape,) for name, tensor in spread.items()} == {
         n: (*t.shape,) for n, t in files.items()
     }
-    assert any(isinstance(tensor, Piece) for tensor in spread.values()) == (name != "granitemoe")
+    assert any(isinstance(tensor, SpreadPart) for tensor in spread.values()) == (name != "granitemoe")
     kept = {tensor.untyped_storage().data_ptr() for tensor in model.state_dict().values()}
     assert all(tensor.untyped_storage().data_ptr() in kept for tensor in found.values())  # nothing is copied
 
@@ -60,7 +60,7 @@ def test_without_files_a_mixture_has_those_that_transformers_would_write(tmp_pat
     made = saved(tmp_path, "qwen3_moe")
     layout = file_layout(made)
     assert layout.keys() == set(stored_names(tmp_path))
-    assert layout["model.layers.0.mlp.experts.1.up_proj.weight"] == Part(
+    assert layout["model.layers.0.mlp.experts.1.up_proj.weight"] == TensorPart(
         "model.layers.0.mlp.experts.gate_up_proj", expert=1, start=16, count=16
     )
 

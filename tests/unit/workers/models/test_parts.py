@@ -7,7 +7,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from workers.weights.parts import Part, Piece
+from workers.models.parts import SpreadPart, TensorPart
 from workers.weights.tensors import layout_of, write_shard
 
 EXPERTS, ROWS, COLUMNS = 5, 6, 3
@@ -35,7 +35,7 @@ def share():
 def test_each_expert_is_written_by_the_rank_that_has_it(share, rank):
     whole = share(rank)
     for expert in range(EXPERTS):
-        piece = Piece(whole, Part("experts", expert, start=2, count=3))
+        piece = SpreadPart(whole, TensorPart("experts", expert, start=2, count=3))
         assert piece.shape == (3, COLUMNS)
         assert piece.owner == expert // 2
         target = torch.full((3, COLUMNS), -1.0)
@@ -45,7 +45,7 @@ def test_each_expert_is_written_by_the_rank_that_has_it(share, rank):
 
 
 def test_of_a_tensor_that_nobody_shares_every_part_is_here_and_nothing_is_copied():
-    piece = Piece(WHOLE, Part("experts", 4, start=0, count=2))
+    piece = SpreadPart(WHOLE, TensorPart("experts", 4, start=0, count=2))
     assert torch.equal(piece.local(), WHOLE[4, :2])
     assert piece.local().untyped_storage().data_ptr() == WHOLE.untyped_storage().data_ptr()
     layout = layout_of(1, {"experts.4.gate": piece, "whole": WHOLE}, dtype=torch.bfloat16)
@@ -56,5 +56,5 @@ def test_of_a_tensor_that_nobody_shares_every_part_is_here_and_nothing_is_copied
 
 
 def test_a_whole_part_is_the_tensor_itself():
-    assert Part("name").of(WHOLE) is WHOLE
-    assert Part("name").shape(WHOLE.shape) == tuple(WHOLE.shape)
+    assert TensorPart("name").of(WHOLE) is WHOLE
+    assert TensorPart("name").shape(WHOLE.shape) == tuple(WHOLE.shape)

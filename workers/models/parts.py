@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """Where a model has a tensor of its files."""
 
     own: str
@@ -31,11 +31,11 @@ class Part(NamedTuple):
         return tuple(own) if self.expert is None else (self.count, *tuple(own)[2:])
 
 
-class Piece(NamedTuple):
+class SpreadPart(NamedTuple):
     """Rows of one expert of a tensor that this rank may hold a share of."""
 
     whole: torch.Tensor
-    part: Part
+    part: TensorPart
 
     @property
     def shape(self) -> tuple[int, ...]:

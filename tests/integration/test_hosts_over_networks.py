@@ -1,0 +1,195 @@
+"""Five hosts on one machine, each with a network of its own: runs over cables that delay, lose and break.
+
+Nothing is lost and nothing is trained twice, whatever the network does.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from test_killed_runs import check_whole
+from test_whole_runs import config
+
+from controller.config.models import Config, ControllerSettings
+from protocol.wire.security import make_keys
+from tests.support.hosts import HUB, Network, network, why_not
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 900.0
+WORKERS = {"training": "trainer", "rolls-a": "rollout", "rolls-b": "rollout", "rewards": "reward"}
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+class Hosts:
+    """A run whose controller is on the hub, and whose workers are each on a host of their own."""
+
+    def __init__(self, folder: Path, made: Network, *, steps: int, **controller: object) -> None:
+        self.made, self.folder, self.run = made, folder, folder / "run"
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        keys = folder / "keys"
+        self.keys = {name: make_keys(keys, name, (role,)) for name, role in WORKERS.items()}
+        settings = ControllerSettings.model_validate(
+            {"bind": "tcp://0.0.0.0:29500", "keys": str(keys), "reattach_s": 300.0} | controller
+        )
+        self.config: Config = config(
+            folder, run={"steps": steps}, trainer={"local": False, "checkpoint_steps": 4, "lr": 0.01},
+            rollout={"instances": 0, "progress_s": 0.3, "max_prompt_tokens": 40}, reward={"workers": 0, "timeout_s": 60.0},
+            logging={"console": "plain"},
+        ).model_copy(update={"controller": settings})  # fmt: skip
+        self.file = folder / "run.json"
+        self.file.write_text(self.config.model_dump_json())
+        self.controller: subprocess.Popen[str] | None = None
+
+    def begin(self) -> None:
+        """Start the controller."""
+        command = [sys.executable, "launch.py", str(self.file)]
+        self.controller = subprocess.Popen(
+            self.made.inside(HUB, *command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
+        )  # fmt: skip
+
+    def attach(self, name: str) -> None:
+        """Start the worker of a host."""
+        number = list(WORKERS).index(name) + 1
+        words = [
+            "attach",
+            f"tcp://10.77.{number}.1:29500",
+            "--role",
+            WORKERS[name],
+            "--key",
+            str(self.keys[name]),
+        ]
+        if name == "training":
+            words.append(f"model.path={self.run / 'model'}")
+        command = [sys.executable, str(ROOT / "launch.py"), *words]
+        self.workers[name] = self.made.start(
+            name, command, self.folder / f"{name}.log", STALEFLOW_ADDRESS=self.made.address(name),
+            XDG_CACHE_HOME=str(self.folder / name),
+        )  # fmt: skip
+
+    def vanish(self, name: str) -> None:
+        """Take the host away, with whatever runs there."""
+        self.made.cut(name)
+        worker = self.workers.pop(name)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+
+    def kill_controller(self) -> None:
+        """As a power cut would end it."""
+        assert self.controller is not None
+        subprocess.run(["pkill", "-KILL", "-P", str(self.controller.pid)], check=False)
+        self.controller.kill()
+        self.controller.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for process in [*self.workers.values(), *filter(None, [self.controller])]:
+            process.kill()
+            process.wait()
+
+
+def follow(hosts: Hosts, plan: Mapping[int, Callable[[], None]]) -> str:
+    """Do what is planned after each step; what the controllers said, until one ends by itself."""
+    said, done = "", set[int]()
+    guard = threading.Timer(LIMIT_S, hosts.end)
+    guard.start()
+    try:
+        while True:
+            assert hosts.controller is not None
+            assert hosts.controller.stdout is not None
+            line = hosts.controller.stdout.readline()
+            said += line
+            if not line and hosts.controller.poll() is not None:
+                return said
+            for step in plan.keys() - done:
+                if f"step {step}/" in line or line.startswith(f"step {step} "):
+                    done.add(step)
+                    plan[step]()
+    finally:
+        guard.cancel()
+
+
+def healed(hosts: Hosts, name: str, seconds: float) -> None:
+    """Heal a cable in so many seconds."""
+    threading.Timer(seconds, hosts.made.heal, [name]).start()
+
+
+Plan = Mapping[int, Callable[[], None]]
+"""What to do after a step."""
+
+
+def run(folder: Path, steps: int, plan: Callable[[Hosts], Plan], *, delay_s: float = 0.025) -> dict[str, int]:
+    """A whole run over five hosts; its summary."""
+    with network(*WORKERS) as made:
+        hosts = Hosts(folder, made, steps=steps)
+        for name in WORKERS:
+            made.to_host[name].delay_s = made.to_hub[name].delay_s = delay_s
+        try:
+            hosts.begin()
+            for name in WORKERS:
+                hosts.attach(name)
+            said = follow(hosts, plan(hosts))
+            assert hosts.controller is not None
+            assert hosts.controller.returncode == 0, said[-3000:]
+        finally:
+            hosts.end()
+    check_whole(folder / "run", steps=steps)
+    return json.loads((folder / "run" / "summary.json").read_text())
+
+
+@pytest.mark.thorough
+def test_a_run_over_five_hosts_without_a_default_route_is_whole(tmp_path):
+    run(tmp_path, 6, lambda hosts: {})
+
+
+@pytest.mark.thorough
+def test_partitions_of_8_and_40_seconds_lose_nothing(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def cut(name: str, seconds: float) -> Callable[[], None]:
+            def act() -> None:
+                hosts.made.cut(name)
+                healed(hosts, name, seconds)
+
+            return act
+
+        return {
+            2: cut("rolls-a", 40.0),
+            4: cut("rolls-b", 8.0),
+            6: cut("rewards", 8.0),
+            8: cut("training", 8.0),
+        }
+
+    run(tmp_path, 12, plan)
+
+
+@pytest.mark.thorough
+def test_a_host_that_vanishes_and_comes_back_and_one_way_loss_lose_nothing(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def lose() -> None:
+            hosts.made.to_host["rolls-a"].loss = 0.2
+            hosts.made.to_hub["rolls-a"].loss = 0.02
+
+        def back() -> None:
+            hosts.made.heal("rolls-b")
+            hosts.attach("rolls-b")
+
+        return {2: lose, 4: lambda: hosts.vanish("rolls-b"), 8: back}
+
+    run(tmp_path, 12, plan)
+
+
+@pytest.mark.thorough
+def test_a_controller_that_is_killed_finds_its_hosts_again(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def kill() -> None:
+            hosts.kill_controller()
+            hosts.begin()
+
+        return {3: kill, 7: kill}
+
+    run(tmp_path, 10, plan)
