@@ -38,8 +38,8 @@ class Hosts:
         )
         self.config: Config = config(
             folder, run={"steps": steps}, trainer={"local": False, "checkpoint_steps": 4, "lr": 0.01},
-            rollout={"instances": 0, "progress_s": 0.3, "max_prompt_tokens": 40}, reward={"workers": 0, "timeout_s": 60.0},
-            logging={"console": "plain"},
+            rollout={"instances": 0, "progress_s": 0.3, "max_prompt_tokens": 40},
+            reward={"workers": 0, "timeout_s": 60.0}, logging={"console": "plain"},
         ).model_copy(update={"controller": settings})  # fmt: skip
         self.file = folder / "run.json"
         self.file.write_text(self.config.model_dump_json())

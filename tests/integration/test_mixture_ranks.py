@@ -21,6 +21,7 @@ from tests.integration.test_trainer_ranks import (
     SAVED,
     STEPS,
     assert_published_is_saved,
+    lead,
     run_ranks,
 )
 
