@@ -17,7 +17,7 @@ from test_whole_runs import config
 
 from controller.config.models import Config, ControllerSettings
 from protocol.wire.security import make_keys
-from tests.support.hosts import HUB, Network, network, why_not
+from tests.support.hosts import HUB, Network, end, network, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900.0
@@ -83,14 +83,12 @@ class Hosts:
         """As a power cut would end it."""
         assert self.controller is not None
         subprocess.run(["pkill", "-KILL", "-P", str(self.controller.pid)], check=False)
-        self.controller.kill()
-        self.controller.wait()
+        end(self.controller)
 
     def end(self) -> None:
         """Leave nothing behind."""
         for process in [*self.workers.values(), *filter(None, [self.controller])]:
-            process.kill()
-            process.wait()
+            end(process)
 
 
 def follow(hosts: Hosts, plan: Mapping[int, Callable[[], None]]) -> str:

@@ -95,7 +95,7 @@ def network(*hosts: str) -> Iterator[Network]:
                 ["unshare", "--net", sys.executable, "-c", "print(flush=True); input()"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
-            stack.callback(_end, held)
+            stack.callback(end, held)
             assert held.stdout is not None
             held.stdout.readline()
             holders[name] = held
@@ -119,9 +119,13 @@ def network(*hosts: str) -> Iterator[Network]:
         yield made
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def end(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> None:
+    """Kill a process, wait for it and let go of its pipes."""
     process.kill()
     process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
 
 
 def _run(command: Sequence[str]) -> None:
