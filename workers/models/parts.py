@@ -60,9 +60,11 @@ class SpreadPart(NamedTuple):
         """The rows themselves; None if another rank has them."""
         if not isinstance(self.whole, DTensor):
             return self.part.of(self.whole)
-        if self.owner != (rank := self.whole.device_mesh.get_local_rank()):
-            return None
+        place = self.whole.device_mesh.get_coordinate()
+        assert place is not None
         assert self.part.expert is not None
+        if self.owner != (rank := place[0]):
+            return None
         expert = self.part.expert - rank * self._each
         return self.part._replace(expert=expert).of(self.whole.to_local())
 
