@@ -49,6 +49,7 @@ class StepView(NamedTuple):
     long_share: float = 0.0  # responses near the longest, of all; 0 without `adapts_mu`
     elasticity: float = 1.0  # relative gain in tokens/s for a relative gain in trajectories
     objective: Objective = THROUGHPUT
+    waiting: float = 0.0  # share of the episodes in flight that wait for their environments
 
 
 def objective_of(wanted: str | float) -> Objective:
@@ -69,8 +70,9 @@ def adaptive(step: StepView) -> tuple[float, float]:
         mu = next_mu(mu, most=step.most_mu, starved=starved, late=late, gated=step.gated,
                       long_share=step.long_share)  # fmt: skip
     cap = next_cap(
-        step.admission, starved=starved, late=late, elasticity=step.elasticity, objective=step.objective
-    )
+        step.admission, starved=starved, late=late, elasticity=step.elasticity, objective=step.objective,
+        waiting=step.waiting,
+    )  # fmt: skip
     return cap, mu
 
 
@@ -137,6 +139,7 @@ GROW, SHRINK = 0.2, 0.03  # of a batch, at each train step: a missing place cost
 DRIFT = 0.01  # where nobody waits the cap falls by so much, so that it is as small as it can be
 STARVED = 0.05  # share of a step that the trainer may wait for groups before the cap grows
 LEAST_ELASTICITY = 0.1
+MOST_WAITING = 0.8  # share of waiting that counts: the cap grows by a batch a step at most
 LEAST_BATCHES = 1.25  # with less, the trainer stands still from its step to the first group of the next
 
 
@@ -146,20 +149,22 @@ def first_cap(*, max_staleness: int, batch_groups: int, spare_groups: int = 0) -
 
 
 def next_cap(
-    view: AdmissionView, *, starved: float, late: float, elasticity: float, objective: Objective = THROUGHPUT
-) -> float:
+    view: AdmissionView, *, starved: float, late: float, elasticity: float, objective: Objective = THROUGHPUT,
+    waiting: float = 0.0,
+) -> float:  # fmt: skip
     """The adaptive cap after a train step.
 
     It grows while the trainer waits for *groups* (`starved`: share of a step in which fewer than a batch were
     occupied) and more of them would raise the throughput of the instances (`elasticity`: relative gain in
     tokens per second for a relative gain in trajectories); it shrinks while the trainer waits for stragglers
     (`late`), which the others slow down; and it drifts down while the trainer waits for nothing, since then
-    groups only grow old. `objective` limits it, and says how much more of them have to raise it.
+    groups only grow old. `objective` limits it, and says how much more of them have to raise it. Of agents,
+    a share `waiting` of what is added is at no instance, so it grows faster.
     """
     places = view.batch_groups + view.spare_groups
     gain = elasticity * places / view.cap
     if starved > STARVED and elasticity > LEAST_ELASTICITY and gain >= objective.least_gain:
-        step = GROW
+        step = GROW / (1 - min(waiting, MOST_WAITING))  # only so much of a place is at an instance
     else:
         step = -SHRINK if late > STARVED else -DRIFT
     window = view.max_staleness + 1.0

@@ -29,6 +29,7 @@ from controller.cli.command_line import ConfigPath, Overrides, RecordedRun, as_c
 from controller.cli.console import Console, make_console
 from controller.cli.looking import evaluated, export, history, samples, view
 from controller.cli.planning import init
+from controller.cli.planning.filling import filling
 from controller.cli.say import say
 from controller.config.load import load_config
 from controller.config.models import Config
@@ -130,6 +131,9 @@ def check(
     """Validate a configuration and say what would happen, without starting anything of the run."""
     settings = load_config(config, overrides or ())
     findings = find_problems(settings, is_thorough=True, calls_reward=call_reward)
+    if (filled := filling(settings)) is not None:
+        told = f"if environments are as simulation.environment says, {filled.in_words()}"
+        findings.append(Finding("note", "agent", told))
     installed = needs.installed_by_the_run(settings)
     for place, finding in enumerate(findings):
         if finding.field in installed and "not installed" in finding.text:

@@ -15,6 +15,7 @@ import typer
 from controller.cli import needs
 from controller.cli.command_line import Overrides
 from controller.cli.planning import from_run, gpus
+from controller.cli.planning.filling import filling
 from controller.config.load import change_config, load_config
 from controller.config.models import Config
 from controller.simulation.assumed import in_words
@@ -107,7 +108,10 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
             "algorithm of reinforcement learning."
         )
     began = time.monotonic()
-    print("\n".join(in_words(settings)), end="\n\n", flush=True)
+    assumed = in_words(settings)
+    if (filled := filling(settings)) is not None:
+        assumed.append(f"Environments as simulation.environment says: {filled.in_words()}.")
+    print("\n".join(assumed), end="\n\n", flush=True)
 
     def tell(cell: Cell) -> None:
         speed = f"{cell.figures.trajectories_per_s:.2f} traj/s" if cell.figures else "failed"

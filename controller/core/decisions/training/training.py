@@ -174,10 +174,20 @@ class Training:
             long_share=state.lengths.long_share() if staleness.adaptive_mu else 0.0,
             elasticity=pacing.elasticity(instance_view(state, one) for one in state.registry.instances()),
             objective=pacing.objective_of(staleness.objective),
+            waiting=self._waiting(),
         )
         cap, mu = state.strategies.adapt(step)
         state.pace = state.pace._replace(cap=cap)
         state.strategy_settings = settings._replace(mu=mu)
+
+    def _waiting(self) -> float:
+        """Share of the episodes in flight that wait for their environments; 0 without agents."""
+        if not self.state.config.agent.is_on:
+            return 0.0
+        groups = (group for group in self.state.groups.values() if group.state == "generating")
+        states = Counter(member.state for group in groups for member in group.members)
+        at_work = states["queued"] + states["running"]
+        return states["waiting"] / max(1, states["waiting"] + at_work)
 
     def on_ready(self, trainer: Worker, message: Ready) -> None:
         """A trainer is there; it gets what it has missed, then waits for batches."""
