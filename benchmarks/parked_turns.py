@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from transformers import Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
+from transformers.models.qwen3 import Qwen3Config
 
 from protocol.settings import RolloutSettings
 from workers.engines.interface import Generation
