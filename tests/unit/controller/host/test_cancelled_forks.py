@@ -98,3 +98,11 @@ async def test_a_client_without_room_for_its_socket_is_none_of_the_server(monkey
     with pytest.raises(OSError, match="Too many open files"):
         Forks({})
     assert not servers
+
+
+def test_a_client_that_is_through_is_dismissed_without_a_look_at_the_parent(server, monkeypatch):
+    server, client = server
+    monkeypatch.setattr(server, "_is_parent_ending", lambda: pytest.fail("it looked"))
+    client.send(forks.THROUGH)
+    assert server._hear(next(iter(server._clients)))
+    assert not server._clients
