@@ -18,6 +18,7 @@ from protocol.errors import LocalError
 
 FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
 NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
+NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is what an image takes
 MOST_NEAR = 4  # such images
 KEYFRAMES_BYTES = 256 << 20
 
@@ -44,14 +45,14 @@ class Replica:
     ) -> None:
         """A replica before the first event that is kept.
 
-        `goes_back`: false of one that follows the newest event, and leaves no images for steps back.
+        `goes_back`: false of one that follows the newest event, and leaves no images on its way.
 
         Raises: RunError or ConfigError if this release cannot read the run.
         """
         self.recording = recording
         strategies = recording.strategies()
         self._freezer, self._thawer = Freezer(), Thawer(strategies)
-        self._room, self._spacing = keyframes_bytes, spacing
+        self._room, self._spacing = keyframes_bytes, spacing if goes_back else NEVER
         self._goes_back = goes_back
         self._images: dict[int, bytes] = {}  # by event, ascending
         self._size = 0  # bytes of all

@@ -126,3 +126,14 @@ def test_one_step_back_after_another_does_not_read_the_history_again(recording, 
         assert replica.back().number == number
         assert digest(replica.image()) == truth[number]
     assert len(stepped) < 18 * 40
+
+
+def test_one_that_follows_the_newest_event_makes_no_images_on_its_way(tmp_path):
+    record(tmp_path / "run", CONFIG)
+    with Recording(tmp_path / "run") as recording:
+        replica = Replica(recording, spacing=10, goes_back=False)
+        replica.at(recording.last)
+        assert replica.keyframes == [replica.first]
+        replica = Replica(recording, spacing=10)
+        replica.at(recording.last)
+        assert len(replica.keyframes) > 5
