@@ -11,6 +11,7 @@ from test_killed_runs import run_until
 from test_whole_runs import config
 
 from controller.view.exports.tensorboard import NAME
+from tests.unit.controller.view.exports.test_trackers import wandb_records
 
 pytestmark = pytest.mark.thorough
 STEPS = 9
@@ -86,15 +87,12 @@ def in_tensorboard(run: Path) -> list[tuple[int, str, float]]:
 
 def in_wandb(run: Path) -> list[tuple[int, str, float]]:
     """(step, key, value) of its offline run, of which there has to be one."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+    from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = (run / "wandb").glob("offline-run-*/*.wandb")
-    store, found = DataStore(), []
-    store.open_for_scan(str(file))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record.FromString(data)
-        for item in record.history.item if record.HasField("history") else ():
+    found = []
+    for record in map(Record.FromString, wandb_records(file.read_bytes())):
+        for item in record.history.item if record.WhichOneof("record_type") == "history" else ():
             key = item.key or "/".join(item.nested_key)
             if not key.startswith("_"):
                 found.append((record.history.step.num, key, json.loads(item.value_json)))

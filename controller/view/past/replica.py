@@ -2,8 +2,8 @@
 
 Invariants: the core is the production core, stepped with the recorded events alone, from the nearest keyframe
 before; a keyframe is a snapshot of the run, or an image made on the way; images take no more than the room
-that they are given: when it is full every second one goes, so that they stand at growing distance; the run
-is only read. One thread uses a replica.
+that they are given: when it is full, one goes whose neighbours are nearest to each other, so that distances
+stay alike, the longest about twice the shortest; the run is only read. One thread uses a replica.
 """
 
 import zlib
@@ -240,10 +240,13 @@ class Replica:
         if not is_last:
             self._images = dict(sorted(self._images.items()))
         while self._size > self._room and len(self._images) > 2:
-            kept = [number for place, number in enumerate(self._images) if place % 2 == 0]
-            self._images = {number: self._images[number] for number in kept}
-            self._size = sum(map(len, self._images.values()))
-            self._spacing *= 2
+            numbers = list(self._images)
+            gap, gone = min(
+                (after - before, number)
+                for before, number, after in zip(numbers, numbers[1:], numbers[2:], strict=False)
+            )
+            self._size -= len(self._images.pop(gone))
+            self._spacing = max(self._spacing, gap // 2)
 
     def _nearest(self, number: int) -> int:
         """The last keyframe at or before this event."""

@@ -3,6 +3,7 @@
 import random
 import zlib
 from hashlib import blake2b
+from itertools import pairwise
 
 import pytest
 
@@ -137,3 +138,16 @@ def test_one_that_follows_the_newest_event_makes_no_images_on_its_way(tmp_path):
         replica = Replica(recording, spacing=10)
         replica.at(recording.last)
         assert len(replica.keyframes) > 5
+
+
+def test_keyframes_that_have_no_room_thin_out_evenly(tmp_path):
+    record(tmp_path / "run", CONFIG)
+    with Recording(tmp_path / "run") as recording:
+        replica = Replica(recording, keyframes_bytes=1 << 20)
+        number, spacing = 0, 100
+        while number < 1_000_000:
+            number += spacing
+            spacing = replica.offer(number, random.Random(number).randbytes(4_000))
+        gaps = [after - before for before, after in pairwise(replica.keyframes)]
+        assert 150 < len(gaps) <= 262  # of the room, not so few as halving would leave
+        assert max(gaps) <= 3 * min(gaps)
