@@ -1,0 +1,3 @@
+import torch
+
+def cpu_prepack_moe_weight(weight: torch.Tensor, isa: str) -> torch.Tensor: ...

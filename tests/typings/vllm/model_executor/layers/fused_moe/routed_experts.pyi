@@ -1,0 +1,4 @@
+from typing import Any
+
+class RoutedExperts:
+    def __getattr__(self, name: str) -> Any: ...
