@@ -82,7 +82,7 @@ def status(folder: Path) -> list[str]:
         [sys.executable, "launch.py", "status", str(folder / "run")], cwd=ROOT, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    return [line.strip() for line in told.stdout.splitlines() if "episode" in line or "environment" in line]
+    return [line.strip() for line in told.stdout.splitlines() if "environment" in line]
 
 
 def play(way: str, steps: int) -> dict[str, Any]:
