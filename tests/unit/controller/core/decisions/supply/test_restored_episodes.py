@@ -81,6 +81,8 @@ def test_a_state_is_of_no_use_while_turns_before_it_are_not_repeated():
     run.lose(run.worker_of(0, 0))
     run.ask(0, 0, number=0, attempt=attempt + 1, keep=0)
     run.ask(0, 0, saved=50)  # the fork has not been asked for again
+    assert not run.sent(Close)
+    run.join("agent-2")
     run.lose(run.worker_of(0, 0))
     assert begun(run).restored == ()
 
