@@ -23,7 +23,7 @@ from statistics import median
 from benchmarks.time_travel import spread, timed
 from controller.config.models import Config
 from controller.core.core import Core
-from controller.host.status_file import StatusFile
+from controller.host.status_file import StatusFile, pause_after
 from controller.view.shown_run import ShownRun
 from controller.view.site import PAGES
 from tests.support.recorded_run import record
@@ -78,9 +78,11 @@ def of_the_controller(core: Core, config: Config) -> None:
         spent = [timed(lambda at=at: status.look(core.snapshot(), 20.0 * at)) for at in range(40)]
     used = sorted(processor for _, processor in spent)
     running = sum(len(one.running) for one in core.state.registry.instances())
+    pause_s = pause_after(median(used))
+    share = 100 * median(used) / pause_s
     print(
-        f"status.json: {written.size / 1e3:.0f} kB of {running:,} responses that run; each second "
-        f"{1e3 * median(used):.1f} ms of the loop, {100 * median(used):.2f} % (limit 1 %), longest of "
+        f"status.json: {written.size / 1e3:.0f} kB of {running:,} responses that run; every {pause_s:.1f} s "
+        f"{1e3 * median(used):.1f} ms of the loop, {share:.2f} % (limit 1 %), longest of "
         f"{len(used)} {1e3 * used[-1]:.1f} ms (limit 5 ms)"
     )
 
