@@ -116,6 +116,11 @@ def follow(hosts: Hosts, plan: Mapping[int, Callable[[], None]]) -> str:
         guard.cancel()
 
 
+def healed(hosts: Hosts, name: str, seconds: float) -> None:
+    """Heal a cable in so many seconds."""
+    threading.Timer(seconds, hosts.made.heal, [name]).start()
+
+
 Plan = Mapping[int, Callable[[], None]]
 """What to do after a step."""
 
@@ -142,3 +147,51 @@ def run(folder: Path, steps: int, plan: Callable[[Hosts], Plan], *, delay_s: flo
 @pytest.mark.thorough
 def test_a_run_over_five_hosts_without_a_default_route_is_whole(tmp_path):
     run(tmp_path, 6, lambda hosts: {})
+
+
+@pytest.mark.thorough
+def test_partitions_of_8_and_40_seconds_lose_nothing(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def cut(name: str, seconds: float) -> Callable[[], None]:
+            def act() -> None:
+                hosts.made.cut(name)
+                healed(hosts, name, seconds)
+
+            return act
+
+        return {
+            2: cut("rolls-a", 40.0),
+            4: cut("rolls-b", 8.0),
+            6: cut("rewards", 8.0),
+            8: cut("training", 8.0),
+        }
+
+    run(tmp_path, 40, plan)
+
+
+@pytest.mark.thorough
+def test_a_host_that_vanishes_and_comes_back_and_one_way_loss_lose_nothing(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def lose() -> None:
+            hosts.made.to_host["rolls-a"].loss = 0.2
+            hosts.made.to_hub["rolls-a"].loss = 0.02
+
+        def back() -> None:
+            hosts.made.heal("rolls-b")
+            hosts.attach("rolls-b")
+
+        return {2: lose, 4: lambda: hosts.vanish("rolls-b"), 8: back}
+
+    run(tmp_path, 40, plan)
+
+
+@pytest.mark.thorough
+def test_a_controller_that_is_killed_finds_its_hosts_again(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def kill() -> None:
+            hosts.kill_controller()
+            hosts.begin()
+
+        return {3: kill, 7: kill}
+
+    run(tmp_path, 10, plan)
