@@ -16,6 +16,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -26,6 +27,7 @@ from controller.core.state.snapshot import ClusterSnapshot
 from controller.host.offline.offline_evaluation import Evaluee
 from controller.host.offline.offline_evaluation import evaluate as evaluate_rows
 from controller.host.shell import Shell
+from controller.view.exports.beside import exports_beside
 from protocol.errors import ConfigError
 
 log = logging.getLogger("staleflow.controller")
@@ -71,7 +73,9 @@ class Controller:
         self.evaluations: list[dict[str, Any]] = []
         """The lines of evaluations.jsonl that this controller has written."""
         self._on_evaluation = on_evaluation or (lambda line: None)
+        self._on_warning = on_warning or (lambda text: None)
         self._run: asyncio.Task[None] | None = None
+        self._beside = AsyncExitStack()  # what looks at the run from a process of its own
         self._is_raised = False
         self._shell = Shell(
             self.config,
@@ -81,13 +85,16 @@ class Controller:
                 Step(int(str(metrics["policy_version"])), metrics)
             ),
             on_evaluation=self._evaluated,
-            on_warning=on_warning or (lambda text: None),
+            on_warning=self._on_warning,
             on_progress=on_progress or (lambda fraction, text: log.info("%3.0f %% %s", 100 * fraction, text)),
         )
 
     async def __aenter__(self) -> Self:
         """Begin. Raises: ConfigError if the run cannot."""
         await self._shell.open()
+        await self._beside.enter_async_context(
+            exports_beside(self.run_dir, self.config, on_warning=self._on_warning)
+        )
         # not a TaskGroup: it would wrap what the caller's own block raises
         self._run = asyncio.create_task(self._shell.run(), name="controller")
         self._run.add_done_callback(lambda _: self._steps.put_nowait(None))
@@ -99,7 +106,10 @@ class Controller:
         assert self._run is not None
         how = "" if kind is None else f" by {kind.__name__} {error}".rstrip()
         self._shell.abandon(f"The program left the run before its end{how}.")
-        await self._run
+        try:
+            await self._run
+        finally:
+            await self._beside.aclose()
         if error is None:
             self._raise_failure()
 

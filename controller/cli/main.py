@@ -37,7 +37,6 @@ from controller.controller import Controller, Evaluee, evaluate
 from controller.history.profile import in_words
 from controller.history.profile import profile as profile_run
 from controller.view.door.beside import ViewLink, view_beside
-from controller.view.exports.beside import exports_beside
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError, StaleFlowError
 from strategies.cost_model import dump_coefficients
@@ -253,11 +252,7 @@ async def train(config: Config, console: Console, stopping: "Stopping") -> int:
         on_progress=console.progress,
     )
     try:
-        async with (
-            controller,
-            exports_beside(controller.run_dir, controller.config, on_warning=console.warn),
-            _view_of(controller, console) as link,
-        ):
+        async with controller, _view_of(controller, console) as link:
             if link is not None:
                 console.note(link.in_words(shows_token=sys.stdout.isatty()))
             stopping.use(controller.stop, may_wait=lambda: controller.has_begun)

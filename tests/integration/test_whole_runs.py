@@ -16,6 +16,7 @@ from made_model import TASK, lay_model
 from controller import Controller
 from controller.cli.status import in_words
 from controller.config.models import Config
+from controller.view.exports.tensorboard import NAME
 from protocol.errors import RunError
 
 TWO = {"instances": 2}
@@ -56,7 +57,12 @@ def left_behind() -> list[str]:
     "max_staleness", [2, *(pytest.param(bound, marks=pytest.mark.thorough) for bound in (0, 1, 4))]
 )
 async def test_every_line_keeps_the_bound_and_the_token_ledger_closes(tmp_path, max_staleness):
-    settings = config(tmp_path, staleness={"max_staleness": max_staleness}, rollout=TWO)
+    settings = config(
+        tmp_path,
+        staleness={"max_staleness": max_staleness},
+        rollout=TWO,
+        logging={"trackers": ["tensorboard"]},
+    )
     lines, summary = await run_to_the_end(settings)
     assert [line["step"] for line in lines] == list(range(1, 7))
     assert all(line["staleness/max"] <= max_staleness for line in lines)
@@ -67,6 +73,7 @@ async def test_every_line_keeps_the_bound_and_the_token_ledger_closes(tmp_path, 
     on_disk = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in on_disk] == list(range(1, 7))
     assert (tmp_path / "run" / "checkpoints" / "step_6" / "config.json").exists()
+    assert (tmp_path / "run" / "tensorboard" / NAME).exists()
     assert not left_behind()
     assert not list((tmp_path / "run").glob("*.sock"))
 
