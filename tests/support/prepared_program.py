@@ -16,7 +16,8 @@ from pathlib import Path
 from controller.host.forks import ForkedProcess, Forks
 
 MAIN = Path(__file__).with_name("prepared_main.py")
-ROOT = Path(__file__).parents[2]
+OF_RUNS = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+"""What a run sets for its workers: with it, programs are forked from the server of the runs of these tests."""
 
 
 class PreparedProcess:
@@ -76,7 +77,7 @@ async def start_program(
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(out, "rb", 0))
     writing, flow = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(in_, "wb", 0))
     stdin = asyncio.StreamWriter(writing, flow, None, loop)
-    forks = Forks(environment)
+    forks = Forks(environment | OF_RUNS)
     command = [str(MAIN), f"/proc/{os.getpid()}/fd/{its_in}", program, *arguments]
     try:
         process = await forks.start(command, environment, output=its_out, error=errors)
