@@ -28,6 +28,7 @@ ALPHABET = "0123456789:= #"
 FEWEST_DIGITS, MOST_DIGITS = 3, 32
 TAIL = 1.4  # Pareto exponent of the number of digits: median 4, p90 12
 CONTEXT = 256  # 33 prompt tokens and at most 132 response tokens fit
+DENSE: dict[str, Any] = {"kind": "qwen3", "intermediate_size": 192}
 
 LARGEST_GROUP = 3  # of demonstrations; larger groups make shorter responses that are harder to get right
 DEMONSTRATION_TAIL = 2.0  # fewer long ones than among the prompts: what is left to learn is the long ones
@@ -87,7 +88,7 @@ def demonstrations(*, seed: int) -> Iterator[dict[str, str]]:
 
 def make_untrained_model(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
     """Write the model with random weights, and its tokenizer, to `directory`."""
-    model, tokenizer = _new_model(seed)
+    model, tokenizer = _new_model(seed, **DENSE)
     progress(0.5, "random weights")
     _save(model, tokenizer, directory)
 
@@ -99,7 +100,7 @@ def make_model(directory: str, *, seed: int, progress: Callable[[float, str], No
     It solves about a quarter of the prompts at temperature 1. `progress(fraction, text)` is called
     along the way.
     """
-    _write(directory, seed, progress, kind="qwen3", intermediate_size=192)
+    _write(directory, seed, progress, **DENSE)
 
 
 def make_mixture(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:

@@ -61,7 +61,7 @@ async def test_every_line_keeps_the_bound_and_the_token_ledger_closes(tmp_path, 
         tmp_path,
         staleness={"max_staleness": max_staleness},
         rollout=TWO,
-        logging={"trackers": ["tensorboard"]},
+        logging={"trackers": ("tensorboard",)},
     )
     lines, summary = await run_to_the_end(settings)
     assert [line["step"] for line in lines] == list(range(1, 7))

@@ -18,7 +18,7 @@ class Trained(RuleBasedStateMachine):
 
     @initialize(keep=st.integers(1, 4))
     def begin(self, keep):
-        config = Config.model_validate({"trainer": {"keep_checkpoints": keep}})
+        config = Config.model_validate({"trainer": {"keep_checkpoints": keep}, "samples": {"groups": 0}})
         self.state = RunState(config, load_strategies(config))
         self.batches, self.keep = TrainerBatches(self.state), keep
         self.held: int | None = None  # of the trainer that is there

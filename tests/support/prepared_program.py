@@ -17,7 +17,7 @@ from controller.host.forks import ForkedProcess, Forks
 
 MAIN = Path(__file__).with_name("prepared_main.py")
 OF_RUNS = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
-"""What a run sets for its workers: with it, programs are forked from the server of the runs of these tests."""
+"""What a run sets for its workers: with it, programs are forked from the server of this session's runs."""
 
 
 class PreparedProcess:

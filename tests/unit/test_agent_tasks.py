@@ -17,6 +17,8 @@ from workers.agent.renderer import TemplateRenderer
 class Player:
     """A policy that answers as a test says, and notes the rewards of its turns."""
 
+    saved = None
+
     def __init__(self, answers):
         self.answers, self.rewards, self.asked = iter(answers), [], []
 

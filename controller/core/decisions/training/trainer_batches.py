@@ -128,7 +128,7 @@ class TrainerBatches:
     def _samples_of(self, batch: Batch) -> tuple[int, ...]:
         """Groups that will be kept for people to read; none of a batch whose step was accounted before."""
         config, step = self.state.config, batch.train_version + 1
-        if config.trainer.is_supervised or step <= self.state.steps:
+        if config.trainer.is_supervised or not config.samples.groups or step <= self.state.steps:
             return ()
         groups = [self.state.groups[id] for id in batch.groups]
         count, seed = config.samples.groups, config.run.seed
