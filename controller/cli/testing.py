@@ -34,7 +34,6 @@ CONNECTOR_TESTS = [
     *map(str, sorted(ROOT.glob("tests/**/test_connected_*.py"))), "-m", "",
     "-W", "ignore::pytest.PytestUnraisableExceptionWarning",  # libraries leave sockets open
 ]  # fmt: skip
-PROCESSES_WITH_VLLM = 2  # each takes half a minute and 2 GB for its imports and engines
 FAST = ["--few-examples", "tests/unit", "tests/properties"]
 SLOWEST = "--durations=20"
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
@@ -122,10 +121,7 @@ def why_no_connectors() -> str:
 
 def test_vllm(obstacle: str) -> int:
     """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
-    side_by_side = [f"-n{PROCESSES_WITH_VLLM}", "--dist=worksteal"]
-    return _test_in(
-        VLLM_ENVIRONMENT, VLLM_EXTRAS, [*side_by_side, *VLLM_TESTS], "vLLM", obstacle, unwanted=UNWANTED
-    )
+    return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, VLLM_TESTS, "vLLM", obstacle, unwanted=UNWANTED)
 
 
 def test_connectors(obstacle: str) -> int:
