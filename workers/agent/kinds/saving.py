@@ -12,16 +12,23 @@ from protocol.errors import ConfigError
 from workers.agent.policy import AgentPolicy
 from workers.agent.saved_state import pack, unpack
 
+METHODS = ("save", "load")
 
-def check_saving(target: Any) -> None:
-    """Refuse a class that has only one of the two. Raises: ConfigError."""
-    has = [name for name in ("save", "load") if callable(getattr(target, name, None))]
-    if len(has) == 1:
-        missing = "load(state)" if has == ["save"] else "save()"
+
+def saves(target: Any) -> bool:
+    """Whether objects of a class can be saved: its `save` needs no argument; else both names are its own.
+
+    Raises: ConfigError if it has such a `save` and no `load`.
+    """
+    save, load = (getattr(target, name, None) for name in METHODS)
+    if not callable(save) or set(_needed(save)) - {"self"}:
+        return False
+    if not callable(load):
         raise ConfigError(
-            f"The class {target.__name__} has `{has[0]}` and no `{missing}`; an environment that is to be "
-            "saved needs `save() -> bytes` and `load(state: bytes)`, and any other neither."
+            f"The class {target.__name__} has `save()` and no `load(state)`; an environment that is to be "
+            "saved needs `save() -> bytes` and `load(state: bytes)`; a tool of this name needs an argument."
         )
+    return True
 
 
 def is_saving(environment: Any) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
-from workers.agent.kinds.saving import check_saving, keep, loaded
+from workers.agent.kinds.saving import METHODS, keep, loaded, saves
 from workers.agent.kinds.tool_schema import Tool, ToolRefused, arguments_of, tool_of
 from workers.agent.policy import AgentPolicy, BudgetExceeded, EnvironmentFailed
 
-OURS = ("reset", "get_reward", "close", "save", "load")
+OURS = ("reset", "get_reward", "close")
 MAX_ANSWER_CHARS = 100_000
 
 
@@ -36,7 +36,6 @@ def from_tools(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         raise ConfigError(
             f"The class {target.__name__} has no tools: no public method but {', '.join(OURS)}."
         )
-    check_saving(target)
     table = {tool.name: tool for tool in tools}
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
@@ -103,7 +102,8 @@ def first_messages(row: Mapping[str, Any], first: Any) -> list[dict[str, Any]]:
 
 def _methods(target: Any) -> list[tuple[str, Callable[..., Any]]]:
     found = inspect.getmembers(target, inspect.isfunction)
-    return [(name, method) for name, method in found if not name.startswith("_") and name not in OURS]
+    ours = OURS + METHODS * saves(target)
+    return [(name, method) for name, method in found if not name.startswith("_") and name not in ours]
 
 
 def _wanted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

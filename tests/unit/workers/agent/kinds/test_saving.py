@@ -109,8 +109,39 @@ def test_half_of_the_two_is_refused_where_the_class_is_taken():
     class Half(Lamp):
         load = None
 
-    with pytest.raises(ConfigError, match=r"Half has `save` and no `load\(state\)`"):
+    with pytest.raises(ConfigError, match=r"Half has `save\(\)` and no `load\(state\)`"):
         make_episode(Half)
+
+
+def test_tools_that_are_called_save_and_load_and_take_arguments_stay_tools():
+    class Notes(Lamp):
+        def save(self, text: str) -> str:
+            """Save a note.
+
+            Args:
+                text: What it says.
+            """
+            return text
+
+        def load(self, name: str) -> str:
+            """Read a note.
+
+            Args:
+                name: Of the note.
+            """
+            return name
+
+    offered = []
+
+    class Looks(Script):
+        async def ask(self, question):
+            offered.extend(tool["function"]["name"] for tool in question["tools"])
+            return await super().ask(question)
+
+    script = Looks("done")
+    play(Notes, script, row={"prompt": "light?"})
+    assert offered == ["load", "save", "switch"]
+    assert script.states == [None]
 
 
 @pytest.mark.parametrize(
