@@ -1,12 +1,13 @@
 """A worker's line to the controller: attach, talk, beat, leave.
 
-Invariants: beats leave from the event loop that does the work, so a hung worker falls silent; a controller
-that is silent for the lease ends the link, but a stall of our own is not held against it; after the link is
-closed, everything raises LinkClosed with the reason. The inbox is bounded by what the controller lets be
-outstanding.
+Invariants: beats leave from the event loop that does the work, so a hung worker falls silent, and nothing
+else ends them; a controller that is silent for the lease ends the link, but a stall of our own is not held
+against it; after the link is closed, everything raises LinkClosed with the reason. The inbox is bounded by
+what the controller lets be outstanding.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ from protocol.wire.endpoints import find_endpoint
 from protocol.wire.security import ServerKey, WorkerKey, load_worker_key
 from protocol.wire.sockets import GARBLED, REFUSED, Frames
 from workers.link.machine_use import machine_use
+
+logger = logging.getLogger("workers")
 
 LINGER_MS = 500  # for the last acknowledgement to reach the wire
 MEASURE_S = 10.0  # between two looks at what this process takes of its machine
@@ -186,12 +189,18 @@ class Link:
                 )
             )
             return
-        if now - self._measured_at >= MEASURE_S:
-            self._measured_at = now
-            self._connection.send(machine_use())
-        else:
-            self._connection.send(Beat())
-        self._timer = loop.call_later(self._beat_s, self._beat)
+        self._timer = loop.call_later(self._beat_s, self._beat)  # first: what follows may raise
+        self._connection.send(self._sign_of_life(now))
+
+    def _sign_of_life(self, now: float) -> Message:
+        if now - self._measured_at < MEASURE_S:
+            return Beat()
+        self._measured_at = now
+        try:
+            return machine_use()
+        except Exception as error:  # whatever the driver of a device says, this worker is alive
+            logger.warning("What this process takes of its machine cannot be measured now: %s", error)
+            return Beat()
 
     def _take(self, message: Message, frames: Frames) -> None:
         self._heard_at = asyncio.get_running_loop().time()

@@ -28,7 +28,9 @@ def machine_use() -> MachineUse:
 def _device() -> tuple[str, int, int]:
     """Name, free bytes and all bytes of the device that torch uses in this process."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if torch is None or getattr(torch.__spec__, "_initializing", False):  # a thread is importing it
+        return NO_DEVICE, 0, 0
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return NO_DEVICE, 0, 0
     free, total = torch.cuda.mem_get_info()
     return plain_line(torch.cuda.get_device_name())[:MAX_NAME_CHARS] or NO_DEVICE, free, total

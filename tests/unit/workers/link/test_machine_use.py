@@ -1,8 +1,12 @@
 """What a worker says of its memory, and that it says so now and then in place of a beat."""
 
+import importlib
 import subprocess
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
+
+import pytest
 
 from protocol.messages import Beat, MachineUse
 from workers.link.link import MEASURE_S, Link
@@ -33,11 +37,47 @@ def test_a_device_that_torch_uses_is_told_with_its_memory(monkeypatch):
         mem_get_info=lambda: (10 << 20, 80 << 20),
         get_device_name=lambda: "NVIDIA H200",
     )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, __spec__=None))
     use = machine_use()
     assert (use.device, use.device_mb, use.device_total_mb) == ("NVIDIA H200", 70, 80)
     cuda.is_initialized = lambda: False
     assert machine_use().device == "cpu"
+
+
+def test_while_a_thread_imports_torch_there_is_no_device_yet(monkeypatch):
+    half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))  # and no `cuda`
+    monkeypatch.setitem(sys.modules, "torch", half)
+    assert machine_use().device == "cpu"
+
+
+def test_a_module_that_is_being_imported_is_known_as_such(tmp_path, monkeypatch):
+    (tmp_path / "half_there.py").write_text(
+        "import sys\nseen = getattr(sys.modules[__name__].__spec__, '_initializing', False)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    half_there = importlib.import_module("half_there")
+    assert half_there.seen
+    assert not getattr(half_there.__spec__, "_initializing", False)
+
+
+@pytest.mark.parametrize("failing", ["measuring", "sending"])
+async def test_beats_go_on_where_one_of_them_fails(monkeypatch, failing):
+    def fail(*_):
+        raise AttributeError("partially initialized module 'torch' has no attribute 'cuda'")
+
+    link, sent = Link("tcp://127.0.0.1:1", "rollout"), []
+    link._connection.send = fail if failing == "sending" else sent.append
+    link._beat_s, link._lease_s = 100.0, 1_000.0
+    if failing == "measuring":
+        monkeypatch.setattr("workers.link.link.machine_use", fail)
+    try:
+        with suppress(AttributeError):
+            link._beat()
+        assert link._timer is not None
+        assert not link._timer.cancelled()
+    finally:
+        await link.aclose()
+    assert [type(one) for one in sent] == ([Beat] if failing == "measuring" else [])
 
 
 async def test_the_first_beat_and_one_in_a_while_says_what_the_process_takes():
