@@ -239,13 +239,13 @@ class Server(DrainedSocket):
         """Drop the peers whose keys were revoked, from time to time."""
         assert self._keys is not None
         assert self._loop is not None
+        self._review_timer = self._loop.call_later(REVIEW_S, self._review)  # also if this look fails
         if self._keys.refresh():
             for routing_id, peer in list(self._peers.items()):
                 grant = self._keys.grant(peer.user)
                 if grant is None or (peer.role is not None and peer.role not in grant.roles):
                     self._drop(routing_id, "Its key was revoked.")
                     self.kick()
-        self._review_timer = self._loop.call_later(REVIEW_S, self._review)
 
     def _refuse(self, what: str, example: str = "") -> None:
         """Say so at the 1st, 10th, 100th... time of its kind."""
