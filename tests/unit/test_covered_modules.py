@@ -54,7 +54,6 @@ simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_sched
 simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/simulated_workers controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
- workers/simulated/trainer
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
 unit/workers/agent/door/test_bad_requests.py: workers/agent/door/refusal
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion

@@ -56,11 +56,13 @@ class SimulatedTrainer:
                 before_s = self.busy_s
                 self._later(self._work(now, order, 0.0), messages.TrainedAhead(train_version))
                 self._ahead_s += self.busy_s - before_s
-            case messages.Train(train_version):
+            case messages.Train(train_version, _, is_published):
                 end, version = self._work(now, order, self.times.base_s), train_version + 1
                 metrics = (("loss", 0.0), ("time_s/ahead", self._ahead_s))[: 2 if order.ahead else 1]
                 self._ahead_s = 0.0
                 self._later(end, messages.TrainStepFinished(version, end - now, metrics))
+                if is_published:  # instances have that version: it is made again, and not told of
+                    return []
                 if self.times.is_early:
                     return [self._published(version)]
                 self._later(end + self.times.publish_s, self._published(version))
