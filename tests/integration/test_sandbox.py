@@ -75,7 +75,10 @@ def with_words(words: str) -> list[int]:
 
 
 async def end_of(process: int) -> None:
-    descriptor = os.pidfd_open(process)
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:  # it has ended before it was looked at, and was waited for
+        return
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(descriptor, over.set)
     try:

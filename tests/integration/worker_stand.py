@@ -123,7 +123,10 @@ async def exit_of(process: Process) -> tuple[int | None, str]:
 
 async def gone(pid: int) -> None:
     """Returns when this process, not our child, has ended."""
-    descriptor = os.pidfd_open(pid)
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(descriptor, ended.set)
