@@ -23,12 +23,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LAST_CHARS = 800  # of what the process printed
 
 
-def ask(module: str, question: object, *, limit_s: float) -> Any:  # JSON, which the asker knows the shape of
-    """The answer of the module. Raises: Unanswered."""
+def ask(
+    module: str, question: object, *, limit_s: float, inherited: tuple[int, ...] = ()
+) -> Any:  # JSON, which the asker knows the shape of
+    """The answer of the module. `inherited`: descriptors that its process has, too. Raises: Unanswered."""
     paths = [str(ROOT), *(entry or os.getcwd() for entry in sys.path)]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "protocol.asking", module, str(os.getpid())],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True, pass_fds=inherited,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
     )  # fmt: skip
     try:

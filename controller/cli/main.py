@@ -46,6 +46,7 @@ STOPPED_AT_ONCE = 130
 GC_THRESHOLDS = 700, 10, 1_000
 """As Python's own, but for full collections: each holds the event loop up for 40 to 100 ms at 8,000
 trajectories (`benchmarks.coordination cost`), and the core leaves no cycles to find."""
+STANDARD_ERROR = 2
 
 app = typer.Typer(
     help="Asynchronous RL post-training with a strict staleness bound. `launch.py CONFIG.yaml` is "
@@ -168,7 +169,9 @@ def evaluate_rows(
     else:
         needs.require(settings)
     evaluee = Evaluee(checkpoint, base_url, model)
-    line = evaluate(settings, evaluee, rows=rows, samples=samples, transcripts=output)
+    line = evaluate(
+        settings, evaluee, rows=rows, samples=samples, transcripts=output, progress_to=STANDARD_ERROR
+    )
     say(json.dumps(line) if as_json else evaluated.in_words(line))
     raise typer.Exit(0 if line["prompts"] else 1)
 

@@ -26,7 +26,7 @@ from controller.durability.damage import broken, chunk_checksum, damaged, is_who
 from controller.durability.kept_sets import records
 from controller.durability.payload_cache import Held, Pool
 from protocol.errors import LocalError
-from protocol.messages import ITEM_BYTES, Generated, Message, Piece, Score, Stretch
+from protocol.messages import BYTES_KINDS, ITEM_BYTES, Generated, Message, Piece, Score, Stretch
 from protocol.wire.codec import pack
 
 SCHEMA = """
@@ -102,8 +102,8 @@ class Payload:
         """One piece. Raises: LocalError if it is not here; RunError if it has changed on the disk."""
         if piece.count == 0:
             return b""
-        if piece.kind == "state":
-            return self._state(piece)
+        if piece.kind in BYTES_KINDS:
+            return self._whole(piece)
         part = self._held(piece.group).part(piece)
         if piece.kind == "kept_words":  # as many as their codes say
             return bytes(part or b"")
@@ -304,9 +304,9 @@ class Payload:
             (group, newer.member, newer.attempt),
         )
 
-    def _state(self, piece: Piece) -> bytes:
-        """What an episode was saved as last. Raises: LocalError if it is not here, RunError if it changed."""
-        place = (piece.group, "state", piece.member, piece.attempt, 0)
+    def _whole(self, piece: Piece) -> bytes:
+        """The bytes of an episode. Raises: LocalError if they are not here, RunError if they have changed."""
+        place = (piece.group, piece.kind, piece.member, piece.attempt, 0)
         query = (
             "SELECT data, checksum FROM payload "
             "WHERE group_id = ? AND kind = ? AND member = ? AND attempt = ? AND start = ?"
@@ -324,7 +324,7 @@ class Payload:
     def _load(self, group: int) -> Held:
         held = Held()
         columns = "kind, member, attempt, start, data, checksum"
-        query = f"SELECT {columns} FROM payload WHERE group_id = ? AND kind != 'state' "
+        query = f"SELECT {columns} FROM payload WHERE group_id = ? AND kind NOT IN ('state', 'talk') "
         query += "ORDER BY kind, member, attempt, start"
         with self._in_words():
             for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):

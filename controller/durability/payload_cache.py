@@ -1,7 +1,7 @@
 """Payload of groups in memory: what is held of one, and a pool of them that is bounded in bytes."""
 
 from controller.durability.kept_sets import KeptSets
-from protocol.messages import ITEM_BYTES, Piece, Stretch
+from protocol.messages import BYTES_KINDS, ITEM_BYTES, Piece, Stretch
 
 
 class Held:
@@ -41,7 +41,7 @@ class Held:
             self.row = self.row or stretch.data
         elif stretch.kind == "prompt":
             self.prompt = self.prompt or stretch.data
-        elif stretch.kind == "state":
+        elif stretch.kind in BYTES_KINDS:
             pass  # needed once, if at all: read from the file then
         elif stretch.kind == "kept_codes":
             self.put_kept(stretch.member, stretch.attempt, stretch.start, stretch.data)

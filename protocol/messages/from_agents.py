@@ -77,6 +77,16 @@ class EpisodeEnded(WorkerMessage):
     parts: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()  # of the reward
     turn_rewards: Many[tuple[Count, Count, Real]] = ()  # (member, number of the Ask, reward)
     metrics: Annotated[tuple[tuple[Name, Real], ...], Meta(max_length=MAX_METRICS)] = ()
+    talk: Count = (
+        0  # bytes of the messages of its first conversation, for whoever scores it; 0: there are none
+    )
+
+    def incoming_frames(self) -> list[Frame]:
+        return [Frame("talk", self.talk)] if self.talk else []
+
+    def kept(self, frames: tuple[bytes, ...]) -> Iterator[tuple[int, list[Stretch]]]:
+        if self.talk:
+            yield self.group, [Stretch("talk", self.episode, self.trial, 0, frames[0])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,13 +120,15 @@ class ScoreItem(NamedTuple):
     member: Count
     ending: Ending
     segments: Segments
+    talk: Many[tuple[Count, Count]] = ()  # one (episode, trial) whose messages are kept, or none
 
 
 @dataclass(frozen=True, slots=True)
 class Score(ControllerMessage):
     """Score a group.
 
-    Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member.
+    Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member; then one of
+    messages for each that has them.
 
     Trajectories of an agent have no prompt: frame 1 is empty, and their frames have given and sampled tokens
     alike, as `ScoreItem.segments` says.
@@ -146,7 +148,7 @@ class Score(ControllerMessage):
         ]
         for item in self.items:
             frames.append(response_pieces("tokens", TrajectoryId(self.group, item.member), item.segments))
-        return frames
+        return frames + [[Piece("talk", self.group, *key)] for item in self.items for key in item.talk]
 
 
 class TrainItem(NamedTuple):

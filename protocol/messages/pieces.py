@@ -73,7 +73,10 @@ context, or a turn that was cut at `agent.max_turn_tokens`."""
 
 
 ResponseKind = Literal["tokens", "logprobs", "kept_codes", "kept_words"]
-PieceKind = Literal["row", "prompt", "state"] | ResponseKind
+BytesKind = Literal["state", "talk"]
+"""What an episode was saved as, and what was said in it as messages (JSON): by episode and trial, whole."""
+BYTES_KINDS: tuple[BytesKind, ...] = get_args(BytesKind)
+PieceKind = Literal["row", "prompt"] | BytesKind | ResponseKind
 CorrectionKind = Literal["trained_logprobs", "token_weights"]
 """What a trainer has found of sampled tokens: kept with samples, and in no payload."""
 
@@ -129,15 +132,15 @@ def prompt_pieces(group: int, segments: Segments) -> list[Piece]:
 
 
 class Frame(NamedTuple):
-    """A frame that comes with a worker's message: so many elements of one kind; of a state, bytes."""
+    """A frame that comes with a worker's message: so many elements of one kind, or bytes."""
 
-    kind: ResponseKind | CorrectionKind | Literal["state"]
+    kind: ResponseKind | CorrectionKind | BytesKind
     size: int
 
     @property
     def size_bytes(self) -> int:
         """What it is long."""
-        return self.size if self.kind == "state" else ITEM_BYTES * self.size
+        return self.size if self.kind in BYTES_KINDS else ITEM_BYTES * self.size
 
 
 class SavedTrajectory(NamedTuple):

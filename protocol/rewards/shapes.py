@@ -10,6 +10,8 @@ GROUP_NAMES = ("prompts", "completions", "prompt_ids", "completion_ids", "ending
 MEMBER_NAMES = ("prompt", "completion", "prompt_ids", "completion_ids", "ending", "group")
 TURNS = "turns"
 """What an agent's episodes offer beside these: the texts that the policy has said, turn by turn."""
+MESSAGES = "messages"
+"""The conversation with its answers, as OpenAI's API has it: of episodes and of chat prompts."""
 SOLUTION_NAMES = ("data_source", "solution_str", "extra_info")
 SHAPES = (
     "f(completions, prompts, **columns) for a whole group, f(prompt, completion, **columns) for one "
@@ -55,7 +57,9 @@ def shape_problem(signature: Signature) -> str | None:
 def offered_names(signature: Signature, row: Mapping[str, object], *, is_agent: bool = False) -> set[str]:
     """Names of the arguments that it can have with this row of the data. `is_agent`: it scores episodes."""
     if is_agent:
-        return offered_names(signature, row) | {TURNS}
+        return offered_names(signature, row) | {TURNS, MESSAGES}
+    if isinstance(row.get("prompt"), list):
+        row = {**row, MESSAGES: None}
     if signature.is_per_group:
         return {*row, *GROUP_NAMES}
     if not signature.takes_solution:

@@ -5,6 +5,7 @@ told before a token is sampled beyond it.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from jinja2 import TemplateError
 from protocol.messages import Ask, Begin, Turn
 from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
-from workers.agent.messages import check_messages
+from workers.agent.messages import check_messages, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.renderer import Renderer, message_of
 from workers.agent.saved_state import pack, unpack
@@ -161,6 +162,14 @@ class HostedEpisode:
     def turns(self) -> int:
         """Answers of the policy so far that are trained."""
         return len(self._turns)
+
+    def talk(self) -> bytes:
+        """What was said in its first conversation, messages as JSON; empty where it was held in tokens."""
+        first = min((member for member, _ in self._turns), default=None)
+        transcript = None if first is None else self._conversations.find(first)
+        if transcript is None or not transcript.talk:
+            return b""
+        return json.dumps([spoken(message) for message in transcript.talk], ensure_ascii=False).encode()
 
     def turn_at(self, place: int) -> tuple[int, int]:
         """Trajectory and number of the answer at this place. Raises: IndexError."""

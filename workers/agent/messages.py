@@ -139,6 +139,18 @@ def normal(message: Mapping[str, Any]) -> dict[str, Any]:
     return kept | ({"tool_calls": calls} if calls else {})
 
 
+def spoken(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A normal message as OpenAI's API has it."""
+    calls = [
+        {
+            "id": id, "type": "function",
+            "function": {"name": name, "arguments": told if isinstance(told, str) else json.dumps(told)},
+        }
+        for id, name, told in message.get("tool_calls", ())
+    ]  # fmt: skip
+    return {"role": message["role"], "content": "", **message, **({"tool_calls": calls} if calls else {})}
+
+
 def is_same(held: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
     """Whether a normal message is the one that was held before.
 

@@ -224,6 +224,7 @@ class AgentHost:
         if (in_hand := self._take(number)) is None:
             return
         reward = ended.reward
+        talk = in_hand.episode.talk() if reward is None else b""
         if reward is None and not self._settings.reward.entries:
             self._fail(
                 in_hand, "agent",
@@ -235,6 +236,8 @@ class AgentHost:
         elif (rewards := _turn_rewards(in_hand.episode, ended)) is None:
             told = f"{len(ended.turn_rewards)} rewards of turns, and had {in_hand.episode.turns} turns"
             self._fail(in_hand, "agent", f"The process of the agent named {told}.")
+        elif len(talk) > self._settings.agent.max_state_mb << 20:
+            self._fail(in_hand, "agent", too_long_to_score(len(talk), self._settings.agent.max_state_mb))
         else:
             ending = ended.limit or ("length" if in_hand.episode.is_cut else "stop")
             self._link.send(
@@ -244,7 +247,9 @@ class AgentHost:
                     reward=() if reward is None else (reward,),
                     turn_rewards=rewards,
                     metrics=ended.metrics,
-                )
+                    talk=len(talk),
+                ),
+                *((talk,) if talk else ()),
             )
         if in_hand.child is not None:
             self._pool.answered(in_hand.child)
@@ -272,6 +277,14 @@ class AgentHost:
             if self._door is not None:
                 self._door.desk.close(number)
         return in_hand
+
+
+def too_long_to_score(size_bytes: int, max_mb: int) -> str:
+    """What is told of an episode whose messages are too much to be kept for `reward.function`."""
+    return (
+        f"The messages of the episode have {size_bytes:,} bytes; agent.max_state_mb allows {max_mb} MB for "
+        "`reward.function`. Return a reward from the agent, give less text, or raise it."
+    )
 
 
 def _shown(row: bytes) -> str:

@@ -168,7 +168,8 @@ class _Episode:
                     raise Lost(message.reason)
                 elif isinstance(message, EpisodeEnded):
                     reward = worth(agent, message.ending, message.reward[0] if message.reward else None)
-                    return self._played("stop" if message.ending == "stop" else "length", reward)
+                    talk = json.loads(frames[0]) if frames else None
+                    return self._played("stop" if message.ending == "stop" else "length", reward, talk)
         except _Silent as silent:
             if agent.on_timeout == "score" and self._sampled:
                 return self._played("length", 0.0)
@@ -221,7 +222,7 @@ class _Episode:
         logprobs = np.asarray(found.logprobs, dtype="<f4").tobytes()
         self._link.tell(turn, np.asarray(found.tokens, dtype="<i4").tobytes(), logprobs)
 
-    def _played(self, ending: str, reward: float | None) -> Played:
+    def _played(self, ending: str, reward: float | None, talk: list[Any] | None = None) -> Played:
         decode = self._of._tokenizer.decode
         first = min(self._sampled)
         whole = self._tokens[first]
@@ -233,7 +234,7 @@ class _Episode:
             decode(said, skip_special_tokens=True), said,
             ending,
             sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
-            self._said[first],
+            talk, self._said[first],
         )  # fmt: skip
 
 

@@ -220,6 +220,7 @@ class EndpointEpisodes:
             playing.tokens,
             playing.turns,
             playing.talk,
+            playing.talk or None,
             [str(message["content"]) for message in playing.talk if message["role"] == "assistant"],
         )
 

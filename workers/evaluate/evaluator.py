@@ -6,8 +6,9 @@ Invariants: a row counts with all of its attempts or not at all; what failed is 
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from protocol.settings import WorkerSettings, load_settings
 from workers.evaluate.checkpoint import CheckpointEpisodes, CheckpointResponses
 from workers.evaluate.engine import LocalEngine
 from workers.evaluate.played import Lost, Played
+from workers.evaluate.rows_so_far import RowsSoFar
 from workers.reward.child import ScoringFailed
 from workers.reward.kinds.interface import Place
 from workers.reward.mixture import RewardMixture
@@ -53,7 +55,8 @@ async def _evaluate(question: Mapping[str, Any]) -> list[dict[str, Any]]:
         player = await _player(stack, settings, question)
         slots = asyncio.Semaphore(question["concurrency"])
         transcripts = Path(question["transcripts"]) if question["transcripts"] else None
-        evaluator = _Evaluator(player, mixture, slots, transcripts)
+        so_far = RowsSoFar(len(question["rows"]), _teller(question.get("progress_to")), time.monotonic)
+        evaluator = _Evaluator(player, mixture, slots, transcripts, so_far)
         rows = enumerate(question["rows"])
         return await all_of([evaluator.row(number, row, samples=question["samples"]) for number, row in rows])
 
@@ -91,6 +94,17 @@ def _mixture(settings: WorkerSettings) -> RewardMixture | None:
     )
 
 
+def _teller(descriptor: int | None) -> Callable[[str], object]:
+    """What writes a line to an inherited descriptor, as long as somebody reads it."""
+
+    def tell(sentence: str) -> None:
+        if descriptor is not None:
+            with suppress(OSError):
+                os.write(descriptor, f"{sentence}\n".encode())
+
+    return tell
+
+
 class _Evaluator:
     def __init__(
         self,
@@ -98,7 +112,9 @@ class _Evaluator:
         mixture: RewardMixture | None,
         slots: asyncio.Semaphore,
         transcripts: Path | None,
+        so_far: RowsSoFar,
     ) -> None:
+        self._so_far = so_far
         self._player, self._mixture, self._slots, self._transcripts = player, mixture, slots, transcripts
 
     async def row(self, number: int, row: Mapping[str, Any], *, samples: int) -> dict[str, Any]:
@@ -107,7 +123,9 @@ class _Evaluator:
             played = await all_of([self._attempt(number, sample, row) for sample in range(samples)])
             rewards, parts = await self._score(number, row, played)
         except (Lost, ScoringFailed) as error:
+            self._so_far.count(None)
             return {"failed": str(error)}
+        self._so_far.count(rewards)
         self._keep(number, row, played, rewards)
         return {
             "rewards": rewards, "lengths": [one.tokens for one in played], "parts": parts,
@@ -131,8 +149,10 @@ class _Evaluator:
             )
         lists = (
             [one.completion for one in played], [one.completion_ids for one in played],
-            [one.ending for one in played], *([[one.said or [] for one in played]] if played[0].said else []),
+            [one.ending for one in played],
         )  # fmt: skip
+        if played[0].said:
+            lists += ([one.said or [] for one in played], [one.talk or [] for one in played])
         request = (number, json.dumps(row).encode(), played[0].prompt, played[0].prompt_ids, *lists)
         scored = await self._mixture.score(request, members=len(played))
         pairs = zip(scored.rewards, played, strict=True)

@@ -15,6 +15,7 @@ class Played(NamedTuple):
     tokens: int  # that the policy has sampled
     turns: int
     transcript: Any  # text, or the messages
+    talk: list[Any] | None = None  # the messages of its first conversation; None: it was held in none
     said: list[str] | None = None  # by the policy in its first conversation, turn by turn; None: no episode
 
 

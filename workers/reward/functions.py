@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.messages import MAX_REWARD
-from protocol.rewards.shapes import TURNS, Signature, missing_problem, shape_problem
+from protocol.rewards.shapes import MESSAGES, TURNS, Signature, missing_problem, shape_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,18 @@ class ScoreRequest:
     completion_ids: list[list[int]]
     endings: list[str]  # "stop" or "length"
     turns: list[list[str]] | None = None  # what the policy has said, turn by turn; None: they are no episodes
+    talks: list[list[Any]] | None = None  # of episodes, as messages; [] where one was held in tokens
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether there are conversations to offer; a column of their name goes before."""
+        return MESSAGES not in self.row and (self.talks is not None or isinstance(self.prompt, list))
+
+    def messages(self, member: int) -> list[Any]:
+        """A conversation with the answers of the policy."""
+        if self.talks is not None:
+            return self.talks[member]
+        return [*self.prompt, {"role": "assistant", "content": self.completions[member]}]
 
 
 Scorer = Callable[[ScoreRequest], Awaitable[list[float]]]
@@ -110,6 +122,7 @@ async def _score_group(
         "endings": request.endings,
         "group": request.group,
         **({} if request.turns is None else {TURNS: request.turns}),
+        **({MESSAGES: [*map(request.messages, range(count))]} if request.has_messages else {}),
     }
     result = function(**_choose(offered, signature, request))
     if inspect.isawaitable(result):
@@ -166,6 +179,7 @@ def _offer_member(request: ScoreRequest, member: int) -> dict[str, Any]:
         "ending": request.endings[member],
         "group": request.group,
         **({} if request.turns is None else {TURNS: request.turns[member]}),
+        **({MESSAGES: request.messages(member)} if request.has_messages else {}),
     }
 
 

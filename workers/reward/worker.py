@@ -151,7 +151,8 @@ class RewardWorker:
         return kind(tuple(encoded), tuple(refused)), *buffers
 
     async def _score(self, score: Score, frames: tuple[bytes, ...]) -> None:
-        row, prompt, *responses = frames
+        row, prompt, *rest_of_frames = frames
+        responses, talks = rest_of_frames[: len(score.items)], rest_of_frames[len(score.items) :]
         prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
         try:
             runs = [sampled_runs(*pair) for pair in zip(score.items, completion_ids, strict=True)]
@@ -160,7 +161,8 @@ class RewardWorker:
             completions, rest = texts[: len(runs)], iter(texts[len(runs) :])
             endings = [item.ending for item in score.items]
             turns = [[next(rest) for _ in found] for found in runs if found is not None]
-            lists = (completions, completion_ids, endings, *([turns] if turns else []))
+            messages = read_talks(score.items, talks)
+            lists = (completions, completion_ids, endings, *([turns, messages] if turns else []))
             request = (score.group, row, text, prompt_ids, *lists)
             mixture = self._evaluated if score.is_evaluation else self._mixture
             scored = await mixture.score(request, members=len(endings))
@@ -202,6 +204,17 @@ def sampled_runs(item: ScoreItem, tokens: list[int]) -> list[list[int]] | None:
             runs[-1] += tokens[place : place + segment.count]
         place += segment.count
     return runs
+
+
+def read_talks(items: Sequence[ScoreItem], frames: Sequence[bytes]) -> list[list[Any]]:
+    """The messages of each item, none where they were not kept. Raises: ScoringFailed."""
+    rest = iter(frames)
+    try:
+        return [[said for _ in item.talk for said in json.loads(next(rest))] for item in items]
+    except (ValueError, TypeError) as error:  # JSON's own, of bytes that are no text, of what is no list
+        raise ScoringFailed(
+            f"The messages of an episode cannot be read: {error}. Its agent worker has sent them so."
+        ) from None
 
 
 def encode_prompt(tokenizer: Any, row_json: bytes, *, limit: int) -> list[int]:

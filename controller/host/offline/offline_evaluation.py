@@ -5,6 +5,7 @@ of a run directory is changed.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,12 +64,13 @@ def _directory(given: str, config: Config) -> Path:
 
 def evaluate(
     config: Config, evaluee: Evaluee, *, rows: int = 0, samples: int = 0, concurrency: int = 0,
-    transcripts: str = "", import_paths: tuple[str, ...] = (),
+    transcripts: str = "", progress_to: int | None = None, import_paths: tuple[str, ...] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of all rows, as a line of evaluations.jsonl has them.
 
     `rows`: at most so many; 0 is all of `evaluation.data`. `samples` and `concurrency`: 0 is
     `evaluation.samples`, and 64 or `agent.concurrency`. `transcripts`: a file to which attempts are added.
+    `progress_to`: a descriptor for a line of progress now and then.
     Raises: ConfigError; RunError if what answers has died.
     """
     evaluee = evaluee.checked(config)
@@ -87,13 +89,25 @@ def evaluate(
         "model": evaluee.model,
         "transcripts": transcripts,
     }
+    return _line(config, held_out, _answered(question, progress_to), samples)
+
+
+def _answered(question: dict[str, Any], progress_to: int | None) -> list[dict[str, Any]]:
+    """Raises: ConfigError, RunError."""
+    own = None if progress_to is None else os.dup(progress_to)  # that of the process has another number
     try:
-        found = ask("workers.evaluate.evaluator", question, limit_s=LIMIT_S)
+        found = ask(
+            "workers.evaluate.evaluator", question | {"progress_to": own},
+            limit_s=LIMIT_S, inherited=() if own is None else (own,),
+        )  # fmt: skip
     except Unanswered as error:
         raise RunError(f"The process that evaluates {error}.") from None
+    finally:
+        if own is not None:
+            os.close(own)
     if "problem" in found:
         raise ConfigError(found["problem"])
-    return _line(config, held_out, found["rows"], samples)
+    return found["rows"]
 
 
 def _check_writable(file: str) -> None:

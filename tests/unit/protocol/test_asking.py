@@ -73,3 +73,15 @@ def test_a_process_ends_with_who_asked_however_that_ends(modules, tmp_path):
     for end in ends:
         assert select.select([end], [], [], LIMIT_S)[0], "it goes on"
         os.close(end)
+
+
+def test_a_descriptor_that_is_handed_on_is_the_process_s_too(modules):
+    code = "import os\ndef answer(question):\n    os.write(question, b'on the way')\n    return 1\n"
+    readable, writable = os.pipe()
+    try:
+        module = modules("writing_one", code)
+        assert ask(module, writable, limit_s=LIMIT_S, inherited=(writable,)) == 1
+        assert os.read(readable, 100) == b"on the way"
+    finally:
+        os.close(readable)
+        os.close(writable)

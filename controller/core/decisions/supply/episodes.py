@@ -98,6 +98,7 @@ class Episodes:
         episode.parts = end.parts if limit == "score" else ()
         episode.turn_rewards = end.turn_rewards if limit == "score" else ()
         episode.noted = end.metrics
+        episode.has_talk = bool(end.talk)
         self._end(group, episode, end.ending)
 
     def on_failed(self, worker: AgentWorker, failure: EpisodeFailed) -> None:

@@ -215,8 +215,7 @@ class Scoring:
                     return
                 group.score_attempt += 1
                 worker.scoring.add(group.id)
-                items = tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments)) for m in group.kept)
-                score = Score(group.id, group.score_attempt, items, group.is_evaluation)
+                score = Score(group.id, group.score_attempt, _items(group), group.is_evaluation)
                 self.state.send(worker.peer, score)
             self._to_score.popleft()  # None: it became useless while it waited
 
@@ -241,3 +240,10 @@ class Scoring:
 
     def _least_loaded(self) -> TextWorker | None:
         return min(self.state.registry.text_workers(), key=lambda worker: worker.load, default=None)
+
+
+def _items(group: Group) -> tuple[ScoreItem, ...]:
+    kept = list(group.kept)
+    talks = [((one.number, one.trial),) if one.has_talk else () for one in group.kept_episodes]
+    pairs = zip(kept, talks or [()] * len(kept), strict=True)
+    return tuple(ScoreItem(m.id.member, m.ending, tuple(m.segments), talk) for m, talk in pairs)

@@ -17,7 +17,16 @@ from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
-from protocol.messages import MAX_REWARD, MAY_SAY, Ask, Delta, Generated, InstanceStatus, Message
+from protocol.messages import (
+    MAX_REWARD,
+    MAY_SAY,
+    Ask,
+    Delta,
+    EpisodeEnded,
+    Generated,
+    InstanceStatus,
+    Message,
+)
 
 MAX_CAPACITY = 1_000_000  # trajectories that one engine can run; a thousand times what the largest do
 MAX_TOKENS = 1 << 40  # in one KV cache, or in one report of an engine
@@ -68,6 +77,8 @@ class Plausibility:
         if isinstance(worker, TextWorker):
             return self.objection(worker, message) is None
         if isinstance(worker, AgentWorker):
+            if isinstance(message, EpisodeEnded):
+                return self._runs(worker, message) and self.objection(worker, message) is None
             return isinstance(message, Ask) and self._keeps_given(worker, message)
         if isinstance(message, messages.TrainStepFinished):
             return worker is not None and self.objection(worker, message) is None
@@ -80,7 +91,7 @@ class Plausibility:
 
     def _keeps_given(self, worker: AgentWorker, ask: Ask) -> bool:
         """Of an episode that was ended, or that has asked something else before, nothing is kept."""
-        if worker.episodes.get((ask.group, ask.episode)) != ask.trial:
+        if not self._runs(worker, ask):
             return False
         told = worker.told
         assert isinstance(told, ToldAgent)
@@ -88,6 +99,9 @@ class Plausibility:
             return False
         asked = self.state.groups[ask.group].episodes[ask.episode].find(ask)
         return asked is None or asked.is_repeated_by(ask)
+
+    def _runs(self, worker: AgentWorker, message: Ask | EpisodeEnded) -> bool:
+        return worker.episodes.get((message.group, message.episode)) == message.trial
 
     def _ask_limits(self) -> AskLimits:
         agent, rollout = self.state.config.agent, self.state.config.rollout

@@ -71,6 +71,7 @@ class Episode:
     parts: tuple[tuple[str, float], ...] = ()
     turn_rewards: tuple[tuple[int, int, float], ...] = ()  # trajectory, number, reward
     noted: tuple[tuple[str, float], ...] = ()  # by `policy.metric`
+    has_talk: bool = False  # its messages are in the store, by this trial
 
     @property
     def is_unbegun(self) -> bool:

@@ -151,7 +151,7 @@ class ToldAgent(Told):
             )
         if isinstance(message, Ask):
             return _of_ask(found, message, limits)
-        return _of_end(found, message) if isinstance(message, EpisodeEnded) else None
+        return _of_end(found, message, limits) if isinstance(message, EpisodeEnded) else None
 
 
 def _begun(begin: Begin, order: int) -> Begun:
@@ -226,13 +226,18 @@ def _of_state(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     return None
 
 
-def _of_end(found: Begun, end: EpisodeEnded) -> str | None:
+def _of_end(found: Begun, end: EpisodeEnded, limits: AskLimits) -> str | None:
     here = _words((end.group, end.episode, end.trial))
     turns = {member: one.turns for member, one in found.trajectories.items() if one.is_trained}
     if not any(turns.values()):
         return f"It ended {here} before a turn was sampled."
     if len(end.reward) > 1:
         return f"It gave {here} {len(end.reward)} rewards; expected one, or none."
+    if end.talk > limits.state_bytes or (end.talk and end.reward):
+        return (
+            f"It gave {end.talk} bytes of messages with {here} and {len(end.reward)} rewards; expected some "
+            f"where there is none, of at most {limits.state_bytes >> 20} MB (agent.max_state_mb)."
+        )
     numbers = [(member, number) for member, number, _ in end.turn_rewards]
     if len(set(numbers)) < len(numbers) or any(number >= turns.get(one, 0) for one, number in numbers):
         return f"It gave rewards to turns {numbers[:5]} of {here}, which has {turns}; one for each counts."

@@ -20,6 +20,7 @@ from protocol.messages import (
     Close,
     Delta,
     Encode,
+    EpisodeEnded,
     ExamplesEncoded,
     Generated,
     GroupScored,
@@ -79,6 +80,9 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     if kind is Ask:
         small = {field.name: st.integers(0, 3) for field in fields(Ask)}
         return st.builds(Ask, **small | {"digest": values_of(hints["digest"]), "is_trained": st.booleans()})
+    if kind is EpisodeEnded:
+        named = {field.name: values_of(hints[field.name]) for field in fields(kind)}
+        return st.builds(EpisodeEnded, **named | {"talk": st.integers(0, 3)})
     if kind is TrainStepFinished:
         corrected = st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=3).map(tuple)
         named = {name: values_of(hints[name]) for name in ("policy_version", "train_s", "metrics")}
@@ -96,8 +100,8 @@ def frames_for(message: Message) -> tuple[bytes, ...]:
         return tuple(bytes(ITEM_BYTES * sum(counts)) for _, *counts in message.encoded)
     if isinstance(message, Ask):
         return bytes(ITEM_BYTES * message.given), *([bytes(message.saved)] if message.saved else [])
-    if isinstance(message, TrainStepFinished):
-        return tuple(bytes(ITEM_BYTES * size) for _, size in message.incoming_frames())
+    if isinstance(message, TrainStepFinished | EpisodeEnded):
+        return tuple(bytes(frame.size_bytes) for frame in message.incoming_frames())
     return tuple(b"abcd" for _ in message.outgoing_payload())
 
 

@@ -8,6 +8,7 @@ import pytest
 from protocol.errors import RunError
 from workers.evaluate.evaluator import _Evaluator
 from workers.evaluate.played import Lost, Played
+from workers.evaluate.rows_so_far import RowsSoFar
 from workers.reward.mixture import Scored
 
 
@@ -35,7 +36,8 @@ class Mixture:
 
 def evaluate(row, mixture=None, transcripts=None, samples=2):
     async def run():
-        evaluator = _Evaluator(Player(), mixture, asyncio.Semaphore(4), transcripts)
+        so_far = RowsSoFar(9, print, lambda: 0.0)
+        evaluator = _Evaluator(Player(), mixture, asyncio.Semaphore(4), transcripts, so_far)
         return await evaluator.row(3, row, samples=samples)
 
     return asyncio.run(run())

@@ -29,7 +29,7 @@ def asked(monkeypatch):
     """The questions to the process that evaluates; it answers the first row, and fails at the others."""
     questions = []
 
-    def ask(name, question, *, limit_s):
+    def ask(name, question, *, limit_s, inherited):
         questions.append(question)
         first = {"rewards": [1.0, 0.0], "lengths": [3, 4], "parts": [], "cut": 1, "turns": [1, 1]}
         return {"rows": [first, *[{"failed": "no"} for _ in question["rows"][1:]]]}

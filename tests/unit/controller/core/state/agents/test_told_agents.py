@@ -99,6 +99,12 @@ def test_several_rewards_are_refused(run):
     assert "2 rewards" in close(run)
 
 
+@pytest.mark.parametrize(("size", "rewards"), [((4 << 20) + 1, ()), (9, (1.0,))])
+def test_messages_that_nobody_can_want_are_refused(run, size, rewards):
+    run.say("agent-0", EpisodeEnded(0, 0, 1, "stop", rewards, talk=size))
+    assert f"{size} bytes of messages" in close(run)
+
+
 def test_what_has_ended_does_not_end_again(run):
     run.end(0, 0)
     run.say("agent-0", EpisodeEnded(0, 0, 1, "stop", (1.0,)))
