@@ -1,7 +1,8 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
 
-`--fast` runs the unit tests and the properties at few examples; `--thorough` adds the long sweeps, which are
-marked `thorough` and left out else, and the connectors to verifiers and OpenEnv in an environment of theirs.
+`--fast` runs the unit tests and the properties at few examples; `--costly` adds whole runs whose promise a
+cheaper test shows as well, which are marked `costly`; `--thorough` adds these, the long sweeps, which are marked
+`thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
 
 Invariants: a test that fails fails the command; packages that cannot be had here do not, and one line says
 why they were left out; tests that are named run one after the other, whole tiers on all cores.
@@ -35,6 +36,7 @@ CONNECTOR_TESTS = [
     "-W", "ignore::pytest.PytestUnraisableExceptionWarning",  # libraries leave sockets open
 ]  # fmt: skip
 FAST = ["--few-examples", "tests/unit", "tests/properties"]
+WITH_COSTLY, EVERYTHING = ["-m", "not thorough"], ["-m", ""]  # in place of the filter in pyproject.toml
 SLOWEST = "--durations=20"
 INSTALL_LIMIT_S = 900.0  # then the network is too slow for it
 
@@ -43,6 +45,10 @@ def run_tests(
     context: typer.Context,
     fast: Annotated[
         bool, typer.Option("--fast", help="Unit tests and properties at few examples alone.")
+    ] = False,
+    costly: Annotated[
+        bool,
+        typer.Option("--costly", help="Run costly tests too, whose promise a cheaper one shows as well: CI."),
     ] = False,
     thorough: Annotated[
         bool,
@@ -56,21 +62,19 @@ def run_tests(
     """Run the project's tests. With further arguments, which go to pytest, only what they name."""
     import pytest
 
-    if fast and thorough:
-        raise typer.BadParameter(
-            "--fast and --thorough exclude each other; expected one of them, or neither."
-        )
+    if fast + costly + thorough > 1:
+        raise typer.BadParameter("--fast, --costly and --thorough exclude each other; expected one, or none.")
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small are slower with more threads
     keep_bytecode()
-    every = ["-m", ""] if thorough else []  # in place of the filter in pyproject.toml
+    chosen = EVERYTHING if thorough else WITH_COSTLY if costly else []
     if context.args:
         few = ["--few-examples"] if fast else []
-        raise typer.Exit(int(pytest.main([*every, *few, *context.args])))
+        raise typer.Exit(int(pytest.main([*chosen, *few, *context.args])))
     require_extras("lint", reason="every tier runs a linter and a type checker")
-    code = int(pytest.main([*every, *on_all_cores(fast), SLOWEST, *(FAST if fast else ["tests"])]))
+    code = int(pytest.main([*chosen, *on_all_cores(fast), SLOWEST, *(FAST if fast else ["tests"])]))
     if not code and not fast:
-        code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm())
+        code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm(), chosen)
     if not code and thorough:
         code = test_connectors(why_no_connectors())
     raise typer.Exit(code)
@@ -119,9 +123,10 @@ def why_no_connectors() -> str:
     return ""
 
 
-def test_vllm(obstacle: str) -> int:
-    """Exit code of the tests that need vLLM; 0 if they cannot be run here."""
-    return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, VLLM_TESTS, "vLLM", obstacle, unwanted=UNWANTED)
+def test_vllm(obstacle: str, chosen: Sequence[str] = ()) -> int:
+    """Exit code of the tests that need vLLM, of those `chosen` by words to pytest; 0 if they cannot be run here."""
+    tests = [*VLLM_TESTS, *chosen]
+    return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, tests, "vLLM", obstacle, unwanted=UNWANTED)
 
 
 def test_connectors(obstacle: str) -> int:

@@ -70,6 +70,7 @@ async def test_a_run_goes_back_to_before_the_event_that_broke_its_core_and_makes
     assert f"The run goes back to before event {number}" in log
 
 
+@pytest.mark.costly
 async def test_the_same_invariant_broken_again_ends_the_run_with_the_traceback(tmp_path):
     mine = settings(tmp_path, attempts=99)
     for _ in range(2):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import psutil
+import pytest
 from made_model import TASK
 from test_whole_runs import config, left_behind
 
@@ -104,6 +105,7 @@ def length_reward(completion_ids):
     return float(len(completion_ids))
 
 
+@pytest.mark.costly
 async def test_a_killed_controller_goes_on_with_its_evaluation(tmp_path):
     process = await start_program(PROGRAM, str(tmp_path), paths=[ROOT, HERE])
     async for line in process.stdout:

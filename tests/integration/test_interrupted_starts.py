@@ -90,6 +90,7 @@ def test_while_modules_are_imported(module):
     assert done.stderr == "\nStopped.\n"
 
 
+@pytest.mark.costly
 def test_while_the_initial_model_is_made_and_the_next_start_finds_nothing(tmp_path):
     (tmp_path / "factory.py").write_text(FACTORY)
     (tmp_path / "data.jsonl").write_text('{"prompt": "a"}\n')

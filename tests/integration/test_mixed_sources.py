@@ -46,6 +46,7 @@ def settings(run_dir: Path):
     )
 
 
+@pytest.mark.costly
 async def test_two_sources_go_on_after_a_kill_as_if_nothing_had_been(tmp_path):
     for name in ("straight", "killed"):
         if name == "killed":

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from test_killed_runs import check_whole
 from test_whole_runs import config, left_behind
 
@@ -11,6 +12,7 @@ from controller import Controller
 STEPS = 3
 
 
+@pytest.mark.costly
 async def test_an_engine_that_gives_no_token_costs_its_instance_and_not_the_run(tmp_path):
     engine = f"{Path(__file__).parent / 'mute_engine.py'}:make"
     said = []

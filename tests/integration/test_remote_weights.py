@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from test_remote_workers import ROOT, free_port
 from test_whole_runs import config, left_behind
 
@@ -32,6 +33,7 @@ async def attach(folder: Path, port: int, name: str):
     )  # fmt: skip
 
 
+@pytest.mark.costly
 async def test_two_hosts_are_fed_one_through_the_other_and_nothing_is_left(tmp_path):
     port, sampled = free_port(), {}
     workers = [await attach(tmp_path, port, name) for name in ("node1", "node2")]

@@ -124,6 +124,7 @@ async def drain(run: Path, name: str) -> tuple[int | None, str]:
     return process.returncode, said.decode()
 
 
+@pytest.mark.costly
 async def test_an_operator_drains_workers_one_of_them_the_runs_own(tmp_path):
     key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
     worker = await attach(port, key)

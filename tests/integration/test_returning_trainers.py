@@ -121,6 +121,7 @@ def state_after(run: Path, version: int) -> dict[str, bytes]:
     return {name: tensor.contiguous().numpy().tobytes() for name, tensor in state.items()}
 
 
+@pytest.mark.costly
 async def test_two_ranks_of_torchrun_begin_anew_and_every_prompt_is_trained_once(tmp_path):
     settings = rollout_run(tmp_path)
     torchrun = await start((*TWO_RANKS, address(settings)), tmp_path)
@@ -180,6 +181,7 @@ async def test_all_ranks_end_when_the_first_is_told_to_leave_while_no_controller
     assert not left_behind()
 
 
+@pytest.mark.costly
 async def test_all_ranks_end_when_the_first_finds_the_run_over(tmp_path):
     endpoint = f"tcp://127.0.0.1:{free_port()}"
 

@@ -38,6 +38,7 @@ def sent_ahead(run) -> dict[int, set[int]]:
     return groups
 
 
+@pytest.mark.costly
 async def test_a_synchronous_run_in_parts_has_the_losses_of_whole_batches(tmp_path):
     losses = {}
     for streaming in (False, True):

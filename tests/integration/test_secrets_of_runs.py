@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from controller import Controller, load_config
 
 TASK = Path(__file__).parents[1] / "tasks" / "even_digits.py"
@@ -23,6 +25,7 @@ logging: {{console: quiet, level: debug}}
 """
 
 
+@pytest.mark.costly
 async def test_a_secret_reaches_the_workers_and_no_file_of_the_run(tmp_path, monkeypatch):
     file, told, runs = tmp_path / "run.yaml", tmp_path / "told", tmp_path / "runs"
     file.write_text(CONFIG)

@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, STDOUT
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from counting_engine import LATE
 from test_remote_workers import free_port
 from test_whole_runs import config, left_behind
@@ -82,6 +83,7 @@ async def test_no_token_is_sampled_twice_because_the_controller_was_killed_under
     assert summary["tokens/lost"] == 0
 
 
+@pytest.mark.costly
 async def test_what_a_local_worker_had_in_hand_when_the_controller_was_killed_is_handed_over_by_the_next(
     tmp_path, monkeypatch
 ):

@@ -44,6 +44,7 @@ async def test_the_quickstart_learns_on_vllm_within_the_bound_and_near_the_train
     assert summary["staleness/violations"] == summary["tokens/lost"] == 0
 
 
+@pytest.mark.costly
 async def test_vllm_samples_from_the_adapter_of_each_version_though_no_other_weights_are_published(folder):
     adapter = ("trainer.lora.rank=8", "trainer.lr=1e-2", "run.steps=8")
     bound = ("staleness.max_staleness=0", "staleness.in_flight_batches=auto")

@@ -151,6 +151,7 @@ async def test_rows_that_kill_or_hang_the_reward_are_set_aside_by_name_and_repla
     assert not left_behind()
 
 
+@pytest.mark.costly
 async def test_a_worker_from_another_terminal_joins_and_may_leave_at_any_time(tmp_path):
     async with Controller(config(tmp_path, run={"steps": 5000})) as controller:
         attached = None
@@ -237,6 +238,7 @@ async def test_prompts_and_reward_can_be_objects_of_the_program(tmp_path):
     assert len(steps) == 6
 
 
+@pytest.mark.costly
 async def test_the_example_of_embedding_runs_as_it_is_printed(tmp_path):
     example = Path(__file__).parents[2] / "examples" / "embedded.py"
     process = await asyncio.create_subprocess_exec(

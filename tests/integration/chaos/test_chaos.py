@@ -194,7 +194,7 @@ def whole(run: Path, *, steps: int, groups: int, epochs: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seed", "ranks", "keep_kv"),
     [
-        (0, 1, False),
+        pytest.param(0, 1, False, marks=pytest.mark.costly),
         pytest.param(1, 1, False, marks=pytest.mark.thorough),
         pytest.param(2, 1, True, marks=pytest.mark.thorough),
         pytest.param(3, 2, False, marks=pytest.mark.thorough),
