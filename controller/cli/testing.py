@@ -1,8 +1,8 @@
 """`launch.py test`: the project's tests, then those of the vLLM engine in an environment of their own.
 
 `--fast` runs the unit tests and the properties at few examples; `--costly` adds whole runs whose promise a
-cheaper test shows as well, which are marked `costly`; `--thorough` adds these, the long sweeps, which are marked
-`thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
+cheaper test shows as well, which are marked `costly`; `--thorough` adds these and the long sweeps, which are
+marked `thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
 
 Invariants: a test that fails fails the command; packages that cannot be had here do not, and one line says
 why they were left out; tests that are named run one after the other, whole tiers on all cores.
@@ -123,8 +123,8 @@ def why_no_connectors() -> str:
     return ""
 
 
-def test_vllm(obstacle: str, chosen: Sequence[str] = ()) -> int:
-    """Exit code of the tests that need vLLM, of those `chosen` by words to pytest; 0 if they cannot be run here."""
+def test_vllm(obstacle: str, chosen: Sequence[str]) -> int:
+    """Exit code of the tests that need vLLM, as `chosen` by words to pytest; 0 if they cannot be run here."""
     tests = [*VLLM_TESTS, *chosen]
     return _test_in(VLLM_ENVIRONMENT, VLLM_EXTRAS, tests, "vLLM", obstacle, unwanted=UNWANTED)
 

@@ -52,7 +52,7 @@ def environment(tmp_path, monkeypatch):
 def test_a_package_that_cannot_be_had_leaves_vllm_out_and_fails_nothing(environment, monkeypatch, capfd):
     for name, value in {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}.items():
         monkeypatch.setenv(name, value)
-    assert testing.test_vllm("") == 0
+    assert testing.test_vllm("", []) == 0
     said = capfd.readouterr().out
     assert "vLLM is left out: it could not be installed" in said
     assert "pip ended with code 1" in said
@@ -65,7 +65,7 @@ def test_a_test_of_vllm_that_fails_fails_the_command(environment, monkeypatch, t
     file = tmp_path / "test_one.py"
     file.write_text(f"def test_one():\n    {line}\n")
     monkeypatch.setattr(testing, "VLLM_TESTS", [str(file), "-p", "no:cacheprovider"])
-    assert testing.test_vllm("") == code
+    assert testing.test_vllm("", []) == code
 
 
 def test_named_tests_are_run_alone(tmp_path):

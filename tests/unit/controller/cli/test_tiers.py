@@ -15,7 +15,7 @@ def asked(monkeypatch):
     """The words that pytest is started with; no test is run."""
     calls: list[list[str]] = []
     monkeypatch.setattr(pytest, "main", lambda words: calls.append(list(words)) or 0)
-    monkeypatch.setattr(testing, "test_vllm", lambda obstacle, chosen: calls.append(["vllm", obstacle, *chosen]) or 0)
+    monkeypatch.setattr(testing, "test_vllm", lambda why, chosen: calls.append(["vllm", why, *chosen]) or 0)
     monkeypatch.setattr(testing, "why_no_connectors", lambda: "this is a test")
     monkeypatch.setattr(testing, "test_connectors", lambda why: calls.append(["connectors", why]) or 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -66,9 +66,9 @@ def test_costly_tests_are_run_where_they_are_asked_for_those_of_vllm_too(asked):
     assert asked[1:] == [["vllm", "--without-vllm was given", "-m", "not thorough"]]
 
 
-@pytest.mark.parametrize("words", [["--fast", "--thorough"], ["--fast", "--costly"], ["--costly", "--thorough"]])
-def test_tiers_are_refused_together(asked, words):
-    assert launch(*words).exit_code == 2
+@pytest.mark.parametrize("tiers", ["--fast --thorough", "--fast --costly", "--costly --thorough"])
+def test_tiers_are_refused_together(asked, tiers):
+    assert launch(*tiers.split()).exit_code == 2
     assert asked == []
 
 
