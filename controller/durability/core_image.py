@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -96,6 +96,13 @@ _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 Shape = tuple[str, tuple[str, ...]]  # a class, and the attributes of an object of it
 
 
+class InParts(NamedTuple):
+    """An image without what is packed alone, which stands beside it: images of one run share most of it."""
+
+    skeleton: bytes
+    parts: tuple[bytes, ...]
+
+
 class Freezer:
     """Makes images of one core, now and then."""
 
@@ -104,7 +111,8 @@ class Freezer:
         self._plans: dict[type, tuple[int, Callable[[Any], tuple[Any, ...]]]] = {}
         self._seen: dict[int, int] = {}
         self._alone: dict[int, tuple[object, bytes]] = {}  # by id; the object is held, so ids stay true
-        self._used: set[int] = set()
+        self._used: dict[int, int] = {}  # what the image being made has packed alone, by id; its place there
+        self._is_whole = True
         self._containers: dict[type, Callable[[Any], list[Any]]] = {
             list: lambda v: [LIST, *self._values(v)],
             dict: lambda v: [DICT, *self._pairs(v)],
@@ -116,7 +124,17 @@ class Freezer:
 
     def freeze(self, core: Core) -> bytes:
         """The image. Raises: LocalError naming a value that no image can hold."""
-        self._seen, self._used = {id(core.state.strategies): 0}, set()
+        self._is_whole = True
+        return self._image(core)
+
+    def freeze_in_parts(self, core: Core) -> InParts:
+        """The same in parts, for those who keep many. Raises: LocalError as `freeze`."""
+        self._is_whole = False
+        skeleton = self._image(core)
+        return InParts(skeleton, tuple(self._alone[key][1] for key in self._used))
+
+    def _image(self, core: Core) -> bytes:
+        self._seen, self._used = {id(core.state.strategies): 0}, {}
         root = self._value(core)
         self._alone = {key: found for key, found in self._alone.items() if key in self._used}
         return self._whole(root)
@@ -182,8 +200,8 @@ class Freezer:
             shapes, self._shapes = self._shapes, {}  # of its own, so that equal values are equal bytes
             self._alone[key] = value, self._whole(self._named(value))
             self._shapes = shapes
-        self._used.add(key)
-        return [PACKED, self._alone[key][1]]
+        place = self._used.setdefault(key, len(self._used))
+        return [PACKED, self._alone[key][1] if self._is_whole else place]
 
     def _shape(self, kind: type, names: tuple[str, ...]) -> int:
         return FIRST_SHAPE + self._shapes.setdefault((_NAMES[kind], names), len(self._shapes))
@@ -214,14 +232,15 @@ class Thawer:
         self.alone: dict[bytes, Any] = {}
         """What the last image had packed."""
 
-    def thaw(self, image: bytes) -> Core:
+    def thaw(self, image: bytes | InParts) -> Core:
         """The core in an image. Raises: RunError as `thaw`."""
+        whole, parts = image if isinstance(image, InParts) else (image, ())
         with _without_collecting():
             try:
                 shapes, root = msgpack.unpackb(
-                    image, raw=False, strict_map_key=False, max_array_len=len(image), max_ext_len=0
+                    whole, raw=False, strict_map_key=False, max_array_len=len(whole), max_ext_len=0
                 )
-                made = _Thawer(shapes, self._strategies, self.alone)
+                made = _Thawer(shapes, self._strategies, self.alone, parts)
                 found = made.value(root)
             except (
                 ValueError,
@@ -257,9 +276,13 @@ class _Thawer:
     """Makes the objects of one image."""
 
     def __init__(
-        self, shapes: list[tuple[str, list[str]]], strategies: Strategies, made: dict[bytes, Any]
+        self,
+        shapes: list[tuple[str, list[str]]],
+        strategies: Strategies,
+        made: dict[bytes, Any],
+        parts: tuple[bytes, ...] = (),
     ) -> None:
-        self._known = made
+        self._known, self._parts = made, parts
         self.alone: dict[bytes, Any] = {}
         self._shapes = [(CLASSES[name], tuple(names)) for name, names in shapes]
         self._seen: list[Any] = [strategies]
@@ -298,7 +321,7 @@ class _Thawer:
             case 9:
                 return self._fill(CLASSES[item[1]].model_validate_json(item[2]), lambda: None)
             case 10:
-                return self._packed_alone(item[1])
+                return self._packed_alone(item[1] if type(item[1]) is bytes else self._parts[item[1]])
         raise ValueError(f"unknown tag {tag}")
 
     def _packed_alone(self, packed: bytes) -> Any:

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from controller.core.core import Core
+from controller.durability.core_image import InParts
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
 from controller.history.sample_text import SampleGroup, SampleReader, rounded
@@ -224,11 +225,11 @@ class ShownRun:
             self._background = Background(recording, keep=self._offer, known=known, on_end=self._keep_past)
             if known is not None:
                 self._saved = known.number
-                self._replica_of_past(recording).take_over(known.keyframes, known.spacing)
+                self._replica_of_past(recording).keyframes.take_over(known.keyframes)
         self._background.follow(recording)
         return self._background
 
-    def _offer(self, number: int, image: bytes) -> int:
+    def _offer(self, number: int, image: InParts) -> int:
         with self._lock:
             return self._replica_of_past(self._look()).offer(number, image)
 
@@ -238,9 +239,9 @@ class ShownRun:
         if number - self._saved < LEAST_EVENTS or (image := background.image()) is None:
             return
         with self._lock:
-            keyframes, spacing = self._replica_of_past(recording).offered()
+            keyframes = self._replica_of_past(recording).keyframes.as_plain()
         self._saved, known = number, background.timeline.as_plain()
-        keep_past(self.path, recording, KeptPast(number, image, known, keyframes, spacing))
+        keep_past(self.path, recording, KeptPast(number, image, known, keyframes))
 
     def _progress(self, recording: Recording) -> Json:
         """How far the pass over the history is."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock, Thread
 
-from controller.durability.core_image import Freezer, thaw
+from controller.durability.core_image import Freezer, InParts, Thawer
 from controller.durability.recording import Recording
 from controller.durability.replay import turns
 from controller.view.past.kept_past import KeptPast
@@ -18,7 +18,7 @@ from protocol.errors import LocalError, StaleFlowError
 AT_ONCE = 100  # events between two looks whether somebody is being answered
 SPACING = 500  # events between two keyframes
 
-Keyframe = Callable[[int, bytes], int]
+Keyframe = Callable[[int, InParts], int]
 """`keep(number, image)` takes an image after an event, and says after how many events the next is wanted."""
 
 
@@ -45,7 +45,8 @@ class Background:
             self._core, self._spacing, self.number = recording.make_core(), SPACING, recording.pruned
             self.timeline = Timeline(self._core)
         else:
-            self._core, self._spacing = thaw(known.image, recording.strategies()), known.spacing
+            self._core = Thawer(recording.strategies()).thaw(known.image)
+            self._spacing = known.keyframes[0]
             self.number, self.timeline = known.number, Timeline.of_plain(known.timeline, self._core)
         self._kept = self.number
         self.lock = Lock()
@@ -99,9 +100,9 @@ class Background:
             image = self.image()
             self._spacing = recording.last + 1 if image is None else self._keep(self.number, image)
 
-    def image(self) -> bytes | None:
+    def image(self) -> InParts | None:
         """Of the core where it stands; None if a strategy of the user's holds what no image can."""
         try:
-            return self._freezer.freeze(self._core)
+            return self._freezer.freeze_in_parts(self._core)
         except LocalError:
             return None

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from controller.durability.core_image import InParts
 from controller.durability.recording import Recording
 from controller.durability.release import release
+from controller.view.past.keyframes import PlainKeyframes
 from protocol.private_files import for_owner_only
 
 NAME = "view.past"
@@ -26,10 +28,9 @@ class KeptPast(NamedTuple):
     """How far a pass had come, and what it knew."""
 
     number: int  # the last event that it had stepped through
-    image: bytes  # of the core there
+    image: InParts  # of the core there
     timeline: dict[str, Any]  # `Timeline.as_plain`
-    keyframes: dict[int, bytes]  # packed images, by event
-    spacing: int  # events between two of them
+    keyframes: PlainKeyframes
 
 
 def keep_past(run: Path, recording: Recording, past: KeptPast) -> bool:
@@ -56,8 +57,8 @@ def find_past(run: Path, recording: Recording) -> KeptPast | None:
     body = memoryview(data)[DIGEST_BYTES:]
     if data[:DIGEST_BYTES] != _digest(body):
         return None
-    history, *fields = msgpack.unpackb(body, strict_map_key=False)
-    past = KeptPast(*fields)
+    history, number, (skeleton, parts), *more = msgpack.unpackb(body, strict_map_key=False)
+    past = KeptPast(number, InParts(skeleton, tuple(parts)), *more)
     is_of_it = recording.pruned <= past.number <= recording.last
     return past if is_of_it and history == _history(recording, past.number) else None
 

@@ -1,22 +1,20 @@
 """Time travel over a run's journal: the core as it was after any event.
 
 Invariants: the core is the production core, stepped with the recorded events alone, from the nearest keyframe
-before; a keyframe is a snapshot of the run, or an image made on the way; images take no more than the room
-that they are given: when it is full, one goes whose neighbours are nearest to each other, so that distances
-stay alike, the longest about twice the shortest; the run is only read. One thread uses a replica.
+before; a keyframe is a snapshot of the run, or an image made on the way (`keyframes.py`); the run is only
+read. One thread uses a replica.
 """
 
-import zlib
 from bisect import bisect_right
 from typing import NamedTuple
 
 from controller.core.core import Core
-from controller.durability.core_image import Freezer, Thawer
+from controller.durability.core_image import Freezer, InParts, Thawer
 from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import Replayed, turns
+from controller.view.past.keyframes import FIRST_SPACING, Keyframes
 from protocol.errors import LocalError
 
-FIRST_SPACING = 500  # events between two keyframes: a tenth of a second of stepping
 NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
 NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is what an image takes
 MOST_NEAR = 4  # such images
@@ -52,11 +50,10 @@ class Replica:
         self.recording = recording
         strategies = recording.strategies()
         self._freezer, self._thawer = Freezer(), Thawer(strategies)
-        self._room, self._spacing = keyframes_bytes, spacing if goes_back else NEVER
+        self.keyframes = Keyframes(keyframes_bytes, spacing if goes_back else NEVER)
+        """Images in memory, whoever made them."""
         self._goes_back = goes_back
-        self._images: dict[int, bytes] = {}  # by event, ascending
-        self._size = 0  # bytes of all
-        self._near: dict[int, bytes] = {}  # some more, before where it last went; the newest last
+        self._near: dict[int, InParts] = {}  # some more, before where it last went; the newest last
         self._steps: list[int] = []  # events that finished a train step, as far as the history was stepped
         self._known = recording.pruned  # the last event that `_steps` knows of
         self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
@@ -80,11 +77,6 @@ class Replica:
     def here(self) -> Instant:
         """Where it stands."""
         return self._at
-
-    @property
-    def keyframes(self) -> list[int]:
-        """Events after which an image is in memory."""
-        return list(self._images)
 
     def at(self, number: int) -> Instant:
         """The moment after this event; the nearest that there is if it is out of range.
@@ -152,7 +144,7 @@ class Replica:
     def at_step(self, step: int) -> Instant:
         """The moment after this train step was finished; the newest if it has not been."""
         while self._known < self.last and self._first_steps + len(self._steps) < step:
-            self._learn(min(self._known + self._spacing, self.last))
+            self._learn(min(self._known + self.keyframes.spacing, self.last))
         place = step - self._first_steps - 1
         if place < 0:
             return self.at(self.first)
@@ -161,27 +153,14 @@ class Replica:
     def read_on(self, recording: Recording) -> None:
         """A later look at the same run, which has gone on; what was known stays known."""
         if recording.pruned > self.first:
-            self._images = {n: image for n, image in self._images.items() if n >= recording.pruned}
-            self._size = sum(map(len, self._images.values()))
+            self.keyframes.forget_before(recording.pruned)
         self._near = {n: image for n, image in self._near.items() if n >= recording.pruned}
         self.recording = recording
 
-    def offer(self, number: int, image: bytes) -> int:
+    def offer(self, number: int, image: InParts) -> int:
         """Take a keyframe that somebody else made of this run; events until the next that is of use."""
-        if number not in self._images:
-            self._put(number, _packed(image))
-        return self._spacing
-
-    def offered(self) -> tuple[dict[int, bytes], int]:
-        """All keyframes, packed, and how far they stand apart: what `take_over` takes."""
-        return dict(self._images), self._spacing
-
-    def take_over(self, keyframes: dict[int, bytes], spacing: int) -> None:
-        """Have these too, of the same history."""
-        self._spacing = max(self._spacing, spacing)
-        for number, packed in keyframes.items():
-            if number >= self.first and number not in self._images:
-                self._put(number, packed)
+        self.keyframes.put(number, image)
+        return self.keyframes.spacing
 
     def image(self) -> bytes:
         """The core where it stands, whole. Equal cores have equal images."""
@@ -200,9 +179,9 @@ class Replica:
             done = core.state.steps - self._first_steps - len(self._steps)
             self._steps += [recorded.number] * done
             self._known = recorded.number
-        if recorded.number - self._behind >= self._spacing:
+        if recorded.number - self._behind >= self.keyframes.spacing:
             self._behind = self._nearest(recorded.number)
-            if recorded.number - self._behind >= self._spacing:
+            if recorded.number - self._behind >= self.keyframes.spacing:
                 self._keep()
 
     def _learn(self, until: int) -> None:
@@ -212,15 +191,15 @@ class Replica:
             self._take(turn)
         self._known = until
 
-    def _image(self) -> bytes | None:
+    def _image(self) -> InParts | None:
         """Of where it stands; None, now and later, if a strategy of the user's holds what no image can."""
         try:
-            return self._freezer.freeze(self._at.core)
+            return self._freezer.freeze_in_parts(self._at.core)
         except LocalError:
-            self._spacing = max(self._spacing, self.last + 1)
+            self.keyframes.spacing = max(self.keyframes.spacing, self.last + 1)
             return None
 
-    def _thaw(self, image: bytes) -> Core:
+    def _thaw(self, image: bytes | InParts) -> Core:
         core = self._thawer.thaw(image)
         self._freezer.learn(self._thawer)
         return core
@@ -230,38 +209,21 @@ class Replica:
         if (image := self._image()) is None:
             return
         self._behind = self._at.number
-        self._put(self._at.number, _packed(image))
-
-    def _put(self, number: int, packed: bytes) -> None:
-        """Have a keyframe, in order, and room for it."""
-        is_last = not self._images or number > next(reversed(self._images))
-        self._size += len(packed) - len(self._images.get(number, b""))
-        self._images[number] = packed
-        if not is_last:
-            self._images = dict(sorted(self._images.items()))
-        while self._size > self._room and len(self._images) > 2:
-            numbers = list(self._images)
-            gap, gone = min(
-                (after - before, number)
-                for before, number, after in zip(numbers, numbers[1:], numbers[2:], strict=False)
-            )
-            self._size -= len(self._images.pop(gone))
-            self._spacing = max(self._spacing, gap // 2)
+        self.keyframes.put(self._at.number, image)
 
     def _nearest(self, number: int) -> int:
         """The last keyframe at or before this event."""
         usable = [n for n in self.recording.snapshot_numbers if n not in self._unusable and n >= self.first]
-        known = sorted({self.first, *self._images, *self._near, *usable})
-        return known[max(0, bisect_right(known, number) - 1)]
+        known = sorted({self.first, *self._near, *usable})
+        nearest = known[max(0, bisect_right(known, number) - 1)]
+        return max(nearest, self.keyframes.before(number) or self.first)
 
     def _go_to_keyframe(self, number: int) -> None:
         """Take up the core there, or at an earlier one if the run's own snapshot cannot be used."""
         self._behind = number
-        packed, near = self._images.get(number), self._near.get(number)
-        if packed is not None:
-            core = self._thaw(zlib.decompress(packed))
-        elif near is not None:
-            core = self._thaw(near)
+        image = self._near.get(number) or self.keyframes.find(number)
+        if image is not None:
+            core = self._thaw(image)
         elif number == self.first:
             core = self.recording.make_core()
         else:
@@ -272,8 +234,3 @@ class Replica:
                 return
             core = found.core
         self._at = Instant(number, core.state.now, core, None)
-
-
-def _packed(image: bytes) -> bytes:
-    """Half of its size, for a tenth of the time that making it took."""
-    return zlib.compress(image, 1)

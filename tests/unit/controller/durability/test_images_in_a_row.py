@@ -67,3 +67,21 @@ def test_garbage_is_collected_again_after_a_damaged_image():
     with pytest.raises(RunError):
         thaw(image[:-3], STRATEGIES)
     assert gc.isenabled()
+
+
+def test_an_image_in_parts_is_the_same_core_and_parts_of_equal_batches_are_equal():
+    core, freezer, thawer = some_core(), Freezer(), Thawer(STRATEGIES)
+    whole = Freezer().freeze(core)
+    first = freezer.freeze_in_parts(core)
+    assert len(first.parts) == len(set(batches_of(core).values()))
+    assert len(first.skeleton) + sum(map(len, first.parts)) <= len(whole)
+    assert Freezer().freeze(thawer.thaw(first)) == whole
+    core.state.now += 1.0
+    assert freezer.freeze_in_parts(core).parts == first.parts == Freezer().freeze_in_parts(core).parts
+    assert Freezer().freeze(core) == freezer.freeze(core)
+
+
+def test_an_image_that_lacks_a_part_is_refused():
+    image = Freezer().freeze_in_parts(some_core())
+    with pytest.raises(RunError, match="cannot be read"):
+        Thawer(STRATEGIES).thaw(image._replace(parts=image.parts[:-1]))

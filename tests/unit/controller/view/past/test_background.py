@@ -20,12 +20,11 @@ def test_it_leaves_keyframes_from_which_any_moment_is_the_true_one(path):
     recording, plain = Recording(path), Replica(Recording(path))
     replica = Replica(recording, spacing=1 << 30)
     background = Background(recording, keep=replica.offer)
-    background._spacing = 40
-    replica._spacing = 40
+    background._spacing = replica.keyframes.spacing = 40
     background.follow(recording)
     background.join()
     assert background.number == recording.last
-    assert len(replica.keyframes) > 3
+    assert len(replica.keyframes.numbers) > 3
     for number in (recording.last // 3, recording.last // 2, 7):
         replica.at(number)
         plain.at(number)

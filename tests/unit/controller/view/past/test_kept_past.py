@@ -50,7 +50,7 @@ def test_the_next_view_shows_the_same_without_the_pass(seen, copy):
     assert found == expected
     with Recording(copy) as recording:
         assert began == recording.last
-        assert len(find_past(copy, recording).keyframes) > 0
+        assert len(find_past(copy, recording).keyframes[2]) > 0
 
 
 def test_a_step_is_found_without_going_through_what_lies_before_it(copy, monkeypatch):
