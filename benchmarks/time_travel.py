@@ -2,8 +2,9 @@
 
 Simulates a run of the quickstart's size whose journal has about so many events (or takes `--run RUN`), makes
 the pass over the history that the view makes in the background, and then prints: seconds of the pass, random
-jumps, steps forward and back, the life of random groups, and whether the core at random events gives what the
-journal's fingerprints say that it gave.
+jumps, steps forward and back, the life of random groups, whether the core at random events gives what the
+journal's fingerprints say that it gave, and whether the whole core there is, bit for bit, the one that goes
+through all events in order.
 """
 
 import argparse
@@ -13,11 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from statistics import quantiles
 
 from controller.config.models import Config
+from controller.durability.core_image import Freezer
 from controller.durability.fingerprint import fingerprint
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
 from controller.view.shown_run import ShownRun
 from tests.support.recorded_run import record
 
@@ -68,10 +73,12 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=30_000)
     parser.add_argument("--run", default="")
     parser.add_argument("--times", type=int, default=200)
+    parser.add_argument("--states", type=int, default=0, help="compare so many states, and nothing else")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(words.run) if words.run else made(Path(folder), words.events)
-        return measure(ShownRun(path), words.times)
+        run = ShownRun(path)
+        return states(run, words.states) if words.states else measure(run, words.times)
 
 
 def measure(run: ShownRun, times: int) -> int:
@@ -114,6 +121,26 @@ def fingerprints(run: ShownRun, numbers: list[int]) -> int:
     wrong = [number for number, is_equal in known.items() if not is_equal]
     print(f"{len(known) - len(wrong)} of {len(known)} random events give the recorded commands bit for bit")
     return 1 if wrong else 0
+
+
+def states(run: ShownRun, times: int) -> int:
+    """Compare the cores that jumps reach with the one that steps through all events; 1 if one differs."""
+    facts, dice = run.facts(), random.Random(2)
+    numbers = dice.sample(range(facts["first"] + 1, facts["last"] + 1), times)
+    recording, wanted, expected = Recording(run.path), set(numbers), dict[int, bytes]()
+    core = recording.make_core()
+    for turn in turns(recording, core):
+        if turn.recorded.number in wanted:
+            expected[turn.recorded.number] = blake2b(Freezer().freeze(core)).digest()
+    run.timeline(None, None, "")
+    run.join()
+    equal = 0
+    for number in numbers:
+        if number in expected and run.now({"event": str(number)})["number"] == number:
+            with run.replica() as replica:
+                equal += blake2b(replica.image()).digest() == expected[number]
+    print(f"{equal} of {len(expected)} states at random events of {facts['last']:,} are those of one pass")
+    return 0 if equal == len(expected) else 1
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def in_words(run: Path, *, now: float) -> list[str]:
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
     lines += [f"ALARM, {one.name} ({one.owner}): {one.evidence}. {one.remedy}" for one in _alarms(run)]
-    return lines + (_waits(seen["waits"]) if pid is not None else [])
+    return lines + (_waits(seen["waits"], seen.get("waits_left_out", 0)) if pid is not None else [])
 
 
 def _alarms(run: Path) -> list[Alarm]:
@@ -82,13 +82,16 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def _waits(waits: list[dict[str, Any]]) -> list[str]:
-    """What is waited for: with a remedy if it takes too long, and else only if it takes a while."""
+def _waits(waits: list[dict[str, Any]], left_out: int) -> list[str]:
+    """What is waited for: with a remedy if it takes too long, and else only if it takes a while.
+
+    `left_out`: further ones, which are not longer over their time.
+    """
     if stuck := [wait for wait in waits if wait["is_overdue"]]:
         return [
             f"STUCK: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}; {wait['then']}"
             for wait in stuck
-        ]
+        ] + [f"{left_out} more waits are left out."] * (left_out > 0 and len(stuck) == len(waits))
     long = [wait for wait in waits if wait["for_s"] >= WORTH_TELLING_S][:3]
     return [f"waits: {wait['owner']}, {wait['for_s']:.0f} s, for {wait['what']}" for wait in long]
 

@@ -7,6 +7,7 @@ is fixed: absorb the event (or, of several reports that came together, all of th
 routed to), migrate, dispatch, hand out text work, read ahead, retire, see whether it is over.
 """
 
+from collections.abc import Generator, Iterable
 from typing import assert_never
 
 from controller.config.models import Config
@@ -194,6 +195,19 @@ class Core:
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""
+        return self._snapshot(map(self._worker_snapshot, self.state.registry.workers.values()))
+
+    def snapshot_in_slices(self, workers: int) -> Generator[None, None, ClusterSnapshot]:
+        """The same, with a pause after each so many workers: their rows are as old as their slice."""
+        found: list[WorkerSnapshot] = []
+        for place, worker in enumerate([*self.state.registry.workers.values()], 1):
+            if self.state.registry.workers.get(worker.peer) is worker:
+                found.append(self._worker_snapshot(worker))
+            if place % workers == 0:
+                yield
+        return self._snapshot(found)
+
+    def _snapshot(self, workers: Iterable[WorkerSnapshot]) -> ClusterSnapshot:
         state = self.state
         groups: dict[str, int] = {}
         for group in state.groups.values():
@@ -213,7 +227,7 @@ class Core:
             evaluating=self.evaluation.in_words(),
             oldest_group=oldest_group(state),
             tokens=state.accounts.tokens(),
-            workers=tuple(self._worker_snapshot(worker) for worker in state.registry.workers.values()),
+            workers=tuple(workers),
             idle_because=idle_because(self),
             paused="" if state.paused is None else state.paused.in_words(state.now),
         )

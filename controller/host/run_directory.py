@@ -169,9 +169,9 @@ class RunDirectory:
         """summary.json, complete or not there."""
         self._write_atomically("summary.json", json.dumps(summary, indent=2) + "\n")
 
-    def write_status(self, status: dict[str, Any]) -> None:
+    def write_status(self, text: str) -> None:
         """status.json, complete or as it was before."""
-        self._write_atomically("status.json", json.dumps(status) + "\n", is_synced=False)
+        self._write_atomically("status.json", text, is_synced=False)
 
     def close(self) -> None:
         """Remove what must not outlive the run, and let go of the folder."""

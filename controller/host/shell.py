@@ -283,7 +283,7 @@ class Shell:
         """Say what is waited for: in status.json, and in the log if it takes too long."""
         if self._over.is_set():
             return
-        pause_s = self._status.watch(self.core.snapshot, time.monotonic() - self._start)
+        pause_s = self._status.watch(self.core.snapshot_in_slices, time.monotonic() - self._start)
         asyncio.get_running_loop().call_later(pause_s, self._look)
 
     # -- commands ------------------------------------------------------------------------------------------

@@ -1,22 +1,25 @@
 """status.json: what a run does now and what it waits for, for people and for `launch.py status`.
 
-Invariant: it is written when something has changed that it says, and every WRITE_S; a disk that refuses it
-does not end the run.
+Invariants: it is written when something has changed that it says, and every WRITE_S; a look at a large run
+is made in slices, between which the loop does its work, and takes no more than SHARE of it; a disk that
+refuses the file does not end the run.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from controller.config.models import Config
 from controller.core.state.snapshot import ClusterSnapshot
 from controller.host.run_directory import RunDirectory
-from controller.host.watchdog import Wait, Watchdog, status_of
+from controller.host.watchdog import WORKERS_AT_ONCE, Slices, Wait, Watchdog, at_once, rows_of, status_of
 
 LOOK_S = 1.0  # between two looks of the watchdog, at least
-SHARE = 0.008  # of the loop's time that looks may take: at 1,024 instances one takes 50 ms
+SHARE = 0.008  # of the loop's time that looks may take: at 1,024 instances one takes 30 ms
 WRITE_S = 10.0  # at most between two status.json, though nothing has changed
+AT_END = object()
 
 log = logging.getLogger("staleflow.controller")
 
@@ -39,6 +42,8 @@ class StatusFile:
         controller = config.controller
         self._watchdog = Watchdog(lease_s=controller.lease_s, attach_timeout_s=controller.attach_timeout_s)
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when it was written, and what it said
+        self._under_way: Iterator[None] | None = None  # a look that is not at its end
+        self._spent_s = 0.0  # of the processor's, on it
 
     def note_step(self, line: Mapping[str, Any]) -> None:
         """Remember of a line of metrics.jsonl how fast the run is."""
@@ -46,25 +51,52 @@ class StatusFile:
 
     def look(self, seen: ClusterSnapshot, now: float) -> None:
         """Complain of what takes too long, and write what is new."""
-        waits, complaints = self._watchdog.look(seen, now)
+        at_once(self._look(seen, now))
+
+    def watch(self, look: Callable[[int], Slices[ClusterSnapshot]], now: float) -> float:
+        """Go on with the look that is under way, or begin one; seconds until this is to be called again.
+
+        `look(workers)` takes so many workers at a time; 0 s: the look is not at its end.
+        """
+        began = time.thread_time()
+        if self._under_way is None:
+            self._under_way, self._spent_s = self._whole_look(look(WORKERS_AT_ONCE), now), 0.0
+        is_at_end = next(self._under_way, AT_END) is AT_END
+        self._spent_s += time.thread_time() - began
+        if not is_at_end:
+            return 0.0
+        self._under_way = None
+        return pause_after(self._spent_s)
+
+    def write(self, seen: ClusterSnapshot, waits: list[Wait]) -> None:
+        """Write it now."""
+        at_once(self._write(seen, waits))
+
+    def _whole_look(self, snapshot: Slices[ClusterSnapshot], now: float) -> Iterator[None]:
+        seen = yield from snapshot
+        if len(seen.workers) > WORKERS_AT_ONCE:
+            yield
+        yield from self._look(seen, now)
+
+    def _look(self, seen: ClusterSnapshot, now: float) -> Slices[None]:
+        waits, complaints = yield from self._watchdog.look_in_slices(seen, now)
         for complaint in complaints:
             self._on_complaint(complaint)
         written, before = self._shown
         news = (seen.steps, seen.tokens, seen.groups, [wait.what for wait in waits], len(complaints))
         if news != before or now >= written + WRITE_S:
             self._shown = now, news
-            self.write(seen, waits)
+            yield from self._write(seen, waits)
 
-    def watch(self, look: Callable[[], ClusterSnapshot], now: float) -> float:
-        """Look once; seconds until the next look, so that looks take no more than SHARE of the processor."""
-        began = time.thread_time()
-        self.look(look(), now)
-        return pause_after(time.thread_time() - began)
-
-    def write(self, seen: ClusterSnapshot, waits: list[Wait]) -> None:
-        """Write it now."""
+    def _write(self, seen: ClusterSnapshot, waits: list[Wait]) -> Slices[None]:
+        rows: list[str] = []
+        for begin in range(0, len(seen.workers), WORKERS_AT_ONCE):
+            text = json.dumps(rows_of(seen.workers[begin : begin + WORKERS_AT_ONCE]))
+            rows.append(text[1:-1])  # without the brackets of the list
+            if len(seen.workers) > WORKERS_AT_ONCE:
+                yield
+        rest = json.dumps(status_of(seen, waits, tokens_per_s=self._tokens_per_s) | self._wanted)
         try:
-            status = status_of(seen, waits, tokens_per_s=self._tokens_per_s)
-            self._directory.write_status(status | self._wanted)
+            self._directory.write_status(f'{rest[:-1]}, "workers": [{", ".join(rows)}]}}\n')
         except OSError as error:  # it only informs
             log.warning("status.json was not written: %s", error)

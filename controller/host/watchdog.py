@@ -5,8 +5,10 @@ does; what progresses starts over; a wait is complained of once when it is overd
 it has doubled.
 """
 
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 
@@ -14,7 +16,24 @@ LEAST_S = 30.0  # that any wait may take before it is called overdue
 FIRST_S = 120.0  # the same of a wait whose like was never seen
 PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
+WORKERS_AT_ONCE = 100  # that are looked at in one piece: 1 to 2 ms of the controller's loop
+MOST_WAITS = 20  # that status.json names: those longest over their time
 STARTING = "starting"  # what the next step looks like until all workers have been ready once
+
+_NAMES = tuple(field.name for field in fields(WorkerSnapshot))
+_VALUES = attrgetter(*_NAMES)
+Found = TypeVar("Found")
+Slices = Generator[None, None, Found]
+"""Work in pieces of a few milliseconds, so that the loop can do something else in between."""
+
+
+def at_once(slices: Slices[Found]) -> Found:
+    """All of it without a pause."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +70,23 @@ class Watchdog:
 
     def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
         """All waits, longest over its time first; and the complaints that are new."""
+        return at_once(self.look_in_slices(seen, now))
+
+    def look_in_slices(self, seen: ClusterSnapshot, now: float) -> Slices[tuple[list[Wait], list[str]]]:
+        """The same, with a pause after each WORKERS_AT_ONCE."""
         is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
         self._has_begun |= not is_starting
         mark = str(seen.steps) if self._has_begun else STARTING
         step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
         waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]
         waits = [] if seen.paused else waits  # whoever paused it knows
-        for worker in seen.workers:
+        for place, worker in enumerate(seen.workers, 1):
             if worker.working_on:
                 waits.append(
                     self._wait(worker.name, worker.working_on, worker.working_on, now, self._of(worker))
                 )
+            if place % WORKERS_AT_ONCE == 0:
+                yield
         if (group := seen.oldest_group) is not None and not seen.paused:
             mark = f"{group.state} {group.response_tokens}"
             then = "it is the oldest; " + self._of_step(seen)
@@ -70,6 +95,8 @@ class Watchdog:
         for owner in gone:
             del self._since[owner]
             self._told.pop(owner, None)
+        if len(seen.workers) > WORKERS_AT_ONCE:
+            yield
         waits.sort(key=lambda wait: wait.expected_s - wait.for_s)
         return waits, [wait.in_words() for wait in waits if self._is_news(wait)]
 
@@ -110,15 +137,23 @@ class Watchdog:
 
 
 def status_of(seen: ClusterSnapshot, waits: list[Wait], *, tokens_per_s: float | None) -> dict[str, Any]:
-    """The state of the run for status.json.
+    """The state of the run for status.json, but for its workers.
 
     `tokens_per_s`: of the last train step, as everywhere else; None before the first.
     """
     return {
-        **_plain(seen),
+        **{
+            field.name: _plain(getattr(seen, field.name)) for field in fields(seen) if field.name != "workers"
+        },
         "tokens_per_s": None if tokens_per_s is None else round(tokens_per_s, 1),
-        "waits": [{**_plain(wait), "is_overdue": wait.is_overdue} for wait in waits],
+        "waits": [{**_plain(wait), "is_overdue": wait.is_overdue} for wait in waits[:MOST_WAITS]],
+        "waits_left_out": len(waits[MOST_WAITS:]),
     }
+
+
+def rows_of(workers: Sequence[WorkerSnapshot]) -> list[dict[str, Any]]:
+    """Workers for status.json."""
+    return [dict(zip(_NAMES, row, strict=True)) for row in map(_VALUES, workers)]
 
 
 def _plain(value: Any) -> Any:

@@ -164,7 +164,9 @@ class Replica:
 
     def image(self) -> bytes:
         """The core where it stands, whole. Equal cores have equal images."""
-        return Freezer().freeze(self._at.core)
+        freezer = Freezer()
+        freezer.learn(self._thawer)
+        return freezer.freeze(self._at.core)
 
     def copy(self) -> Core:
         """The core where it stands once more, to be kept. Raises: LocalError if none can be made."""

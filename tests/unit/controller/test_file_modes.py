@@ -43,7 +43,7 @@ def leave_everything(directory):
     words.clear()
     directory.append_metrics({"step": 1})
     directory.append_evaluation({"step": 1})
-    directory.write_status({})
+    directory.write_status("{}")
     directory.write_summary({})
     directory.has_model("a factory")
     found = {path.name: mode(path) for path in directory.path.rglob("*")}

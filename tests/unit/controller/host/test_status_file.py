@@ -1,11 +1,14 @@
 """status.json is written on news and now and then; complaints are passed on; a full disk ends no run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from controller.config.models import Config
-from controller.host.status_file import WRITE_S, StatusFile, pause_after
+from controller.core.state.snapshot import WorkerSnapshot
+from controller.host.status_file import SHARE, WRITE_S, StatusFile, pause_after
+from controller.host.watchdog import MOST_WAITS
 from controller.simulation import Simulation
 
 
@@ -18,7 +21,7 @@ class Directory:
     def write_status(self, status):
         if self.is_full:
             raise OSError(28, "No space left on device")
-        self.written.append(json.loads(json.dumps(status)))
+        self.written.append(json.loads(status))
 
 
 def status_file(complaints):
@@ -74,5 +77,46 @@ def test_a_look_says_when_the_next_one_is(monkeypatch):
     times = iter((3.0, 3.04))
     monkeypatch.setattr("time.thread_time", lambda: next(times))
     directory, file = status_file([])
-    assert file.watch(seen, 0.0) == pytest.approx(5.0)
+    core = Simulation(Config(), seed=0).core
+    assert file.watch(core.snapshot_in_slices, 0.0) == pytest.approx(5.0)
     assert len(directory.written) == 1
+
+
+class Many:
+    """A run with many workers, whose look is made in slices."""
+
+    def __init__(self, workers):
+        self.seen, self.slices = seen(), 0
+        rows = [
+            WorkerSnapshot(f"rollout-{i}", "rollout", True, 3, i, 10, 0.1, "pulling version 4")
+            for i in range(workers)
+        ]
+        self.seen = replace(self.seen, workers=tuple(rows))
+
+    def __call__(self, workers):
+        for _ in range(len(self.seen.workers) // workers):
+            yield
+        return self.seen
+
+
+def test_a_look_at_many_workers_is_made_in_slices_and_says_the_same(monkeypatch):
+    times = iter(range(1_000))
+    monkeypatch.setattr("time.thread_time", lambda: next(times) / 1_000)
+    directory, file = status_file([])
+    run, pauses = Many(350), []
+    while not pauses or not pauses[-1]:
+        pauses.append(file.watch(run, 0.0))
+    assert len(pauses) == 3 + 1 + 3 + 1 + 4 + 1  # snapshot, watchdog, its sorting, file, end
+    assert pauses[-1] == pytest.approx(len(pauses) / 1_000 / SHARE)  # by what all of them took
+    at_once, other = status_file([])
+    other.look(run.seen, 0.0)
+    assert directory.written == at_once.written
+    assert [row["name"] for row in directory.written[0]["workers"]] == [row.name for row in run.seen.workers]
+    assert len(directory.written[0]["waits"]) == MOST_WAITS
+    assert directory.written[0]["waits_left_out"] > 300
+
+
+def test_a_look_that_is_broken_off_writes_nothing():
+    directory, file = status_file([])
+    assert file.watch(Many(350), 0.0) == 0.0
+    assert directory.written == []

@@ -10,7 +10,7 @@ import pytest
 from controller.cli.status import in_words
 from controller.core.core import Core
 from controller.host.run_directory import RunDirectory
-from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
+from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, rows_of, status_of
 from controller.simulation import Simulation
 from protocol.errors import RunError
 from tests.simulation.test_simulated_runs import config
@@ -87,7 +87,8 @@ def written(tmp_path: Path) -> Path:
         update={"dir": str(tmp_path)})}))  # fmt: skip
     waits, _ = watchdog().look(core.snapshot(), core.state.now)
     status = status_of(core.snapshot(), waits, tokens_per_s=12.0)
-    directory.write_status({**status, "steps_wanted": 12, "batch_groups": 4})
+    workers = rows_of(core.snapshot().workers)
+    directory.write_status(json.dumps({**status, "workers": workers, "steps_wanted": 12, "batch_groups": 4}))
     directory.close()
     return directory.path
 
