@@ -166,8 +166,8 @@ class Recording:
             first = error.errors()[0]
             raise OtherRelease(
                 f"The configuration in {self.path} does not fit this release: "
-                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by {self.release}, "
-                "which reads it."
+                f"{'.'.join(map(str, first['loc']))}: {first['msg']}. The run was made by another release, "
+                f"which reads it: {self.other_release() or 'it has the same numbers as this one'}."
             ) from error
 
     def make_core(self, config: Config | None = None) -> Core:

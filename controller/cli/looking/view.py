@@ -12,7 +12,7 @@ import typer
 
 from controller.cli.needs import require_extras
 from controller.cli.say import say
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, StaleFlowError
 
 if TYPE_CHECKING:
     from controller.view.shown_run import ShownRun
@@ -40,8 +40,7 @@ def view(
     from controller.view.site import Site
 
     shown = [ShownRun(run) for run in runs]
-    for one in shown:
-        one.facts()  # what cannot be read is said before anything listens
+    _refuse_unreadable(shown)
     if export is not None:
         _write(shown, export)
         return
@@ -62,6 +61,20 @@ def view(
     finally:
         if is_left:
             Path(shown[0].path / "view.token").unlink(missing_ok=True)
+
+
+def _refuse_unreadable(shown: "list[ShownRun]") -> None:
+    """Say before anything listens what cannot be read. Raises: its error, if no other run is left to show."""
+    troubles: list[StaleFlowError] = []
+    for one in shown:
+        try:
+            one.facts()
+        except StaleFlowError as error:
+            troubles.append(error)
+    if len(troubles) == len(shown):
+        raise troubles[0]
+    for trouble in troubles:
+        say(f"One run is shown as unreadable. {trouble}", is_error=True)
 
 
 def _write(shown: "list[ShownRun]", file: Path) -> None:

@@ -23,3 +23,20 @@ def test_an_address_that_others_reach_is_refused_and_leaves_no_token(tmp_path, c
 async def test_an_order_that_is_none_is_refused_here(tmp_path):
     with pytest.raises(ConfigError, match="There is no action 'format'"):
         await give(str(tmp_path), "format", "", "")
+
+
+def test_a_run_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path, capsys, monkeypatch):
+    good, bad = recorded(tmp_path / "good"), recorded(tmp_path / "bad")
+    (bad / "run.db").write_bytes((bad / "run.db").read_bytes()[:9_000])
+
+    async def serve(app, bound, on_ready):
+        bound.close()
+        on_ready()
+
+    monkeypatch.setattr("controller.view.door.server.serve", serve)
+    assert main(["view", str(good), str(bad)]) == 0
+    said = capsys.readouterr()
+    assert "One run is shown as unreadable" in said.err
+    assert str(bad / "run.db") in said.err
+    assert said.out.startswith("View: http://127.0.0.1:")
+    assert main(["view", str(bad)]) == 1
