@@ -4,10 +4,12 @@ Needs playwright (`pip install playwright`) and a Chromium of the system; skippe
 """
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,7 @@ from tests.support.shown_run import CONFIG, recorded
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+LIMIT_MS = 100_000  # ends what hangs
 HOSTILE = '<img src=x onerror="document.title=`owned`"><script>document.title="owned"</script>'
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt install chromium)")
 
@@ -66,12 +69,19 @@ def link(tmp_path_factory):
     other = recorded(
         folder / "other", CONFIG.model_copy(update={"staleness": StalenessSettings(max_staleness=2)})
     )
-    words = [sys.executable, "launch.py", "view", str(run), str(other)]
+    with viewed(run, other) as found:
+        yield found
+
+
+@contextmanager
+def viewed(*runs):
+    """Address and token of a view of these runs."""
+    words = [sys.executable, "launch.py", "view", *map(str, runs)]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         line = process.stdout.readline()
         assert line.startswith("View: http://127.0.0.1:"), line
         base = line.split()[1].partition("?")[0]
-        yield base, (run / "view.token").read_text()
+        yield base, (runs[0] / "view.token").read_text()
         process.terminate()
 
 
@@ -252,3 +262,18 @@ def test_a_run_in_one_file_shows_its_pages_and_asks_nobody(browser, tmp_path):
     assert not wrong
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
     page.close()
+
+
+def test_a_page_that_stays_open_sees_a_killed_run_go_on(browser, tmp_path):
+    run = recorded(tmp_path / "run")
+    (run / "summary.json").unlink()
+    with viewed(run) as (base, token):
+        page = browser.new_page()
+        page.goto(f"{base}?token={token}")
+        state = page.locator("#state")
+        playwright.expect(state).to_have_text("its controller is gone")
+        (tmp_path / ".run.lock").write_text(str(os.getpid()))
+        playwright.expect(state).to_have_text("goes on", timeout=LIMIT_MS)
+        (run / "summary.json").write_text("{}")
+        playwright.expect(state).to_have_text("is over", timeout=LIMIT_MS)
+        page.close()

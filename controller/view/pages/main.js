@@ -14,6 +14,7 @@ import * as controls from "./controls.js";
 const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, compare, controls };
 const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
 const FOLLOW_MS = 1000;
+const STANDING_ROUNDS = 5;
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
 const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false };
@@ -158,13 +159,19 @@ async function readRuns() {
   byId("run").replaceChildren(...here.runs.map((run, place) => make("option", { value: place, selected: place === here.run }, run.name)));
 }
 
-async function follow() {
-  const isLive = here.at === null && here.runs[here.run]?.state === "live";
+/** Show what is new each second; of a run that stands, look now and then whether somebody has started it again. */
+async function follow(round = 0) {
+  const state = () => here.runs[here.run]?.state;
+  const isLive = here.at === null && state() === "live";
   if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
     await readRuns().catch(() => null);
     await show({ isRepeated: true });
+  } else if (!document.hidden && round % STANDING_ROUNDS === 0) {
+    const before = state();
+    await readRuns().catch(() => null);
+    if (state() !== before) await (here.at === null ? show() : showFrame());
   }
-  setTimeout(follow, FOLLOW_MS);
+  setTimeout(() => follow(round + 1), FOLLOW_MS);
 }
 
 if (!window.inFile && new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);
