@@ -7,7 +7,8 @@ Sixteen instances of the published 7B coefficients, episodes of about eight turn
 tokens. `price` is StaleFlow: home counts as much as the prefill that it saves. `always` waits for a place at
 home; `never` does not know of homes. Episodes per second over all steps but the first two. The bound is the
 lower one of that of controller/simulation/bounds.py without waits, and of a batch whose longest episode has
-its waits and an idle instance for itself.
+its waits and an idle instance for itself. Expected is what controller/cli/planning/filling.py has: the same
+with instances as crowded as they are, and with what is prefilled again after each pull.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from dataclasses import replace
 from itertools import product
 from math import exp
 
+from controller.cli.planning.filling import filling
 from controller.config.models import Config
 from controller.simulation.bounds import Demand, alone_s, shortest_period_s, with_tail
 from controller.simulation.host import Outcome, Simulation
@@ -133,16 +135,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
     chosen = parser.parse_args()
-    print(f"{'waiting':>8}{'bound':>6}{'price':>9}{'always':>9}{'never':>9}{'of bound':>10}   prefill/token")
+    print(
+        f"{'waiting':>8}{'bound':>6}{'price':>9}{'always':>9}{'never':>9}{'of bound':>10}{'of expected':>13}"
+        "   prefill/token"
+    )
     wins = count = 0
     for share, most in product(chosen.waits, chosen.bounds):
         found = cell(share, most, chosen.seeds, chosen.steps)
-        limit = bound_with_waits(config_for(share, most, chosen.steps, "price"))
+        config = config_for(share, most, chosen.steps, "price")
+        limit, expected = bound_with_waits(config), filling(config)
+        assert expected is not None
         wins += found["price"] >= 0.99 * max(found["always"], found["never"])
         count += 1
         speeds = "".join(f"{found[way]:9.2f}" for way in WAYS)
         prefills = " ".join(f"{found[f'prefill/{way}']:.2f}" for way in WAYS)
-        print(f"{share:8.1f}{most:6}{speeds}{found['price'] / limit:10.0%}   {prefills}", flush=True)
+        shares = f"{found['price'] / limit:10.0%}{found['price'] / expected.episodes_per_s:13.0%}"
+        print(f"{share:8.1f}{most:6}{speeds}{shares}   {prefills}", flush=True)
     print(f"At least as fast as both, within 1 %: {wins} of {count} cells.")
 
 

@@ -24,10 +24,11 @@ def config(*, wait_s=2.0, workers=1, agent=True, **staleness) -> Config:
 
 
 def test_the_sentence_has_the_share_its_numbers_and_what_to_do():
-    said = Filling(192, 0.62, 120).in_words()
-    assert said.startswith("instances can be at most 61% busy: in flight 192, waiting 0.62, rows 120; raise ")
-    assert "raise" not in Filling(400, 0.62, 120).in_words()
-    assert Filling(400, 0.62, 120).busy == 1.0
+    said = Filling(192, 96.0, 0.62, 120, 3.0).in_words()
+    numbers = "in flight 192, of which 96 are not over, waiting 0.62, rows 120"
+    assert said.startswith(f"instances can be at most 30% busy: {numbers}; raise ")
+    assert "raise" not in Filling(400, 400.0, 0.62, 120, 3.0).in_words()
+    assert Filling(400, 400.0, 0.62, 120, 3.0).busy == 1.0
 
 
 def test_without_agents_nothing_waits():
@@ -39,8 +40,18 @@ def test_longer_waits_leave_rows_empty_and_a_higher_bound_fills_them():
     assert [one.in_flight for one in shares] == [192] * 4
     assert [one.waiting for one in shares] == sorted(one.waiting for one in shares)
     assert shares[0].waiting == pytest.approx(0.0, abs=1e-6)
-    assert shares[0].busy == 1.0 > shares[3].busy
+    assert shares[0].busy > 3 * shares[3].busy
     assert filling(config(wait_s=16.0, max_staleness=5)).busy > 1.5 * shares[3].busy
+
+
+def test_episodes_that_are_over_before_the_longest_of_their_batch_hold_no_row():
+    even = config().model_dump()
+    even["simulation"]["environment"] |= {"turns_sigma": 0.0, "sigma": 0.0}
+    even["simulation"]["workload"]["sigma"] = 0.0
+    alike, spread = filling(Config.model_validate(even)), filling(config())
+    assert alike.in_flight == spread.in_flight == 192
+    assert alike.alive > 150 > 100 > spread.alive
+    assert filling(config()) == spread
 
 
 def test_no_more_are_in_flight_than_agent_workers_take():
