@@ -1,7 +1,8 @@
 """What can be known of the functions that a configuration names by import path.
 
 Invariants: in this process sources are parsed, never run; strategies are called on made-up situations in a
-process of their own, because the controller imports and calls them anyway; a loss is called if asked for.
+process of their own, because the controller imports and calls them anyway; a loss is called, and an agent
+imported, if asked for.
 """
 
 import difflib
@@ -17,13 +18,15 @@ from protocol.errors import Unanswered
 from strategies.kinds import STRATEGIES
 
 TRIAL_S = 30.0  # to import the module, and for a few dozen calls
+AGENT_S = 120.0  # to import an agent, which may bring a whole library, and to reach its server
 
 Remarks = Iterator[Remark]
 
 
 def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
-    """On every key of the one list. `is_thorough`: take the seconds that calling a loss takes."""
+    """On every key of the one list. `is_thorough`: take the seconds that a loss and an agent take."""
     yield from _command_remarks(config)
+    has_failed = False
     for key, known in BUILT_IN.items():
         value = _value(config, key)
         if value is None or value in known:
@@ -31,6 +34,7 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
         problem = _problem(key, value, known)
         field = key.partition(".")[2]
         if problem is not None:
+            has_failed |= key == "agent.function"
             yield "error", key, problem
         elif field in STRATEGIES:
             yield from _tried("controller.check.strategies", key, {"field": field, "name": value})
@@ -40,6 +44,22 @@ def plugin_remarks(config: Config, *, is_thorough: bool = False) -> Remarks:
                 key,
                 {"name": value, "settings": config.trainer.model_dump_json()},
             )
+    if is_thorough and not has_failed:
+        yield from _agent_remarks(config)
+
+
+def _agent_remarks(config: Config) -> Remarks:
+    """On the agent that this machine is to run, as its kind takes it."""
+    agent = config.agent
+    if not (agent.function and agent.workers):
+        return
+    try:
+        question = {"agent": agent.model_dump_json()}
+        problem = ask("workers.agent.try_agent", question, limit_s=AGENT_S)
+    except Unanswered as error:
+        problem = f"the process that imported {agent.function} {error}. Expected an import that comes back."
+    if problem is not None:
+        yield "error", "agent.function", problem
 
 
 def _command_remarks(config: Config) -> Remarks:

@@ -136,7 +136,8 @@ def check(
         findings.append(Finding("note", "agent", told))
     installed = needs.installed_by_the_run(settings)
     for place, finding in enumerate(findings):
-        if finding.field in installed and "not installed" in finding.text:
+        is_untold = "not installed" in finding.text or finding.field == "agent.function"  # until it is there
+        if finding.field in installed and is_untold:
             text = f"{installed[finding.field]}, which is installed when the run starts."
             findings[place] = Finding("note", finding.field, text)
     for finding in findings:

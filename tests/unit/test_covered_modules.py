@@ -63,6 +63,7 @@ unit/controller/core/decisions/supply/test_episodes.py: controller/core/decision
 unit/controller/core/decisions/supply/test_forks_of_episodes.py: controller/core/state/batches/contributions
  controller/core/state/agents/episode_rewards
 integration/test_check_chat_template.py: workers/agent/try_template
+unit/controller/check/test_check_agents.py: workers/agent/try_agent
 unit/controller/check/test_check_data.py: controller/check/plugins controller/check/prompts
  controller/check/reward protocol/rewards/shapes workers/reward/kinds/function workers/reward/kinds/interface
  workers/reward/try_prompts workers/reward/try_reward
