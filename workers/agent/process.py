@@ -46,12 +46,14 @@ from workers.agent.policy import (
     BudgetExceeded,
     DoorAddress,
     EnvironmentFailed,
+    EpisodeOver,
     Notes,
 )
 from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
 BEAT_S = 0.25
+OVER = "The episode is over, so its policy answers no more. Await all requests before the agent returns."
 _number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default=-1)
 
 
@@ -65,8 +67,18 @@ class _Line:
         self.notes = Notes()
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
+        self._is_over = False
+
+    def close(self) -> None:
+        """The episode is over: what still waits for an answer, or asks from now on, gets none."""
+        self._is_over = True
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(EpisodeOver(OVER))
 
     async def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        if self._is_over:
+            raise EpisodeOver(OVER)
         question = dict(question)
         state = question.pop("state", None)
         try:
@@ -182,7 +194,8 @@ class EpisodeServer:
         except BaseException as error:  # whatever the user's code raises, SystemExit and such included
             word = FAILED, "agent", _in_words("raised", error)
         finally:
-            del self._lines[number], self._tasks[number]
+            del self._tasks[number]
+            self._lines.pop(number).close()
         self._pipe.write(word[0], number, *word[1:])
 
     async def _play_one(self, policy: AgentPolicy, row: Mapping[str, Any]) -> tuple[Any, ...]:
