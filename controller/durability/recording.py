@@ -105,8 +105,9 @@ class Recording:
             self.skipped: dict[int, str] = dict(skipped)
             """Events that count as never heard, and why: what the core failed with; "" if one of the same
             worker before it did."""
-            span = "SELECT coalesce(min(seq), 1), coalesce(max(seq), 0), coalesce(max(now), 0.0) FROM events"
-            first, self.last, self.until_s = db.execute(span).fetchone()
+            (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+            end = db.execute("SELECT seq, now FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+            self.last, self.until_s = end or (0, 0.0)  # no aggregate of `now`: that walks over all events
             newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
             at, size = db.execute(newest).fetchone() or (1, 0)
             self.snapshot_numbers = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
@@ -322,10 +323,15 @@ class Recording:
 
         If there is none: the one before the first that is kept.
         """
+        before, after = self.pruned, self.last + 1  # times ascend: halve what is between
         with self._open() as db:
-            query = "SELECT max(seq) FROM events WHERE now <= ? AND seq <= ?"
-            (found,) = db.execute(query, (now, self.last)).fetchone()
-        return self.pruned if found is None else found
+            while after - before > 1:
+                middle = (before + after) // 2
+                found = db.execute("SELECT now FROM events WHERE seq = ?", (middle,)).fetchone()
+                if found is None:
+                    raise self._missing(middle, None)
+                before, after = (middle, after) if found[0] <= now else (before, middle)
+        return before
 
     def _missing(self, expected: int, found: int | None) -> RunError:
         with self._open() as db:

@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 
+from controller.config.models import Config
 from controller.core.events import Started
 from controller.durability.fingerprint import NOTHING
 from controller.durability.recording import Recording
@@ -12,6 +13,7 @@ from controller.durability.release import release
 from controller.durability.store import SCHEMA_VERSION, Store
 from protocol.errors import RunError
 from tests.support.answered_run import AnsweredRun
+from tests.support.recorded_run import record
 
 
 def test_a_finished_run_is_read_without_leaving_a_trace(tmp_path):
@@ -99,3 +101,44 @@ def test_a_hole_in_the_history_and_a_foreign_configuration_are_named(tmp_path):
             list(recording.events())
         with pytest.raises(RunError, match=r"does not fit this release: run\.stesp"):
             recording.config()
+
+
+def effort(path, monkeypatch):
+    """Instructions of SQLite's machine, in tens, that a look at a file takes."""
+    done = []
+    connect = sqlite3.connect
+
+    def counted(*words, **more):
+        db = connect(*words, **more)
+        db.set_progress_handler(lambda: done.append(1), 10)
+        return db
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", counted)
+        Recording(path)
+    return len(done)
+
+
+def test_a_look_takes_no_longer_in_a_longer_run(tmp_path, monkeypatch):
+    AnsweredRun(tmp_path / "run.db", steps=1).to_the_end()
+    before = effort(tmp_path, monkeypatch)
+    with sqlite3.connect(tmp_path / "run.db") as db:
+        (last,) = db.execute("SELECT max(seq) FROM events").fetchone()
+        for times in range(1, 100):
+            db.execute(
+                "INSERT INTO events SELECT seq + ?, now + ?, event, checksum, is_joined FROM events "
+                "WHERE seq <= ?",
+                (last * times, 100 * times, last),
+            )
+    db.close()
+    assert Recording(tmp_path).last == 100 * last
+    assert effort(tmp_path, monkeypatch) <= before + 5
+
+
+def test_the_event_of_a_second_is_the_last_up_to_it(tmp_path):
+    record(tmp_path / "run", Config.model_validate({"run": {"steps": 2}}))
+    with Recording(tmp_path / "run") as recording:
+        times = [0.0, *(recorded.now for recorded in recording.events())]
+        for now in (-1.0, 0.0, times[1], times[len(times) // 2], times[-1] - 1e-6, times[-1], 1e9):
+            expected = max((number for number, at in enumerate(times) if at <= now), default=0)
+            assert recording.number_at(now) == expected
