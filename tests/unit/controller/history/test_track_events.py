@@ -2,12 +2,14 @@
 
 import io
 import struct
+import zlib
 from collections import defaultdict
 
 import pytest
 
 from controller.cli.main import main
 from controller.durability.recording import Recording
+from controller.history import track_events
 from controller.history.trace import trace
 from controller.history.track_events import write_track_events
 from tests.support.answered_run import AnsweredRun
@@ -45,10 +47,18 @@ def fields(data):
 class Read:
     """Slices and counters of a file, by the names of their tracks."""
 
+    @staticmethod
+    def inflated(data):
+        """All packets in order; none is in the file but in a deflated one."""
+        for packet in map(fields, fields(data)[1]):
+            assert list(packet) == [50]
+            yield from fields(zlib.decompress(packet[50][0]))[1]
+
     def __init__(self, data):
+        self.data = data
         self.tracks, self.slices, self.counters = {}, [], defaultdict(list)
         names, running = defaultdict(dict), {}
-        for packet in map(fields, fields(data)[1]):
+        for packet in map(fields, self.inflated(data)):
             for interned in map(fields, packet[12]):
                 for kind, entries in interned.items():
                     for entry in map(fields, entries):
@@ -164,3 +174,12 @@ def test_the_command_writes_it_and_says_when_nothing_is_in_it(run, tmp_path, cap
     assert f"{len(Read(file.read_bytes()).slices)} slices are in {file}" in capsys.readouterr().out
     assert main(["trace", str(run), "-o", str(file), "--workers", "nobody"]) == 2
     assert "none of nobody did anything" in capsys.readouterr().err
+
+
+def test_packets_are_deflated_in_pieces_that_make_the_same_trace(run, monkeypatch):
+    whole = written(run).data
+    monkeypatch.setattr(track_events, "AT_ONCE", 500)
+    pieces = written(run).data
+    assert len(fields(pieces)[1]) > 2 * len(fields(whole)[1])
+    assert [*Read.inflated(pieces)] == [*Read.inflated(whole)]
+    assert len(whole) < 0.5 * sum(map(len, Read.inflated(whole)))
