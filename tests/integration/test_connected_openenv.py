@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import pytest
 
 from controller import Controller, load_config
 from protocol.errors import ConfigError
+from tests.support.ports import free_port
 from tests.unit.workers.agent.kinds.test_agent_kinds import Script
 from workers.agent.kinds.chosen_kind import load_agent, make_episode
 from workers.agent.kinds.openenv_wire import OpenEnvSession, check_sessions
@@ -35,9 +35,7 @@ ROW = {"first": "3"}
 @contextmanager
 def serving(*words):
     """The address of a server that this program runs, given a port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, words[0], str(port), *words[1:]]
     with tempfile.TemporaryFile() as told:  # a pipe that nobody reads would stop it
         process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT)

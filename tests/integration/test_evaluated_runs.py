@@ -1,12 +1,11 @@
 """Held-out prompts are evaluated by real workers while training goes on, and over a controller's death."""
 
-import asyncio
 import json
 from pathlib import Path
 
-import psutil
 import pytest
 from made_model import TASK
+from test_killed_runs import run_until
 from test_whole_runs import config, left_behind
 
 from controller import Controller
@@ -14,7 +13,6 @@ from controller.config.models import Config
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from controller.history.story import story
-from tests.support.prepared_program import start_program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -22,13 +20,14 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from test_evaluated_runs import evaluated
+from tests.support.heard_program import say
 from controller import Controller
 
 async def main():
     async with Controller(evaluated(Path(sys.argv[1]), samples=64)) as controller:
         while True:
             await asyncio.sleep(0.01)
-            print(controller.snapshot().evaluating, flush=True)
+            say(controller.snapshot().evaluating)
 
 asyncio.run(main())
 """
@@ -107,15 +106,7 @@ def length_reward(completion_ids):
 
 @pytest.mark.costly
 async def test_a_killed_controller_goes_on_with_its_evaluation(tmp_path):
-    process = await start_program(PROGRAM, str(tmp_path), paths=[ROOT, HERE])
-    async for line in process.stdout:
-        if b"version 0: " in line and b"of 9 prompts" in line:
-            break
-    workers = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    await process.wait()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
-    assert not alive
+    await run_until(tmp_path, "of 9 prompts", PROGRAM)
     async with Controller(evaluated(tmp_path, samples=64)) as controller:
         async for _ in controller.train():
             pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_supervisor import ended
+from tests.integration.test_supervisor import LIMIT_S, ended
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
@@ -25,7 +25,7 @@ from workers.link.parent import outlive_parent
 folder, name = Path(sys.argv[1]), sys.argv[2]
 if name == "outlives":
     over = threading.Event()
-    outlive_parent(os.getppid(), over.set, limit_s=30)
+    outlive_parent(os.getppid(), over.set, limit_s=600)
 (folder / f"{name}.began").write_text("")
 (over if name == "outlives" else threading.Event()).wait()
 time.sleep(0.2)  # to write takes a while
@@ -65,7 +65,7 @@ async def test_a_worker_hands_over_after_the_death_of_the_controller_and_not_aft
     )  # fmt: skip
     assert controller.stdout is not None
     assert controller.stdin is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         pids = map(int, (await controller.stdout.readline()).split())
         ends = [os.pidfd_open(pid) for pid in pids]
         if end == "is killed":

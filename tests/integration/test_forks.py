@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_supervisor import ended, is_gone, stage
+from test_supervisor import LIMIT_S, ended, is_gone, stage
 
 from controller.host.forks import may_fork
 from protocol.errors import RunError
@@ -157,7 +157,7 @@ async def test_a_killed_controller_takes_the_server_and_the_forked_with_it(tmp_p
         sys.executable, "-c", CONTROLLER, str(tmp_path), stdout=asyncio.subprocess.PIPE, env=environment
     )
     assert controller.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         worker, server = map(int, (await controller.stdout.readline()).split())
         ends = [os.pidfd_open(pid) for pid in (worker, server)]
         controller.kill()

@@ -11,9 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.ends import has_ended
+
 ROOT = Path(__file__).resolve().parents[2]
 STOPPED = 130
-LIMIT_S = 60
+LIMIT_S = 300
 
 INTERRUPTED_IMPORT = """
 import builtins, os, runpy, signal, sys
@@ -148,7 +150,7 @@ def test_while_workers_start_as_later_and_the_same_command_goes_on(tmp_path):
         assert warned.endswith(said)
         assert "Traceback" not in warned
         assert "Stopped after 0 of 9 train steps at your request. The same command goes on.\n" in told
-        assert not [pid for pid in workers if _lives(pid)]
+        assert all(map(has_ended, workers))  # the server that forks them sees its parent's end a moment later
         run = tmp_path / "runs" / "run"
         assert json.loads((run / "summary.json").read_text())["ending"] == "stopped"
         assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
@@ -176,12 +178,4 @@ def test_while_dependencies_are_installed(tmp_path, was_there, number):
     assert words.startswith("\nStopped while installing; no process is left, and ")
     assert (tmp_path / ".venv").exists() == was_there
     for pid in (tmp_path / "pids").read_text().split():
-        assert not _lives(int(pid))
-
-
-def _lives(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+        assert has_ended(int(pid))  # it was sent SIGKILL, and is waited for by nobody here

@@ -17,22 +17,24 @@ from controller.durability.replay import replay, turns
 from protocol.errors import ConfigError
 from protocol.messages import Train
 from tests.support.finished_runs import checked_end
+from tests.support.heard_program import heard
 from tests.support.prepared_program import start_program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STEPS, GROUPS = 9, 4
+LIMIT_S = 300
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from test_killed_runs import settings
+from tests.support.heard_program import say
 from controller import Controller
 
 async def main():
-    say = lambda _, text: print(text, flush=True)
-    async with Controller(settings(Path(sys.argv[1])), on_progress=say) as controller:
+    async with Controller(settings(Path(sys.argv[1])), on_progress=lambda _, text: say(text)) as controller:
         async for step in controller.train():
-            print("step", step.policy_version, flush=True)
+            say(f"step {step.policy_version}")
 
 asyncio.run(main())
 """
@@ -48,15 +50,13 @@ def settings(run_dir: Path, *, steps: int = STEPS, **trainer):
 
 
 async def run_until(run_dir: Path, words: str, program: str = PROGRAM) -> None:
-    """The program in a process of its own; SIGKILL as soon as it prints these words."""
+    """The program in a process of its own; SIGKILL in the moment in which it says these words."""
     process = await start_program(program, str(run_dir), paths=[ROOT, HERE])
-    async for line in process.stdout:
-        if words in line.decode():
-            break
+    await heard(process, words)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     await process.wait()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
+    _, alive = await asyncio.to_thread(psutil.wait_procs, workers, LIMIT_S)
     assert not alive
 
 

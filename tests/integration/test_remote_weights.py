@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_remote_workers import ROOT, free_port
+from test_remote_workers import ROOT
 from test_whole_runs import config, left_behind
 
 from controller import Controller
@@ -17,6 +17,7 @@ from controller.durability.replay import replay, turns
 from protocol.messages import Pull
 from protocol.segments import segment_directory, this_host
 from protocol.wire.security import make_keys
+from tests.support.ports import free_port
 
 
 def settings(folder: Path, port: int):

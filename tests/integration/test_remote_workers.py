@@ -4,7 +4,6 @@ controller."""
 import asyncio
 import os
 import signal
-import socket
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from pathlib import Path
@@ -18,6 +17,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.errors import ConfigError
 from protocol.wire.security import make_keys, revoke
+from tests.support.ports import free_port
 from tests.support.prepared_program import start_program
 
 ROOT = Path(__file__).parents[2]
@@ -49,12 +49,6 @@ def settings(folder: Path, port: int, **controller):
         bind=f"tcp://127.0.0.1:{port}", keys=str(folder / "keys"), beat_s=0.2, lease_s=2.0, **controller
     )
     return made.model_copy(update={"controller": here})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def attach(port: int, key: Path, *words: str, **environment: str) -> Process:

@@ -15,7 +15,6 @@ import pytest
 from made_model import TASK
 from test_killed_runs import check_whole, run_until
 from test_killed_runs import settings as rollout_settings
-from test_remote_workers import free_port
 from test_supervised_runs import config as supervised
 from test_supervised_runs import rows
 from test_torchrun import QUIET, TORCHRUN, rank
@@ -27,6 +26,7 @@ from controller.durability.recording import Recording
 from controller.durability.replay import replay
 from protocol.messages import Close
 from protocol.wire.server import Server
+from tests.support.ports import free_port
 from workers.trainer.checkpoints import read_state
 
 ROOT = Path(__file__).parents[2]
@@ -39,12 +39,13 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from test_returning_trainers import {settings}, {prompts}
+from tests.support.heard_program import say
 from controller import Controller
 
 async def main():
     async with Controller({settings}(Path(sys.argv[1])), prompts={prompts}()) as controller:
         async for step in controller.train():
-            print("step", step.policy_version, flush=True)
+            say(f"step {{step.policy_version}}")
 
 asyncio.run(main())
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from local_workers import below, command_line
+from worker_stand import LIMIT_S, gone
 
 from protocol.errors import ConfigError
 from workers.link.descendants import PR_SET_CHILD_SUBREAPER
@@ -19,8 +20,15 @@ from workers.sandbox.box import Box
 from workers.sandbox.chosen_box import open_box
 from workers.sandbox.job import Job, ProgramLimits, ProgramOutcome, SandboxBroken
 
-SMALL = {"cpu_s": 30.0, "wall_s": 60.0, "memory_mb": 256, "processes": 8, "output_bytes": 65536, "file_mb": 1}
-SLEEPER = "import os; os.execv('/bin/sleep', [{token!r}, '1000'])"
+SMALL = {
+    "cpu_s": 30.0,
+    "wall_s": 600.0,
+    "memory_mb": 256,
+    "processes": 8,
+    "output_bytes": 65536,
+    "file_mb": 1,
+}
+SLEEPER = "import os; os.execv('/bin/sleep', [{token!r}, '9000'])"
 
 
 @pytest.fixture(params=["bubblewrap", "limits"])
@@ -56,7 +64,7 @@ def orphans():
     yield
     libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
     adopted = [process for process in psutil.Process().children() if process.pid not in before]
-    assert psutil.wait_procs(adopted, timeout=30)[1] == []
+    assert psutil.wait_procs(adopted, timeout=LIMIT_S)[1] == []
 
 
 def left_over() -> list[str]:
@@ -72,20 +80,6 @@ def with_words(words: str) -> list[int]:
             if words.encode() in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
-
-
-async def end_of(process: int) -> None:
-    try:
-        descriptor = os.pidfd_open(process)
-    except ProcessLookupError:  # it has ended before it was looked at, and was waited for
-        return
-    over = asyncio.Event()
-    asyncio.get_running_loop().add_reader(descriptor, over.set)
-    try:
-        await over.wait()
-    finally:
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
 
 
 async def begun(token: str) -> int:
@@ -152,7 +146,7 @@ async def test_what_a_program_has_started_ends_with_it(box):
     source = (
         "import os, sys\n"
         "if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n"
-        f"    os.execv('/bin/sleep', [{token!r}, '1000'])\n  os._exit(0)\n"
+        f"    os.execv('/bin/sleep', [{token!r}, '9000'])\n  os._exit(0)\n"
         "os.wait()"
     )
     assert (await ended(box, source)).code == 0
@@ -162,21 +156,21 @@ async def test_what_a_program_has_started_ends_with_it(box):
 async def test_a_program_that_nobody_waits_for_is_ended(box):
     token = f"cancelled-{uuid.uuid4().hex}"
     task = asyncio.create_task(ended(box, SLEEPER.format(token=token)))
-    over = asyncio.create_task(end_of(await begun(token)))
+    over = asyncio.create_task(gone(await begun(token)))
     task.cancel()
-    await asyncio.wait_for(over, 30)
+    await over
     assert task.cancelled() or isinstance(await asyncio.gather(task, return_exceptions=True), list)
 
 
 async def test_a_killed_watcher_is_no_verdict_and_leaves_nothing(box):
     token = f"unwatched-{uuid.uuid4().hex}"
     task = asyncio.create_task(ended(box, SLEEPER.format(token=token)))
-    over = asyncio.create_task(end_of(await begun(token)))
+    over = asyncio.create_task(gone(await begun(token)))
     assert box._warden is not None
     box._warden.kill()
     with pytest.raises(SandboxBroken, match="was killed"):
         await task
-    await asyncio.wait_for(over, 30)
+    await over
     assert (await ended(box, "print(1)")).stdout == b"1\n", "the next program has a watcher again"
 
 
@@ -195,12 +189,11 @@ async def test_programs_end_with_who_asked_for_them(box, tmp_path):
         sys.executable, tmp_path / "ask.py", env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     )
     try:
-        over = asyncio.create_task(end_of(await begun(token)))
-        await asyncio.sleep(0)  # it looks at the process before that ends
+        over = asyncio.create_task(gone(await begun(token)))
     finally:
         asker.kill()
         await asker.wait()
-    await asyncio.wait_for(over, 30)
+    await over
 
 
 ESCAPES = """

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
-import psutil
 import pytest
 
 from controller.core.events import WorkerExited
@@ -22,7 +21,9 @@ from protocol.settings import (
     TrainerSettings,
     WorkerSettings,
 )
+from tests.support.ends import has_ended
 
+LIMIT_S = 300
 # Says who it is on a fifo, then does what its name says. The arguments are those of workers.host.
 WORKER = """
 import json, os, signal, subprocess, sys
@@ -106,7 +107,7 @@ async def ended(pidfd: int) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return has_ended(pid, limit_s=0)
 
 
 async def test_a_worker_is_started_like_a_remote_one_in_a_session_of_its_own(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ async def test_a_worker_whose_parent_is_gone_before_it_looks_ends_at_once() -> N
         sys.executable, "-P", "-m", "workers.host", "ipc://nowhere", "--role", "rollout",
         f"--parent={somebody_else}",
     )  # fmt: skip
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         assert await process.wait() == 1
 
 
@@ -154,7 +155,7 @@ async def test_a_worker_that_is_stopped_when_its_parent_is_killed_is_told_so_and
         sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE
     )
     assert parent.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         child = int(await parent.stdout.readline())
         assert await parent.stdout.readexactly(6) == b"ready "
         os.kill(child, signal.SIGSTOP)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from counting_engine import LATE
-from test_remote_workers import free_port
 from test_whole_runs import config, left_behind
 
 from controller import Controller
 from controller.config.models import Config, ControllerSettings
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from tests.support.ports import free_port
 from tests.support.prepared_program import PreparedProcess, start_program
 
 ROOT = Path(__file__).parents[2]

@@ -20,14 +20,14 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from test_trackers_of_killed_runs import settings
+from tests.support.heard_program import say
 from controller import Controller
 
 async def main():
-    say = lambda _, text: print(text, flush=True)
-    async with Controller(settings(Path(sys.argv[1])), on_progress=say) as run:
+    async with Controller(settings(Path(sys.argv[1])), on_progress=lambda _, text: say(text)) as run:
         async for step in run.train():
-            print("step", step.policy_version, flush=True)
-    print("over", flush=True)
+            say(f"step {step.policy_version}")
+    say("over")
 
 asyncio.run(main())
 """

@@ -4,11 +4,9 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +26,7 @@ from protocol.settings import (
     WorkerSettings,
     load_settings,
 )
+from tests.support.ports import free_port
 from tests.support.prepared_program import start_program
 from workers.trainer.checkpoints import newest_checkpoint, read_state
 from workers.trainer.publishing.copies import Copies
@@ -108,10 +107,7 @@ def run_ranks(model_directory, scenario, *stages):
 
     `stages` are (settings file, number of ranks), one after the other in the same processes.
     """
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in stages]
-        ports = [probe.getsockname()[1] for probe in probes]
-    arguments = [f"{ranks}:{port}:{file}" for (file, ranks), port in zip(stages, ports, strict=True)]
+    arguments = [f"{ranks}:{free_port()}:{file}" for file, ranks in stages]
     return asyncio.run(end_of_ranks(str(model_directory), scenario, *arguments))
 
 

@@ -63,7 +63,7 @@ def test_a_request_whose_files_find_no_room_is_refused_and_costs_the_server_noth
         socket.send_fds(client, [b"7"], [only.fileno()])  # as if the kernel had dropped the other three
         server._hear(next(iter(server._clients)))
         assert json.loads(client.recv(4096)) == {"number": 7, "refused": errno.EMFILE}
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_word_of_the_command_that_is_an_option_of_python_stays_its_own(monkeypatch, tmp_path):

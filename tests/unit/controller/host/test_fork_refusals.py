@@ -56,7 +56,7 @@ def test_a_machine_without_room_for_a_process_is_told_and_costs_the_server_nothi
             socket.send_fds(client, [b"3"], [asked.fileno()] * 4)
             server._hear(next(iter(server._clients)))
             assert json.loads(client.recv(4096)) == {"number": 3, "refused": errno.EAGAIN}
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
     assert list(server._clients.values()) == [{}]
 
 
