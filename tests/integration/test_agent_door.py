@@ -20,7 +20,7 @@ def ask(messages, url=None, key=None):
     body = json.dumps({"model": "policy", "messages": messages}).encode()
     headers = {"Authorization": "Bearer " + key, "Content-Type": "application/json"}
     request = urllib.request.Request(url + "/chat/completions", body, headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         return json.load(answer)["choices"][0]["message"]
 """
 AGENTS = """

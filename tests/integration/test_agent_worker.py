@@ -13,7 +13,6 @@ from tests.support.chat_tokenizer import make_tokenizer
 from tests.support.scripted_link import serving
 from workers.agent import child as child_module
 
-LIMIT_S = 60
 AGENTS = """
 import asyncio, os, sys, time
 from workers.agent.policy import EnvironmentFailed
@@ -78,7 +77,7 @@ def settings(tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
 
     def make(**agent):
-        options = {"function": f"{tmp_path}/agents.py:episode", "turn_timeout_s": 4.0, "max_turns": 3}
+        options = {"function": f"{tmp_path}/agents.py:episode", "turn_timeout_s": 600.0, "max_turns": 3}
         return WorkerSettings(
             run_dir=str(tmp_path), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
             trainer=TrainerSettings(), agent=AgentSettings(**options | agent),
@@ -227,12 +226,10 @@ def test_an_episode_that_blocks_the_event_loop_is_named_and_the_others_go_on_els
         assert {(failed.group, failed.kind) for failed in lost} == {(1, "process"), (2, "agent")}
         assert "blocked the event loop" in lost[0].reason
 
-    asyncio.run(serving(settings(), test))
+    asyncio.run(serving(settings(turn_timeout_s=4.0), test))
 
 
 def test_episodes_that_the_controller_ends_are_not_heard_of_again(settings, tokenizer, monkeypatch):
-    monkeypatch.setattr(child_module, "GRACE_S", 0.3)
-
     async def test(link):
         await link.play(1, tokenizer, mood="hang")
         await link.play(2, tokenizer, mood="stubborn")
@@ -243,6 +240,7 @@ def test_episodes_that_the_controller_ends_are_not_heard_of_again(settings, toke
         assert (await link.hear(EpisodeEnded))[0].group == 3
         await link.play(4, tokenizer)
         await link.hear(Ask)
+        monkeypatch.setattr(child_module, "GRACE_S", 0.3)  # what obeys had all the time that it took
         link.tell(EndEpisodes(((2, 0, 1),), "late"))  # it does not obey, and its process is killed
         failed, _ = await link.hear(EpisodeFailed)
         assert (failed.group, failed.kind) == (4, "process")

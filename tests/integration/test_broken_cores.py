@@ -10,6 +10,7 @@ from controller import Controller
 from controller.durability import snapshots
 from controller.durability.recording import Recording
 from controller.durability.replay import replay
+from controller.host import snapshot_taker
 from protocol.errors import RunError
 
 STEPS = 12
@@ -29,9 +30,11 @@ def keep(rewards):
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    """A check as soon as the one before is through, in place of one a minute."""
-    monkeypatch.setattr(snapshots, "CHECK_S", 0.1)
+    """A check in every turn that finds half of the time left for it, and none beside the run, which could
+    be over first."""
+    monkeypatch.setattr(snapshots, "CHECK_S", 0.0)
     monkeypatch.setattr(snapshots, "SHARE", 1.0)
+    monkeypatch.setattr(snapshot_taker, "CAN_BEGIN", False)
 
 
 def settings(folder, *, attempts):

@@ -13,7 +13,7 @@ from workers.sandbox.box import Box
 from workers.sandbox.chosen_box import open_box
 from workers.sandbox.job import Job, ProgramLimits
 
-OPTIONS = CodeReward(credit="fraction", cpu_s=20, wall_s=60, memory_mb=256, total_s=60)
+OPTIONS = CodeReward(credit="fraction", cpu_s=20, wall_s=600, memory_mb=256, total_s=600)
 QUICK = CodeReward(credit="fraction", cpu_s=0.5, wall_s=20, memory_mb=256, output_kb=64)
 SQUARES = Asserts(("assert f(2) == 4\nassert f(-3) == 9", "assert 25 == f(5)"), "", "")
 HONEST = "def f(x): return x * x"

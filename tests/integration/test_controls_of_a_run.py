@@ -20,7 +20,7 @@ async def order(run: Path, action: str, argument: str = "", why: str = "") -> st
 
 
 async def until(is_so) -> None:
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(300):
         while not is_so():  # noqa: ASYNC110  # what other processes do has no event here
             await asyncio.sleep(0.01)
 

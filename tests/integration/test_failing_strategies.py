@@ -16,7 +16,7 @@ from protocol.messages import Attach, Message, PolicyPublished, Pull, Ready, Wel
 from protocol.wire.connection import Connection
 from protocol.wire.endpoints import find_endpoint
 
-LIMIT_S = 20
+LIMIT_S = 300
 RAISES = "def choose(instances, settings):\n    return [instances[1].id]\n"
 MENDED = "def choose(instances, settings):\n    return [i.id for i in instances]\n"
 SOMEBODY = "0a" * 16  # a routing id

@@ -41,7 +41,7 @@ SETTINGS = (
 
 async def test_a_link_carries_settings_messages_and_the_end(ends: Ends) -> None:
     ends.on_message = lambda peer, message: (
-        ends.server.send(peer, Welcome(0.05, 10.0, SETTINGS)) if message == ATTACH else None
+        ends.server.send(peer, Welcome(0.05, 600.0, SETTINGS)) if message == ATTACH else None
     )
     link = await Link.attach(ends.server.endpoint, ATTACH)
     assert link.settings.import_paths == ("a",)

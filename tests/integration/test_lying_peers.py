@@ -18,7 +18,7 @@ from tests.support.scripted import Disk
 from tests.support.scripted_run import honest, trained_groups
 
 STEPS = 2
-LIMIT_S = 60
+LIMIT_S = 300
 NAMES: dict[Role, str] = {"rollout": "node", "reward": "judge", "trainer": "trainer"}
 
 

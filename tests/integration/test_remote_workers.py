@@ -38,7 +38,7 @@ asyncio.run(main())
 """
 
 
-def settings(folder: Path, port: int, **controller):
+def settings(folder: Path, port: int, *, lease_s: float = 5.0):
     made = config(
         folder,
         run={"steps": 5000},
@@ -46,7 +46,7 @@ def settings(folder: Path, port: int, **controller):
         trainer={"checkpoint_steps": 4},
     )
     here = ControllerSettings(
-        bind=f"tcp://127.0.0.1:{port}", keys=str(folder / "keys"), beat_s=0.2, lease_s=2.0, **controller
+        bind=f"tcp://127.0.0.1:{port}", keys=str(folder / "keys"), beat_s=0.2, lease_s=lease_s
     )
     return made.model_copy(update={"controller": here})
 
@@ -122,7 +122,7 @@ async def drain(run: Path, name: str) -> tuple[int | None, str]:
 async def test_an_operator_drains_workers_one_of_them_the_runs_own(tmp_path):
     key, port = make_keys(tmp_path / "keys", "node1", ("rollout",)), free_port()
     worker = await attach(port, key)
-    async with Controller(settings(tmp_path, port)) as controller:
+    async with Controller(settings(tmp_path, port, lease_s=600.0)) as controller:
         is_drained = False
         async for _ in controller.train():
             names = {w.name for w in controller.snapshot().workers}

@@ -179,7 +179,7 @@ async def test_an_async_function_keeps_its_process_and_its_loop(
 async def test_a_moody_function_fails_its_own_group_and_no_other(
     stand: Stand, task: Callable[..., Awaitable[Process]]
 ) -> None:
-    process = await task("moody", timeout_s=2.0, processes=2)
+    process = await task("moody", timeout_s=4.0, processes=2)
     await stand.expect(Ready)
     moods = {"hang": "longer than", "die": "exit code 9", "raise": "raised LookupError: no such thing",
              "nan": "returned nan of type float", "exit": "raised SystemExit: enough"}  # fmt: skip

@@ -27,7 +27,7 @@ from protocol.wire.security import (
 from protocol.wire.server import Server
 from workers.link.link import Link, LinkClosed
 
-LIMIT_S = 60
+LIMIT_S = 300
 SETTINGS = '{"run_dir":"r","seed":0,"steps":1,"model":{},"rollout":{},"reward":{},"trainer":{}}'
 
 
@@ -70,7 +70,7 @@ class Guarded:
 
     def _hear(self, peer: PeerId, message: Message, frames: tuple[bytes, ...]) -> None:
         if isinstance(message, Attach):
-            self.server.send(peer, Welcome(1.0, 30.0, SETTINGS))
+            self.server.send(peer, Welcome(1.0, 600.0, SETTINGS))
         if not isinstance(message, Beat):
             self.heard.append((peer, message))
         self._news.set()

@@ -225,7 +225,7 @@ async def test_a_version_that_is_retired_while_it_is_pulled_is_gone_in_words(hos
     while len(source.asked) < WINDOW:
         await asyncio.to_thread(source.answer, only={0})
     reply = [Word(GONE, 0).encode(), b"version 0 was retired, or never here; the newest here is 2"]
-    await asyncio.to_thread(source.socket.poll, 5000)
+    await asyncio.to_thread(source.socket.poll, 300_000)
     name, _ = source.socket.recv_multipart()
     source.socket.send_multipart([name, *reply])
     with pytest.raises(WeightsError, match=r"was retired, .* the newest here is 2"):

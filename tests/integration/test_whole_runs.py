@@ -132,7 +132,7 @@ async def test_a_reward_that_hangs_is_killed_and_ends_the_run(tmp_path):
 
 async def test_rows_that_kill_or_hang_the_reward_are_set_aside_by_name_and_replaced(tmp_path):
     rows = [{"prompt": f"{i:02d}:", "answer": {2: "kills", 9: "hangs"}.get(i, "even")} for i in range(60)]
-    reward = {"function": f"{TASK}:poisonable_reward", "timeout_s": 0.5, "retries": 2, "processes": 2}
+    reward = {"function": f"{TASK}:poisonable_reward", "timeout_s": 1.5, "retries": 2, "processes": 2}
     warnings: list[str] = []
     async with Controller(
         config(tmp_path, reward=reward), prompts=iter(rows), on_warning=warnings.append
@@ -141,11 +141,12 @@ async def test_rows_that_kill_or_hang_the_reward_are_set_aside_by_name_and_repla
     counts = controller.summary["counts"]
     assert len(steps) == 6
     assert controller.summary["is_success"]
-    assert (counts["prompts/set_aside"], counts["reward_failures"]) == (2, 6)  # three tries each
+    assert counts["prompts/set_aside"] == 2
+    assert counts["reward_failures"] >= 6  # three tries each, and whatever a busy machine made late once
     aside = sorted(text for text in warnings if "is set aside" in text)
     assert len(aside) == 2
     for text, words in zip(
-        aside, [("Prompt 2 ", "exit code 9", '"02:"'), ("Prompt 9 ", "0.5 s", '"09:"')], strict=True
+        aside, [("Prompt 2 ", "exit code 9", '"02:"'), ("Prompt 9 ", "1.5 s", '"09:"')], strict=True
     ):
         assert all(word in text for word in words), text
     assert not left_behind()

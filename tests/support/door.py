@@ -14,6 +14,8 @@ from workers.agent.episode import EpisodeBudget, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.renderer import TemplateRenderer
 
+LIMIT_S = 300
+
 
 class Counter:
     """Stands where the agent worker stands, and counts what is sampled."""
@@ -46,7 +48,7 @@ class Counter:
             asyncio.get_running_loop().call_soon(self.answer, self.answers.pop(0))
 
     async def has_asked(self, count):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             while len(self.asked) < count:
                 self._news.clear()
                 await self._news.wait()

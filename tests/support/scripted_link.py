@@ -9,7 +9,7 @@ import numpy as np
 from protocol.messages import Ask, Begin, Ready, Segment, Turn
 from workers.agent.worker import AgentHost
 
-LIMIT_S = 60
+LIMIT_S = 300
 
 
 class ScriptedLink:

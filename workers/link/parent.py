@@ -26,10 +26,13 @@ def outlive_parent(parent: int, on_death: Callable[[], None], *, limit_s: float)
     """Call `on_death` when `parent` exits, and exit at most `limit_s` seconds later.
 
     `on_death` is called on a thread of its own, also in a process that was stopped when the parent ended:
-    it is continued. Where the kernel has no pidfd (before Linux 5.3), nothing changes.
+    it is continued. If `parent` is gone already, the process ends at once, as there is nothing in hand yet.
+    Where the kernel has no pidfd (before Linux 5.3), nothing changes.
     """
     try:
         descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:  # it has ended, and was waited for: nobody will ever tell of it
+        os._exit(1)
     except (AttributeError, OSError):
         return
 

@@ -18,7 +18,7 @@ async def read(reader, *, events):
             done.set()
 
     task = asyncio.create_task(reader.run(post, note=notes.append))
-    await asyncio.wait_for(done.wait(), 60)
+    await asyncio.wait_for(done.wait(), 300)
     task.cancel()
     return heard
 

@@ -35,10 +35,10 @@ def test_an_episode_that_reads_the_pipe_empty_first_does_not_stop_the_loop():
         os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "sk-1"))
         await asyncio.sleep(0)  # the loop hears of it only with its next look
         server._read_all()
-        assert await asyncio.wait_for(end.said.get(), 10) == (pipe.ENDED, 1)
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 1)
         os.write(end.worker, packet(pipe.BEGIN, 2, 7, b"{}", "sk-1"))
         loop.call_soon(server._read_all)  # before the reader, in the same round
-        assert await asyncio.wait_for(end.said.get(), 10) == (pipe.ENDED, 2)
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 2)
         assert wrong == []
         serving.cancel()
         loop.remove_reader(end.requests)

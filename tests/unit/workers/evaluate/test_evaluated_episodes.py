@@ -80,7 +80,7 @@ def play(monkeypatch):
         settings = SimpleNamespace(
             seed=7, agent=AgentSettings(**{"function": "m:f", "retries": 0, **agent}), rollout=None
         )
-        async with asyncio.timeout(30), CheckpointEpisodes(settings, "", engine, samples=1) as episodes:
+        async with asyncio.timeout(300), CheckpointEpisodes(settings, "", engine, samples=1) as episodes:
             plays = [episodes.play(number, 0, {"given": [number + 1]}) for number in numbers]
             found = await asyncio.gather(*plays, return_exceptions=True)
         return found, engine

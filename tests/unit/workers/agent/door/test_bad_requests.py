@@ -30,7 +30,7 @@ async def exchange(counter, data):
     reader, writer = await asyncio.open_connection("127.0.0.1", int(counter.door.url.split(":")[2][:-3]))
     try:
         writer.write(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
             return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))

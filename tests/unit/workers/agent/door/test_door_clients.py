@@ -23,7 +23,7 @@ def tokenizer():
 
 
 def client(counter, key=None, **options):
-    options = {"timeout": 20, "max_retries": 0} | options
+    options = {"timeout": 300, "max_retries": 0} | options
     return openai.AsyncOpenAI(base_url=counter.door.url, api_key=key or counter.key, **options)
 
 
@@ -33,7 +33,7 @@ async def say(one, *messages, **options):
 
 def test_the_sync_client_plays_two_turns_with_a_tool_call_and_nothing_is_encoded_twice(tokenizer):
     def play(url, key):
-        with openai.OpenAI(base_url=url, api_key=key, timeout=20) as one:
+        with openai.OpenAI(base_url=url, api_key=key, timeout=300) as one:
             first = one.chat.completions.create(model="any", messages=[QUESTION], tools=[TOOL])
             (call,) = first.choices[0].message.tool_calls
             assert first.choices[0].finish_reason == "tool_calls"
@@ -107,7 +107,7 @@ class Calls:
         return self._called(*args, **options)
 
     async def reach(self, count):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             while self.count < count:
                 self._news.clear()
                 await self._news.wait()
@@ -141,7 +141,7 @@ def test_a_client_that_hears_nothing_and_asks_again_gets_the_turn_that_is_open(t
     monkeypatch.setattr(site, "SILENCE_S", 60.0)  # no blank keeps it
 
     async def test():
-        async with opened(tokenizer) as counter, client(counter, timeout=0.3, max_retries=8) as one:
+        async with opened(tokenizer) as counter, client(counter, timeout=0.3, max_retries=99) as one:
             taken = Calls(counter.door.desk, "take", monkeypatch)
             asking = asyncio.create_task(say(one))
             await taken.reach(3)
@@ -314,7 +314,7 @@ def test_whatever_was_said_comes_back_as_the_same_conversation(tokenizer, episod
     source = random.Random(episodes)
 
     def play(url, key):
-        with openai.OpenAI(base_url=url, api_key=key, timeout=20) as one:
+        with openai.OpenAI(base_url=url, api_key=key, timeout=300) as one:
             messages = [QUESTION]
             for _ in range(2):
                 answer = one.chat.completions.create(model="any", messages=messages, tools=[TOOL])

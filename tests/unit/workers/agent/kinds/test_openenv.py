@@ -161,4 +161,4 @@ def test_an_episode_that_is_ended_closes_its_environment():
         await asyncio.gather(task, return_exceptions=True)
 
     before = Hidden.closed
-    asyncio.run(asyncio.wait_for(ended(), 10))
+    asyncio.run(asyncio.wait_for(ended(), 300))
