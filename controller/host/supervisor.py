@@ -72,6 +72,22 @@ class _Worker:
         self.processes: list[Process | ForkedProcess] = []
         self.endings: list[tuple[int, _Log]] = []  # in the order in which they ended
         self.is_doomed = False
+        self._held: socket.socket | None = None
+
+    def hold_port(self) -> int:
+        """A port that nobody else gets before the first rank listens at it, seconds from now.
+
+        Raises: OSError.
+        """
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the rank sets it
+        self._held.bind(("127.0.0.1", 0))
+        return int(self._held.getsockname()[1])
+
+    def let_go(self) -> None:
+        """All its processes have ended."""
+        if self._held is not None:
+            self._held.close()
 
     def kill(self) -> None:
         self.is_doomed = True
@@ -202,7 +218,7 @@ class Supervisor:
         worker = self._workers[name] = _Worker()
         try:
             async with asyncio.TaskGroup() as ranks:
-                for log, arguments, environment in self._commands(name, role):
+                for log, arguments, environment in self._commands(worker, name, role):
                     process = await self._start(log, arguments, environment, is_forked=role in self._forked)
                     worker.processes.append(process)
                     if worker.is_doomed:
@@ -217,12 +233,15 @@ class Supervisor:
             worker.kill()  # also what a finished worker left running in its session
             for process in worker.processes:
                 await process.wait()  # also when cancelled: an unreaped child outlives its event loop
+            worker.let_go()
             del self._workers[name]
             if self._lives[name] is asyncio.current_task():
                 del self._lives[name]
         self._on_exit(WorkerExited(name, role, code, words))
 
-    def _commands(self, name: str, role: Role) -> list[tuple[_Log, list[str], dict[str, str]]]:
+    def _commands(
+        self, worker: _Worker, name: str, role: Role
+    ) -> list[tuple[_Log, list[str], dict[str, str]]]:
         """For each process of a worker: its log, its arguments and its environment."""
         threads = {"rollout": self._settings.rollout.threads, "trainer": self._settings.trainer.threads}
         arguments = [self._endpoint, "--role", role, "--name", name]
@@ -234,7 +253,7 @@ class Supervisor:
         environment |= {
             "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(worker.hold_port()),
         }
         return [
             (
@@ -327,9 +346,3 @@ def _kill_session(process: Process | ForkedProcess) -> None:
     """SIGKILL to the process and everything in its group; nothing if all of it is gone."""
     with suppress(ProcessLookupError, PermissionError):  # the second is macOS's word for "only zombies left"
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

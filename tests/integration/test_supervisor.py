@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -231,6 +232,10 @@ async def test_the_ranks_of_a_trainer_live_and_die_together(tmp_path: Path) -> N
         assert len({hello["env"]["MASTER_PORT"] for hello in hellos.values()}) == 1
         assert all(hello["env"]["WORLD_SIZE"] == "3" for hello in hellos.values())
         assert hellos["0"]["argv"] == hellos["2"]["argv"]
+        port = int(hellos["0"]["env"]["MASTER_PORT"])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))  # nobody else gets it before the first rank listens
+        socket.create_server(("127.0.0.1", port)).close()  # as that does
         os.kill(hellos["1"]["pid"], signal.SIGTERM)
         assert (await s.exits.get()).exit_code == -signal.SIGTERM
         assert all(is_gone(hello["pid"]) for hello in hellos.values())
