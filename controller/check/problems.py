@@ -24,7 +24,7 @@ from controller.check.reward import reward_remarks
 from controller.check.sandbox import sandbox_remarks
 from controller.check.vllm import build_problem
 from controller.config.evaluation import HeldOutSettings
-from controller.config.models import Config
+from controller.config.models import TRACKERS, Config
 from controller.config.rules import cross_field_problems
 from controller.data.formats import HUB_NAME, format_of
 from protocol.engines import ENGINES
@@ -32,6 +32,11 @@ from protocol.errors import ConfigError
 from protocol.importing import load_object
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.*", "*.tiktoken")
+GPUS = (Path("/dev/nvidia0"), Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
+"""Where NVIDIA's (also below Windows) and AMD's drivers are seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def check(config: Config, *, is_thorough: bool = False, calls_reward: bool = Fal
     found = [Finding("error", fields[0], text) for fields, text in cross_field_problems(config)]
     checks: tuple[Callable[[Config], Findings], ...] = (
         _check_promise, _check_model, _check_engine, _check_run_directory, _check_keys, _check_port,
-        _check_descriptors, _check_work, _check_sampler, _check_evaluation,
+        _check_descriptors, _check_work, _check_sampler, _check_evaluation, _check_devices, _check_trackers,
     )  # fmt: skip
     for one in checks:
         found += one(config)
@@ -128,6 +133,8 @@ def _check_model(config: Config) -> Findings:
         )
         return
     yield from _architecture_findings(config, shape, weights)
+    if config.model.factory is None:
+        yield from _missing_files(directory)
     rollout = config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     context = shape.get("max_position_embeddings")
@@ -140,6 +147,18 @@ def _check_model(config: Config) -> Findings:
     if weights:
         for level, field, text in memory_findings(config, shape, weights):
             yield Finding(level, field, text)
+
+
+def _missing_files(directory: Path) -> Findings:
+    """What a download that was cut off, or a copy of one file, leaves out."""
+    wanted = {"weights": WEIGHTS, "tokenizer": TOKENIZERS}
+    for what, patterns in wanted.items():
+        if not any(any(directory.glob(pattern)) for pattern in patterns):
+            yield Finding(
+                "error", "model.path",
+                f"{directory} has a config.json and no {what}: none of {', '.join(patterns)}. Download or "
+                "save the whole model.",
+            )  # fmt: skip
 
 
 def _download(config: Config) -> str:
@@ -166,6 +185,14 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _check_run_directory(config: Config) -> Findings:
+    resume = config.run.resume
+    if resume not in ("auto", "never") and not (Path(resume) / "run.db").is_file():
+        yield Finding(
+            "error", "run.resume",
+            f"is {resume!r}, and there is no run.db in it, nor is it a checkpoint. Expected `auto`, `never`, "
+            "the directory of a run that is to go on, or a checkpoint to begin from.",
+        )  # fmt: skip
+        return
     directory = (Path(config.run.dir) / config.run.name).absolute()
     nearest = next(place for place in (directory, *directory.parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -205,7 +232,41 @@ def _check_port(config: Config) -> Findings:
 def _check_descriptors(config: Config) -> Findings:
     found = limit()
     local = config.rollout.instances + config.reward.workers
-    yield Finding("error" if local > found.workers else "note", "controller.bind", found.in_words())
+    if local <= found.workers:
+        yield Finding("note", "controller.bind", found.in_words())
+        return
+    field = "rollout.instances" if config.rollout.instances > found.workers else "reward.workers"
+    yield Finding(
+        "error", field,
+        f"{local:,} workers of this machine are too many: {found.in_words()} Start fewer here, or raise the "
+        "hard limit (`ulimit -Hn`).",
+    )  # fmt: skip
+
+
+def _check_devices(config: Config) -> Findings:
+    """Those of processes that the run starts on this machine, which may have no GPU at all."""
+    is_here = {
+        "rollout.device": config.rollout.instances and not config.trainer.is_supervised,
+        "trainer.device": config.trainer.local,
+    }
+    devices = {"rollout.device": config.rollout.device, "trainer.device": config.trainer.device}
+    for field, device in devices.items():
+        if is_here[field] and device.startswith("cuda") and not any(map(Path.exists, GPUS)):
+            yield Finding(
+                "error", field,
+                f"is `{device}`, and this machine has no GPU. Give `auto` or `cpu`; or start the worker on a "
+                "machine that has one (`launch.py attach`).",
+            )  # fmt: skip
+
+
+def _check_trackers(config: Config) -> Findings:
+    for name in config.logging.trackers:
+        if name not in TRACKERS and ":" not in name:
+            yield Finding(
+                "error", "logging.trackers",
+                f"there is no tracker {name!r}; expected one of {', '.join(TRACKERS)}, or module:function or "
+                "file.py:function.",
+            )  # fmt: skip
 
 
 def _check_work(config: Config) -> Findings:

@@ -28,6 +28,13 @@ from protocol.rewards.kinds import KINDS
 from strategies.cost_model import COST_MODELS, load_coefficients
 
 Tree = dict[str, Any]
+IN_WORDS = {
+    "an object": "a mapping, such as {name: value}",
+    "a valid array": "a list, such as [a, b]",
+    "a valid tuple": "a list, such as [a, b]",
+    "a valid string": 'a text (an empty one is "")',
+}
+"""Pydantic's for what a field takes -> those of who writes YAML."""
 WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
@@ -257,8 +264,8 @@ def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) ->
             messages[f"{field}.{entry['loc'][-1]}"] = [f"is missing; the reward `{kind}` needs it."]
         else:
             message = entry["msg"].removeprefix("Input should be ").removeprefix("Value error, expected ")
-            message = "a mapping, such as {name: value}" if message == "an object" else message
-            messages.setdefault(field, [f"{value!r} is refused; expected"]).append(message)
+            told = f"{value!r} is refused" if value is not None else "nothing is given for it"
+            messages.setdefault(field, [f"{told}; expected"]).append(IN_WORDS.get(message, message))
     return [
         (field, texts[0] if len(texts) == 1 else f"{texts[0]} {' or '.join(texts[1:])}.")
         for field, texts in messages.items()

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from controller.config.cluster import ClusterSettings
 from controller.config.data import DataSettings
@@ -26,11 +26,20 @@ from protocol.settings import (
 )
 from strategies.presets import with_preset
 
+TRACKERS = ("tensorboard", "wandb")
+"""Those that need no import path."""
+
+
+def _plain_name(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError("expected a plain folder name such as `quickstart`; its parent is run.dir")
+    return name
+
 
 class RunSettings(Section):
     """The run as a whole."""
 
-    name: str = "run"
+    name: Annotated[str, AfterValidator(_plain_name)] = "run"
     """Names the run directory."""
     dir: str = "runs"
     """Folder that run directories are made in."""

@@ -11,10 +11,11 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any, Protocol, cast
 
+from controller.config.models import TRACKERS
 from protocol.errors import ConfigError
 from protocol.importing import load_object
 
-BUILT_IN = ("tensorboard", "wandb")
+BUILT_IN = TRACKERS
 Line = dict[str, Any]
 Tell = Callable[[str], None]
 

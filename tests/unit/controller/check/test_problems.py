@@ -27,6 +27,7 @@ def sound(tmp_path, monkeypatch) -> Path:
     model.mkdir()
     shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     (model / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 1024}))
+    (model / "tokenizer.json").write_text("{}")
     header = json.dumps({"w": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
     (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     return tmp_path

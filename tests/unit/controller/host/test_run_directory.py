@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from controller.config.models import Config
 from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
@@ -120,8 +121,12 @@ def test_a_place_that_cannot_be_written_is_refused_in_words(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/abs"])
 def test_a_name_that_is_no_plain_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValidationError, match="expected a plain folder name"):
+        config(tmp_path, name)
+    made = config(tmp_path)
+    unlooked = made.model_copy(update={"run": made.run.model_copy(update={"name": name})})
     with pytest.raises(ConfigError, match=r"run\.name"):
-        RunDirectory(config(tmp_path, name))
+        RunDirectory(unlooked)
 
 
 def test_the_address_of_a_controller_that_was_killed_is_gone_before_its_run_is_read(tmp_path: Path) -> None:
