@@ -47,7 +47,8 @@ def in_words(run: Path, *, now: float) -> list[str]:
         )
     seen: dict[str, Any] = json.loads(path.read_text())
     pid = controller_of(run)
-    lines = [_headline(run, seen, pid, age_s=now - path.stat().st_mtime)]
+    age_s = max(0.0, now - path.stat().st_mtime)  # the clock may have been set back since
+    lines = [_headline(run, seen, pid, age_s=age_s)]
     rate = seen["tokens_per_s"]
     lines.append(
         f"version {seen['published_version']} is published, {seen['steps']} of {seen['steps_wanted']} steps "

@@ -44,6 +44,12 @@ def test_a_run_whose_controller_is_gone_waits_for_nothing(tmp_path):
     assert not [line for line in lines if line.startswith(("STUCK", "waits"))]
 
 
+def test_a_clock_that_was_set_back_gives_no_age_below_zero(tmp_path):
+    run = written(tmp_path)
+    (tmp_path / ".run.lock").write_text(str(2**22 + 1))
+    assert "its controller is gone since 0 s" in shown(run, waits=[], now_offset=-3600.0)[0]
+
+
 def test_tokens_per_second_are_those_of_the_last_step(tmp_path):
     core = some_core(150)
     assert status_of(core.snapshot(), [], tokens_per_s=None)["tokens_per_s"] is None
