@@ -38,14 +38,24 @@ def stop(run: Run) -> None:
 
 def in_words(run: Path, *, now: float) -> list[str]:
     """The lines that `status` prints; `now`: seconds since 1970. Raises: RunError if there is no run."""
-    path = run / "status.json"
-    if (run / "summary.json").exists():
-        return _of_the_end(run, json.loads((run / "summary.json").read_text()))
-    if not path.exists():
+    path = next((run / name for name in ("summary.json", "status.json") if (run / name).exists()), None)
+    if path is None:
         raise RunError(
-            f"There is no {path}. Expected a run directory, such as runs/quickstart, of a run that has begun."
+            f"There is no {run / 'status.json'}. Expected a run directory, such as runs/quickstart, of a run "
+            "that has begun."
         )
-    seen: dict[str, Any] = json.loads(path.read_text())
+    try:
+        seen: dict[str, Any] = json.loads(path.read_text())
+        return _of_the_end(run, seen) if path.name == "summary.json" else _of_now(run, path, seen, now=now)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path} is damaged, or of another release: {type(error).__name__}: {error}. Expected what the "
+            f"controller writes there; its journal is whole without it: `launch.py replay {run}`."
+        ) from error
+
+
+def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[str]:
+    """A run that is not over, as its controller has seen it last."""
     pid = controller_of(run)
     age_s = max(0.0, now - path.stat().st_mtime)  # the clock may have been set back since
     lines = [_headline(run, seen, pid, age_s=age_s)]

@@ -10,6 +10,7 @@ from controller.cli.console import verdict_lines
 from controller.cli.status import in_words
 from controller.core.events import StopRequested
 from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
+from protocol.errors import RunError
 from protocol.messages import CheckpointSaved, TrainStepFinished
 from tests.support.core_run import Run
 from tests.unit.controller.host.test_watchdog import some_core, watchdog, written
@@ -48,6 +49,14 @@ def test_a_clock_that_was_set_back_gives_no_age_below_zero(tmp_path):
     run = written(tmp_path)
     (tmp_path / ".run.lock").write_text(str(2**22 + 1))
     assert "its controller is gone since 0 s" in shown(run, waits=[], now_offset=-3600.0)[0]
+
+
+@pytest.mark.parametrize("name", ["status.json", "summary.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "x", "{}", '{"is_success": 1}'])
+def test_a_file_that_is_damaged_is_one_sentence(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunError, match=rf"{name} is damaged, or of another release: .* `launch\.py replay"):
+        in_words(tmp_path, now=0.0)
 
 
 def test_tokens_per_second_are_those_of_the_last_step(tmp_path):
