@@ -116,9 +116,14 @@ def init(
         raise ConfigError(f"GPUs are {count!r}; expected a whole number from 0.")
     answers = Answers(folder.resolve().name, chosen, rows, kind, int(count), steps)
     files = files_of(answers, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        path.write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written: {error.strerror}. Name a folder that you may write to."
+        ) from error
     say("\n".join(["Written:", *(f"  {path}" for path in files)]))
     config = next(iter(files))
     say(f"Next:\n  python3 launch.py check {config}\n  python3 launch.py {config}")

@@ -71,3 +71,9 @@ def test_data_without_prompt_or_answer_is_said(tmp_path, text):
     file.write_text(text)
     with pytest.raises(ConfigError, match="xpected"):
         columns_of(file)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["init", str(tmp_path / "file" / "task")]) == 2
+    assert "cannot be written: Not a directory. Name a folder" in capsys.readouterr().err
