@@ -2,6 +2,7 @@
 
 Invariants that every engine keeps (the conformance kit checks them):
 - `step` never blocks longer than one step of its batch; all calls after the making come from one thread.
+  An engine whose steps run elsewhere (`RunsByItself`) need not block at all.
 - A token and its logprob are reported exactly once, by the step that sampled it, with the policy version in
   force.
 - The logprob is that of the distribution sampled from: after min_tokens, temperature, top-k, top-p and min-p.
@@ -12,7 +13,7 @@ Invariants that every engine keeps (the conformance kit checks them):
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from protocol.errors import ConfigError
 from protocol.kept_sets import BIAS, EVERYTHING, KeptSet
@@ -118,6 +119,36 @@ class Engine(Protocol):
 
     def is_busy(self) -> bool:
         """Whether a step would do anything."""
+        ...
+
+
+@runtime_checkable
+class RunsByItself(Protocol):
+    """What an engine has besides that steps by itself, in another process, whether anybody looks or not.
+
+    `step` hands over what the next of its steps sampled, and waits only while nothing has come; `abort`
+    forgets at once, and what a step in flight samples for an aborted generation is never told. While
+    generations run, `load_weights` is called behind a pause that `is_settled`.
+    """
+
+    def on_step(self, call: Callable[[], None]) -> None:
+        """Call this, on any thread, whenever there is something for `step` to hand over."""
+        ...
+
+    def has_stepped(self) -> bool:
+        """Whether `step` would not wait."""
+        ...
+
+    def pause(self) -> None:
+        """Let no further step begin; returns at once."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Whether the pause is complete, and `step` has handed over all that was sampled before it."""
+        ...
+
+    def resume(self) -> None:
+        """Let steps begin again, if they were paused."""
         ...
 
 

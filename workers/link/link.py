@@ -44,6 +44,8 @@ class Link:
     """One attached worker's end. Made by `attach`."""
 
     settings: WorkerSettings
+    lease_s = 0.0
+    """After so much silence each end takes the other for gone; 0 before it was told."""
 
     def __init__(self, endpoint: str, role: Role, key: WorkerKey | None = None) -> None:
         self._role: Role = role
@@ -64,7 +66,7 @@ class Link:
         self._broken_handshakes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.name = ""  # that the controller calls this worker by
-        self._beat_s = self._lease_s = 0.0
+        self._beat_s = 0.0
         self._heard_at = self._beaten_at = asyncio.get_running_loop().time()
         self._measured_at = -MEASURE_S
 
@@ -166,7 +168,7 @@ class Link:
         if welcome.weights_key:
             self.weights_key = ServerKey.model_validate_json(welcome.weights_key)
         self.name = welcome.name
-        self._beat_s, self._lease_s = welcome.beat_s, welcome.lease_s
+        self._beat_s, self.lease_s = welcome.beat_s, welcome.lease_s
         loop = asyncio.get_running_loop()
         self._beaten_at = loop.time()
         self._timer = loop.call_later(self._beat_s, self._beat)
@@ -179,7 +181,7 @@ class Link:
             self._heard_at += late_s  # we were stopped ourselves; what was said meanwhile waits to be read
         self._beaten_at = now
         silent_s = now - self._heard_at
-        if silent_s > self._lease_s:
+        if silent_s > self.lease_s:
             self._close(
                 LinkClosed(
                     f"The controller has been silent for {silent_s:.1f} s; expected a sign of life every "
@@ -225,7 +227,7 @@ class Link:
 
     def _refused(self, what: int) -> None:
         """A handshake failed. Once attached, the lease decides."""
-        if self._lease_s:
+        if self.lease_s:
             return
         if what == REFUSED and self._key is not None:
             text = (

@@ -7,7 +7,8 @@ Invariants:
 - An attempt is answered by exactly one ending, or GenerationFailed, or nothing after an Abort.
 - What no controller has acknowledged is kept until one says that it has it, or does not want it; while a
   controller is looked for, generation goes on.
-- The engine is driven from the event loop's own thread: a hung engine stops the beats.
+- The engine is driven from the event loop's own thread: a hung engine stops the beats, or ends the worker
+  (pace.py).
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Any, assert_never, cast
 import numpy as np
 
 from protocol.engines import ENGINES
-from protocol.errors import WeightsError
+from protocol.errors import RunError, WeightsError
 from protocol.importing import load_object
 from protocol.kept_sets import KeptSet
 from protocol.messages import (
@@ -49,6 +50,7 @@ from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
 from workers.link.link import Link, LinkClosed
+from workers.rollout.pace import Pace
 from workers.rollout.unacknowledged import Unacknowledged
 from workers.weights.exchange_process import WeightsExchangeProcess, make_weights_exchange
 
@@ -73,6 +75,7 @@ class RolloutWorker:
     """One engine instance behind a link."""
 
     _engine: Engine
+    _pace: Pace
     _link: Link
 
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
@@ -104,8 +107,9 @@ class RolloutWorker:
         self._link, self._wake = link, link.wake
         if not self._has_engine:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
+            self._pace = Pace(self._engine, step=self._step, wake=lambda: self._wake())
             self._has_engine = True
-        engine = self._engine
+        engine, self._pace.lease_s = self._engine, link.lease_s
         rollout = self._settings.rollout  # of a controller that has said nothing else yet
         self._progress_s, self._status_s = rollout.first_progress_s, rollout.status_s
         if self._unacknowledged.is_pending:
@@ -130,17 +134,16 @@ class RolloutWorker:
 
     async def go_on(self, found: "asyncio.Task[Link]") -> None:
         """Generate what is in hand, though nobody listens, until a controller is found."""
-        while not found.done():
-            if self._engine.is_busy():
-                self._step()
-                await asyncio.sleep(0)
-            else:
-                await asyncio.wait([found])
+        await self._pace.until(found)
 
     def handover(self) -> tuple[Unacknowledged, int] | None:
         """The unfinished work that a cut link leaves, and its policy version; None if there is none."""
         if not self._unacknowledged.is_pending:
             return None
+        try:
+            self._pace.settle_now()
+        except RunError as error:  # what came before is handed over
+            logger.error("%s", error)
         self._hand_back(list(self._attempts))
         return self._unacknowledged, self._engine.policy_version
 
@@ -150,14 +153,14 @@ class RolloutWorker:
             while (item := link.receive_nowait()) is not None:
                 await self._handle(*item)
             if self._is_draining:
-                self._hand_back(list(self._attempts))
+                await self._interrupt(list(self._attempts))
                 return
-            if engine.is_busy():
-                self._step()
-                await asyncio.sleep(0)  # one turn of the loop: beats and messages
+            if self._pace.is_due():
+                await self._pace.turn()
             else:
-                self._report_dry()
-                await link.arrived.wait()
+                if not engine.is_busy():
+                    self._report_dry()
+                await self._pace.rest(link.arrived)
 
     async def _handle(self, message: Message, frames: tuple[bytes, ...]) -> None:
         order = cast("ToRollout", message)  # the link lets nothing else pass
@@ -165,7 +168,7 @@ class RolloutWorker:
             case Route():
                 self._add(order, frames)
             case Interrupt(attempts):
-                self._hand_back([key for key in attempts if key in self._attempts])
+                await self._interrupt(attempts)
             case Abort(attempts):
                 self._drop(attempts)
             case Pull():
@@ -220,6 +223,11 @@ class RolloutWorker:
             if ending:
                 endings.append((key, ending))
         return endings
+
+    async def _interrupt(self, keys: Sequence[Key]) -> None:
+        await self._pace.settle()
+        self._hand_back([key for key in keys if key in self._attempts])
+        self._pace.go_on()
 
     def _hand_back(self, keys: list[Key]) -> None:
         self._engine.abort(keys)
@@ -316,13 +324,9 @@ class RolloutWorker:
         started = time.monotonic()
         fetching = asyncio.create_task(self._fetch(pull), name="fetch")
         try:
-            while not fetching.done():
-                if self._engine.is_busy():
-                    self._step()
-                    await asyncio.sleep(0)
-                else:
-                    await asyncio.wait([fetching])
+            await self._pace.until(fetching)
             tensors, refused = fetching.result()
+            await self._pace.settle()
             self._report_progress()  # under the version that sampled it
             self._engine.load_weights(pull.policy_version, tensors)
             self._has_pulled = True
@@ -331,6 +335,7 @@ class RolloutWorker:
             return
         finally:
             fetching.cancel()
+            self._pace.go_on()
         for attempt in self._attempts.values():
             attempt.policy_version = pull.policy_version
         pull_s = time.monotonic() - started

