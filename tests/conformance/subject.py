@@ -23,7 +23,7 @@ from protocol.settings import (
     VllmSettings,
     WorkerSettings,
 )
-from workers.engines.interface import Engine, Generation, Key, Sampled
+from workers.engines.interface import Engine, Generation, Key, RunsByItself, Sampled
 from workers.models.model import load_causal_lm
 from workers.rollout.worker import make_engine
 
@@ -55,7 +55,9 @@ class Subject:
         kind = (dtype, stops, *sorted(sampling.items()))
         if kind not in self._made:
             folder = self._directory.parent / "stopping" if stops else self._directory
-            self._made[kind] = self._make(settings(self.name, dtype=dtype, **sampling), str(folder))
+            is_plain = kind == ("float32", False)
+            chosen = settings(self.name, dtype=dtype, has_own_process=is_plain, **sampling)
+            self._made[kind] = self._make(chosen, str(folder))
             if self.first_version is None:
                 self.first_version = self._made[kind].policy_version
         engine = self._made[kind]
@@ -108,8 +110,11 @@ class WithoutModel(Subject):
         return {}
 
 
-def settings(engine: str, *, dtype: str, **sampling: Any) -> WorkerSettings:
-    """Settings of an engine that runs CAPACITY responses at once."""
+def settings(engine: str, *, dtype: str, has_own_process: bool, **sampling: Any) -> WorkerSettings:
+    """Settings of an engine that runs CAPACITY responses at once.
+
+    `has_own_process`: of vLLM, of which the kit has both kinds; to start that one takes ten seconds more.
+    """
     return WorkerSettings.model_validate(
         {
             "run_dir": ".",
@@ -122,7 +127,7 @@ def settings(engine: str, *, dtype: str, **sampling: Any) -> WorkerSettings:
                 max_prompt_tokens=CONTEXT // 2,
                 max_response_tokens=CONTEXT // 2,
                 sampling=SamplingSettings(**sampling),
-                vllm=VllmSettings(engine_args={"block_size": 32}),
+                vllm=VllmSettings(engine_args={"block_size": 32}, has_own_process=has_own_process),
             ),
             "reward": RewardSettings(),
             "trainer": TrainerSettings(),
@@ -157,6 +162,20 @@ def until_idle(engine: Engine) -> Iterable[Sampled]:
             return
         yield from engine.step()
     raise AssertionError(f"the engine is still busy after {MOST_STEPS} steps")
+
+
+def update(engine: Engine, policy_version: int, tensors: dict[str, torch.Tensor]) -> list[Sampled]:
+    """Load these weights while generations run; returns what an engine that runs by itself had in flight."""
+    if not isinstance(engine, RunsByItself):
+        engine.load_weights(policy_version, tensors)
+        return []
+    engine.pause()
+    before: list[Sampled] = []
+    while not engine.is_settled():
+        before += engine.step()
+    engine.load_weights(policy_version, tensors)
+    engine.resume()
+    return before
 
 
 def tokens(sampled: Tokens) -> dict[Key, list[int]]:

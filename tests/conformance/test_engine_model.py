@@ -3,7 +3,7 @@
 import pytest
 import torch
 from rounding import LARGEST_FACTOR, MEAN_FACTOR, rounding, together
-from subject import STOP, VOCABULARY, Subject, finish, generations, plain_logits, worst_error
+from subject import STOP, VOCABULARY, Subject, finish, generations, plain_logits, update, worst_error
 from subject import tokens as tokens_of
 
 from workers.engines.interface import Engine
@@ -123,7 +123,7 @@ def test_what_runs_over_an_update_is_drawn_from_the_new_weights(model_subject: S
     changed["model.norm.weight"] = changed["model.norm.weight"] * 0.5
     engine.add(generation)
     before = [item for _ in range(8) for item in engine.step()]
-    engine.load_weights(1, changed)
+    before += update(engine, 1, changed)
     after = finish(engine)[generation.key]
     first = worst_error(model_subject.plain(), generation, before)
     rest = plain_logits(
@@ -141,7 +141,7 @@ def test_a_prompt_added_while_older_ones_run_over_an_update_uses_no_old_prefix(
     changed = model_subject.weights(seed=9)
     engine.add(old)
     engine.step()
-    engine.load_weights(1, changed)
+    update(engine, 1, changed)
     sampled = finish(engine, new)
     assert worst_error(model_subject.plain_under(changed), new, sampled[new.key]) < TOLERANCE
 

@@ -14,6 +14,7 @@ from subject import (
     finish,
     generations,
     resumed,
+    update,
 )
 from subject import tokens as tokens_of
 
@@ -256,7 +257,7 @@ def test_new_weights_lose_nothing_that_runs_or_waits(subject: Subject) -> None:
     while engine.is_busy():
         count += len(engine.step())
         version = engine.policy_version + 1
-        engine.load_weights(version, subject.weights(seed=version))
+        count += len(update(engine, version, subject.weights(seed=version)))
         assert engine.policy_version == version
     assert count == 6 * 9
 

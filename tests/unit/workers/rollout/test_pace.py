@@ -29,6 +29,7 @@ class ScriptedEngine:
         self.outputs: deque[list[Sampled]] = deque()
         self.is_paused = False
         self.refuses = self.is_broken = False
+        self.stirred = asyncio.Event()
         self._call: Callable[[], None] = lambda: None
 
     def core_steps(self) -> None:
@@ -42,14 +43,17 @@ class ScriptedEngine:
 
     def add(self, generation: Generation) -> None:
         self.live.append(generation.key)
+        self.stirred.set()
 
     def abort(self, keys: Iterable[Key]) -> None:
         self.live = [key for key in self.live if key not in keys]
+        self.stirred.set()
 
     def step(self) -> list[Sampled]:
         if self.is_broken:
             raise RunError("The core has ended.")
         assert self.outputs, "the loop would wait here"
+        self.stirred.set()
         return [item for item in self.outputs.popleft() if item.key in self.live]
 
     def load_weights(self, policy_version: int, tensors: object) -> None:
@@ -135,12 +139,15 @@ class Stand:
     async def route(self, keys: Sequence[Key] = KEYS) -> None:
         for key in keys:
             self.link.order(Route(*key, 100, 100, ()), PROMPT, b"")
-        while len(self.engine.live) < len(keys):
-            await asyncio.sleep(0)
+        await self.when(lambda: len(self.engine.live) == len(keys))
 
     async def taken(self) -> None:
-        while self.engine.outputs:
-            await asyncio.sleep(0)
+        await self.when(lambda: not self.engine.outputs)
+
+    async def when(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self.engine.stirred.clear()
+            await asyncio.wait_for(self.engine.stirred.wait(), 60)
 
 
 @pytest.fixture
@@ -178,7 +185,8 @@ async def test_what_is_in_flight_while_weights_change_is_reported_under_the_vers
     found = stand.link.generated()
     assert {version for _, version, _, _ in found} == {0, 1, 2}
     assert all(set(tokens) == {version} for _, version, _, tokens in found), found
-    assert {key: sum(len(row[3]) for row in found if row[0] == key) for key in KEYS} == dict.fromkeys(KEYS, 10)
+    counts = {key: sum(len(tokens) for other, _, _, tokens in found if other == key) for key in KEYS}
+    assert counts == dict.fromkeys(KEYS, 10)  # 3 steps and one in flight, twice; one, and one in flight
 
 
 async def test_an_interrupt_keeps_what_was_in_flight_and_the_others_go_on(stand: Stand) -> None:
@@ -206,8 +214,7 @@ async def test_weights_that_are_refused_leave_the_engine_running(stand: Stand) -
 async def test_while_no_step_has_come_messages_are_heard(stand: Stand) -> None:
     await stand.route()
     stand.link.order(Abort((KEYS[0],)))
-    while len(stand.engine.live) > 1:
-        await asyncio.sleep(0)
+    await stand.when(lambda: stand.engine.live == [KEYS[1]])
     assert not stand.serving.done()
 
 
@@ -224,8 +231,7 @@ async def test_an_engine_that_has_work_and_is_silent_for_the_lease_ends_the_work
 async def test_a_core_that_ends_while_nothing_runs_ends_the_worker_in_words(stand: Stand) -> None:
     await stand.route()
     stand.link.order(Abort(tuple(KEYS)))
-    while stand.engine.live:
-        await asyncio.sleep(0)
+    await stand.when(lambda: not stand.engine.live)
     stand.engine.breaks()
     with pytest.raises(RunError, match="has ended"):
         await asyncio.wait_for(stand.serving, 60)
