@@ -89,9 +89,8 @@ class ScriptedEngine:
 class ToldLink(Link):
     """Brings what the test orders, and remembers what the worker says."""
 
-    def __init__(self) -> None:
-        self.arrived = asyncio.Event()
-        self.spoken = asyncio.Event()
+    def __init__(self, stirred: asyncio.Event) -> None:
+        self.arrived, self.stirred = asyncio.Event(), stirred
         self.said: list[tuple[Message, tuple[bytes, ...]]] = []
         self.orders: deque[tuple[Message, tuple[bytes, ...]]] = deque()
 
@@ -107,15 +106,7 @@ class ToldLink(Link):
 
     def send(self, message: Message, *frames: bytes) -> None:
         self.said.append((message, frames))
-        self.spoken.set()
-
-    async def until(self, kind: type[Message], *, count: int = 1) -> None:
-        while sum(isinstance(message, kind) for message, _ in self.said) < count:
-            await self.spoken_again()
-
-    async def spoken_again(self) -> None:
-        self.spoken.clear()
-        await asyncio.wait_for(self.spoken.wait(), 60)
+        self.stirred.set()
 
     def generated(self) -> list[tuple[Key, int, str, list[int]]]:
         """(key, policy version, ending, tokens) of every delta."""
@@ -133,19 +124,25 @@ class Stand:
     """A worker that serves, its link and its engine."""
 
     def __init__(self, worker: RolloutWorker, engine: ScriptedEngine) -> None:
-        self.worker, self.engine, self.link = worker, engine, ToldLink()
+        self.worker, self.engine, self.link = worker, engine, ToldLink(engine.stirred)
         self.serving = asyncio.create_task(worker.run(self.link))
+        self.serving.add_done_callback(lambda _: engine.stirred.set())
 
     async def route(self, keys: Sequence[Key] = KEYS) -> None:
         for key in keys:
             self.link.order(Route(*key, 100, 100, ()), PROMPT, b"")
         await self.when(lambda: len(self.engine.live) == len(keys))
 
+    async def told(self, kind: type[Message], *, count: int = 1) -> None:
+        await self.when(lambda: sum(isinstance(message, kind) for message, _ in self.link.said) >= count)
+
     async def taken(self) -> None:
         await self.when(lambda: not self.engine.outputs)
 
     async def when(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
+            if self.serving.done():
+                raise AssertionError("the worker has ended") from self.serving.exception()
             self.engine.stirred.clear()
             await asyncio.wait_for(self.engine.stirred.wait(), 60)
 
@@ -177,7 +174,7 @@ async def test_what_is_in_flight_while_weights_change_is_reported_under_the_vers
         for _ in range(3):
             stand.engine.core_steps()
         stand.link.order(Pull(version, "nowhere", "digest"))
-        await stand.link.until(Pulled, count=version)
+        await stand.told(Pulled, count=version)
     stand.engine.core_steps()
     await stand.taken()
     stand.worker.drain()
@@ -193,8 +190,7 @@ async def test_an_interrupt_keeps_what_was_in_flight_and_the_others_go_on(stand:
     await stand.route()
     stand.engine.core_steps()
     stand.link.order(Interrupt((KEYS[0],)))
-    while "interrupt" not in [ending for _, _, ending, _ in stand.link.generated()]:
-        await stand.link.spoken_again()
+    await stand.when(lambda: "interrupt" in [ending for _, _, ending, _ in stand.link.generated()])
     found = stand.link.generated()
     assert sum(len(tokens) for key, _, _, tokens in found if key == KEYS[0]) == 2
     assert stand.engine.live == [KEYS[1]]
@@ -206,7 +202,7 @@ async def test_weights_that_are_refused_leave_the_engine_running(stand: Stand) -
     await stand.route()
     stand.engine.refuses = True
     stand.link.order(Pull(1, "nowhere", "digest"))
-    await stand.link.until(PullFailed)
+    await stand.told(PullFailed)
     assert not stand.engine.is_paused
     assert stand.engine.policy_version == 0
 
