@@ -148,8 +148,12 @@ def generations(count: int, *, budget: int = 12, members: int = 1, seed: int = 0
 def finish(engine: Engine, *added: Generation) -> Tokens:
     """Run to the end; what was sampled, by key."""
     sampled: Tokens = {}
+    if isinstance(engine, RunsByItself):
+        engine.pause()  # so that all of them begin in one step, as where a step waits for its caller
     for generation in added:
         engine.add(generation)
+    if isinstance(engine, RunsByItself):
+        engine.resume()
     for item in until_idle(engine):
         sampled.setdefault(item.key, []).append(item)
     return sampled
