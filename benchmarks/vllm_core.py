@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.engines import SHAPES, load_of, make_model, settings
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation
-from workers.rollout.pace import Pace
+from workers.rollout.pace import EnginePace
 from workers.rollout.worker import make_engine
 
 TICK_S = 0.001
@@ -34,7 +34,7 @@ class Turn:
     def __init__(self, engine: Engine, load: list[Generation]) -> None:
         self._engine, self._load = engine, load
         self._arrived = asyncio.Event()
-        self._pace = Pace(engine, step=self._step, wake=self._arrived.set)
+        self._pace = EnginePace(engine, step=self._step, wake=self._arrived.set)
         self._count = 0
         self.waits_s: list[float] = []
         self.settle_s = self.load_s = 0.0

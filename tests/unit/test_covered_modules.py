@@ -12,7 +12,7 @@ from tests.unit.test_rooms import PACKAGES, ROOT
 
 TEST_FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 COVERED_BY = """
-conformance/test_engine_scheduling.py: workers/engines/interface
+conformance/test_engine_scheduling.py: workers/engines/interface workers/engines/vllm/running
 integration/test_agent_worker.py: workers/agent/child workers/agent/pipe workers/agent/pool
  workers/agent/process workers/models/tokenizer
 integration/test_agent_door.py: workers/agent/kinds/command workers/children/program

@@ -17,7 +17,7 @@ from workers.engines.interface import Engine, RunsByItself
 LOOKS = 4  # per lease: a machine that was suspended is held against the engine for one of them at most
 
 
-class Pace:
+class EnginePace:
     """Takes the steps of one engine."""
 
     def __init__(self, engine: Engine, *, step: Callable[[], None], wake: Callable[[], None]) -> None:

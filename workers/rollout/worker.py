@@ -50,7 +50,7 @@ from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
 from workers.link.link import Link, LinkClosed
-from workers.rollout.pace import Pace
+from workers.rollout.pace import EnginePace
 from workers.rollout.unacknowledged import Unacknowledged
 from workers.weights.exchange_process import WeightsExchangeProcess, make_weights_exchange
 
@@ -75,7 +75,7 @@ class RolloutWorker:
     """One engine instance behind a link."""
 
     _engine: Engine
-    _pace: Pace
+    _pace: EnginePace
     _link: Link
 
     def __init__(self, settings: WorkerSettings, model_directory: str) -> None:
@@ -107,7 +107,7 @@ class RolloutWorker:
         self._link, self._wake = link, link.wake
         if not self._has_engine:
             self._engine = await asyncio.to_thread(make_engine, self._settings, self._model_directory)
-            self._pace = Pace(self._engine, step=self._step, wake=lambda: self._wake())
+            self._pace = EnginePace(self._engine, step=self._step, wake=lambda: self._wake())
             self._has_engine = True
         engine, self._pace.lease_s = self._engine, link.lease_s
         rollout = self._settings.rollout  # of a controller that has said nothing else yet

@@ -9,7 +9,7 @@ Invariants:
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunningVllmEngine(VllmEngine):
-    """Engine that runs by itself, of workers/engines/interface.py, over vLLM's core in a process of its own."""
+    """Engine that runs by itself (workers/engines/interface.py): vLLM's core in a process of its own."""
 
     def __init__(self, *arguments: Any, core: "CoreProcess", **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -62,7 +62,7 @@ class RunningVllmEngine(VllmEngine):
         with self._core.in_words():
             super().add(generation)
 
-    def abort(self, keys: "list[Key] | tuple[Key, ...]") -> None:  # type: ignore[override]
+    def abort(self, keys: Sequence[Key]) -> None:
         """Forget these generations at once; unknown keys are ignored."""
         with self._core.in_words():
             super().abort(keys)

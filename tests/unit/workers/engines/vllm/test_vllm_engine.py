@@ -48,7 +48,8 @@ def environment():
     torch.compiler.set_stance("default")
 
 
-def settings(running=4, dtype="float32", **vllm):
+def settings(running=4, dtype="float32", has_own_process=False, **vllm):
+    vllm["has_own_process"] = has_own_process  # True takes ten seconds more; the kit has both
     rollout = RolloutSettings(
         max_running=running, max_prompt_tokens=200, max_response_tokens=400, vllm=VllmSettings(**vllm)
     )
@@ -65,6 +66,14 @@ def test_the_arguments_follow_the_settings():
     assert (found["tensor_parallel_size"], found["distributed_executor_backend"]) == (2, "mp")
     assert found["kv_cache_memory_bytes"] is None
     assert found["enable_chunked_prefill"]
+
+
+def test_a_core_in_a_process_of_its_own_may_schedule_ahead():
+    ahead = [
+        engine_arguments(settings(has_own_process=own), "here", CONFIG, "cuda")["async_scheduling"]
+        for own in (True, False)
+    ]
+    assert ahead == [None, False]  # None: as vLLM decides
 
 
 def test_a_cpu_gets_a_kv_cache_for_all_that_may_run_and_prefills_whole_prompts():
@@ -134,6 +143,12 @@ def test_many_long_seeded_prompts_at_once_run_on_a_cpu(directory):
     ("config", "vllm", "words"),
     [
         (CONFIG, {"kv_cache_gb": 1e-5}, r"vLLM did not start.*KV cache"),
+        pytest.param(
+            CONFIG,
+            {"kv_cache_gb": 1e-5, "has_own_process": True},
+            r"vLLM did not start.*KV cache",
+            marks=pytest.mark.thorough,
+        ),
         (CONFIG, {"engine_args": {"blocksize": 1}}, r"vLLM did not start.*blocksize"),
         (MambaConfig(vocab_size=8, hidden_size=32, num_hidden_layers=1), {}, "vLLM did not start"),
     ],
