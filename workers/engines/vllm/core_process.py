@@ -45,11 +45,6 @@ class CoreProcess:
         Thread(target=_mourn, args=mourned, name="core", daemon=True).start()
         weakref.finalize(self, _end, client.resources, self._process)
 
-    @property
-    def pid(self) -> int:
-        """Of the core."""
-        return self._process.pid
-
     def on_output(self, call: Callable[[], None]) -> None:
         """Call this, on a thread of vLLM's, whenever there is something more to take."""
         self._bell.ring = call

@@ -1,0 +1,5 @@
+class EngineCoreOutputs:
+    def __init__(self) -> None: ...
+
+class EngineCoreRequestType:
+    UTILITY: EngineCoreRequestType
