@@ -6,6 +6,7 @@ it; the process ends with the object, or with this process. Nothing here refers 
 can be let go of.
 """
 
+import atexit
 import logging
 import signal
 import tempfile
@@ -43,7 +44,8 @@ class CoreProcess:
         self._bell = _Bell(client.outputs_queue)
         mourned = client.resources, client.outputs_queue, client.utility_results, self._process
         Thread(target=_mourn, args=mourned, name="core", daemon=True).start()
-        weakref.finalize(self, _end, client.resources, self._process)
+        end = weakref.finalize(self, _end, client.resources, self._process)
+        atexit.register(end)  # before multiprocessing's own, which waits for the core
 
     def on_output(self, call: Callable[[], None]) -> None:
         """Call this, on a thread of vLLM's, whenever there is something more to take."""
