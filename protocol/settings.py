@@ -75,9 +75,10 @@ class VllmSettings(Section):
     updates by itself."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU that weights and KV cache may take. Lower it where trainer and rollout share one."""
-    has_own_process: bool = True
-    """Run vLLM's engine core in a process of its own, which schedules ahead while this worker reads and
-    answers. Off: in the worker's, which then stands still for every step; 0.5 GB less and a faster start."""
+    has_own_process: bool | None = None
+    """Run vLLM's engine core in a process of its own, which steps on while the worker reads and answers. Off:
+    in the worker's, which stands still for every step. Unset: on a GPU; on a CPU the second process costs
+    tokens per second (docs/engines.md)."""
     kv_cache_gb: float | None = Field(default=None, gt=0)
     """GB (1e9 bytes) of KV cache per device. Unset: on a GPU what `gpu_memory_utilization` leaves, on a CPU
     what `rollout.max_running` responses of full length take. Too little costs preemptions, which are

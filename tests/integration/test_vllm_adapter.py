@@ -16,7 +16,7 @@ from protocol.settings import (
     VllmSettings,
     WorkerSettings,
 )
-from workers.engines.interface import Generation
+from workers.engines.interface import Generation, RunsByItself
 from workers.models.lora import DIGEST, MergedAdapter, model_digest, target_layers, tensor_names
 
 pytestmark = [
@@ -45,7 +45,7 @@ def directory(tmp_path):
     torch.compiler.set_stance("default")
 
 
-def make(directory, dtype):
+def make(directory, dtype, *, has_own_process=False):
     from workers.engines.vllm.start import make_engine
 
     settings = WorkerSettings(
@@ -53,7 +53,7 @@ def make(directory, dtype):
         trainer=TrainerSettings(lora=LORA),
         rollout=RolloutSettings(
             engine="vllm", max_running=4, max_prompt_tokens=64, max_response_tokens=64,
-            vllm=VllmSettings(engine_args={"block_size": 32}, has_own_process=False),
+            vllm=VllmSettings(engine_args={"block_size": 32}, has_own_process=has_own_process),
         ),
     )  # fmt: skip
     return make_engine(settings, directory)
@@ -78,6 +78,21 @@ def run(engine, added):
         for item in engine.step():
             found[item.key].append(item)
     return found
+
+
+def settled(engine):
+    """What was in flight, if it runs by itself; nothing is sampled until `go_on`."""
+    found = []
+    if isinstance(engine, RunsByItself):
+        engine.pause()
+        while not engine.is_settled():
+            found += engine.step()
+    return found
+
+
+def go_on(engine):
+    if isinstance(engine, RunsByItself):
+        engine.resume()
 
 
 @torch.no_grad()
@@ -129,23 +144,32 @@ def test_logprobs_and_weights_are_those_of_the_merged_model_after_every_update(d
     assert ours_rms < 1.5 * theirs_rms
 
 
-def test_what_runs_over_an_update_goes_on_under_the_new_adapter_and_a_wrong_one_changes_nothing(directory):
-    engine = make(directory, "float32")
+@pytest.mark.parametrize("own_process", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_what_runs_over_an_update_goes_on_under_the_new_adapter_and_a_wrong_one_changes_nothing(
+    directory, own_process
+):
+    engine = make(directory, "float32", has_own_process=own_process)
     model = AutoModelForCausalLM.from_pretrained(directory)
     merged = MergedAdapter(model, LORA, directory)
     tensors = version_of(model, directory, 1, torch.float32)
     engine.add(Generation((0, 0, 0), PROMPT, [], 20, 1))
     before = [item for _ in range(6) for item in engine.step()]
+    before += settled(engine)
     with pytest.raises(ValueError, match="missing"):
         engine.load_weights(1, dict(list(tensors.items())[:-1]))
+    go_on(engine)
     before += [item for _ in range(4) for item in engine.step()]
     assert worst(model, before) < 1e-4
+    before += settled(engine)
     *fed, last = [item.token for item in before]
     with torch.no_grad():
         kv = model(torch.tensor([PROMPT + fed])).past_key_values
     engine.load_weights(1, tensors)
-    after = [item for _ in range(10) for item in engine.step()]
-    assert not engine.is_busy()
+    go_on(engine)
+    after = []
+    while engine.is_busy():
+        after += engine.step()
+    assert len(before) + len(after) == 20
     merged.load(tensors)
     assert worst(model, before) > 0.1  # the two adapters can be told apart
     assert worst(model, after, tokens=[last], kv=kv) < 1e-4

@@ -26,7 +26,9 @@ def cores() -> list[psutil.Process]:
 
 async def test_a_killed_core_ends_its_instance_in_words_and_the_run_goes_on(tmp_path):
     quickstart = str(ROOT / "examples" / "quickstart.yaml")
-    config = load_config(quickstart, [*OVERRIDES, "run.steps=8", f"run.dir={tmp_path}"])
+    config = load_config(
+        quickstart, [*OVERRIDES, "rollout.vllm.has_own_process=true", "run.steps=8", f"run.dir={tmp_path}"]
+    )
     killed: list[int] = []
     lines = []
     async with Controller(config) as controller:

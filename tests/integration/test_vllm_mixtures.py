@@ -55,7 +55,7 @@ def make(directory, dtype):
         trainer=TrainerSettings(),
         rollout=RolloutSettings(
             engine="vllm", max_running=4, max_prompt_tokens=64, max_response_tokens=64,
-            vllm=VllmSettings(engine_args={"block_size": 32}, has_own_process=False),
+            vllm=VllmSettings(engine_args={"block_size": 32}),
         ),
     )  # fmt: skip
     return make_engine(settings, directory)

@@ -1,8 +1,8 @@
 """Makes a vLLM engine out of the settings.
 
-Invariants: vLLM's scheduler runs in a process of its own (`running.py`) or, if the configuration says so, in
-this one, where a step is a step and new weights fall between two of them; with tensor parallelism its workers
-are processes of their own in any case; nothing is downloaded, or reported to anybody; a failure to start is a
+Invariants: vLLM's scheduler runs in a process of its own (`running.py`) or in this one, where a step is a step
+and new weights fall between two of them; with tensor parallelism its workers are processes of their own in
+any case; nothing is downloaded, or reported to anybody; a failure to start is a
 ConfigError with vLLM's own last words.
 """
 
@@ -113,11 +113,12 @@ def _begin(
         made.append(Statistics(index))
         return made[-1]
 
-    has_own_process = settings.rollout.vllm.has_own_process
-    is_eager = bool(arguments["enforce_eager"]) and pick_device(settings.rollout.device).type == "cpu"
+    is_cpu = pick_device(settings.rollout.device).type == "cpu"
+    own_process = has_own_process(settings, is_cpu=is_cpu)
+    is_eager = bool(arguments["enforce_eager"]) and is_cpu
     with in_core.environment(Path(words.name) / "words", is_eager=is_eager):
         llm = LLMEngine.from_engine_args(
-            EngineArgs(**arguments), stat_loggers=[record], enable_multiprocessing=has_own_process
+            EngineArgs(**arguments), stat_loggers=[record], enable_multiprocessing=own_process
         )
     client = llm.engine_core
     return _Made(llm, made[0], CoreProcess(client, words) if isinstance(client, SyncMPClient) else None)
@@ -136,6 +137,12 @@ def _why(error: BaseException, words: "tempfile.TemporaryDirectory[str]") -> str
     """What the core's own process said last, or else what this one heard."""
     said = Path(words.name) / "words"
     return said.read_text() if said.is_file() else f"{type(error).__name__}: {last_words(error)}"
+
+
+def has_own_process(settings: WorkerSettings, *, is_cpu: bool) -> bool:
+    """Whether vLLM's engine core gets a process of its own."""
+    chosen = settings.rollout.vllm.has_own_process
+    return not is_cpu if chosen is None else chosen
 
 
 def _set_environment(device: torch.device, *, is_eager: bool | None) -> None:
@@ -186,7 +193,7 @@ def engine_arguments(
         "distributed_executor_backend": "uni" if vllm.tensor_parallel_size == 1 else "mp",
         "worker_extension_cls": "workers.engines.vllm.extension.WorkerExtension",
         # unset: where vLLM can, that is not on a CPU; in this process a step must be whole when it returns
-        "async_scheduling": None if vllm.has_own_process else False,
+        "async_scheduling": None if has_own_process(settings, is_cpu=is_cpu) else False,
         "enable_prefix_caching": True,
         # on a CPU vLLM 0.32 cannot take back the noise of a seeded row whose prefill is not complete
         "enable_chunked_prefill": not is_cpu,

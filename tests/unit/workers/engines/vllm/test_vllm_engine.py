@@ -48,8 +48,7 @@ def environment():
     torch.compiler.set_stance("default")
 
 
-def settings(running=4, dtype="float32", has_own_process=False, **vllm):
-    vllm["has_own_process"] = has_own_process  # True takes ten seconds more; the kit has both
+def settings(running=4, dtype="float32", **vllm):
     rollout = RolloutSettings(
         max_running=running, max_prompt_tokens=200, max_response_tokens=400, vllm=VllmSettings(**vllm)
     )
@@ -68,12 +67,13 @@ def test_the_arguments_follow_the_settings():
     assert found["enable_chunked_prefill"]
 
 
-def test_a_core_in_a_process_of_its_own_may_schedule_ahead():
-    ahead = [
-        engine_arguments(settings(has_own_process=own), "here", CONFIG, "cuda")["async_scheduling"]
-        for own in (True, False)
-    ]
-    assert ahead == [None, False]  # None: as vLLM decides
+def test_a_core_in_a_process_of_its_own_which_is_the_default_on_a_gpu_may_schedule_ahead():
+    ahead = {
+        (own, device): engine_arguments(settings(has_own_process=own), "here", CONFIG, device)
+        for own in (None, True, False) for device in ("cuda", "cpu")
+    }  # fmt: skip
+    may = {kind for kind, arguments in ahead.items() if arguments["async_scheduling"] is None}
+    assert may == {(None, "cuda"), (True, "cuda"), (True, "cpu")}  # None: as vLLM decides
 
 
 def test_a_cpu_gets_a_kv_cache_for_all_that_may_run_and_prefills_whole_prompts():
