@@ -1,9 +1,9 @@
 """Makes a vLLM engine out of the settings.
 
-Invariants: vLLM's scheduler runs in a process of its own (`running.py`) or in this one, where a step is a step
-and new weights fall between two of them; with tensor parallelism its workers are processes of their own in
-any case; nothing is downloaded, or reported to anybody; a failure to start is a
-ConfigError with vLLM's own last words.
+Invariants: vLLM's scheduler runs in a process of its own (`running.py`), or in this one, where a step is a
+step and new weights fall between two of them; with tensor parallelism its workers are processes of their own
+in any case; nothing is downloaded, or reported to anybody; a failure to start is a ConfigError with vLLM's
+own last words.
 """
 
 import logging
