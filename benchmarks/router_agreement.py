@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, TrainerSettings, WorkerSettings
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    TrainerSettings,
+    VllmSettings,
+    WorkerSettings,
+)
 from workers.engines.interface import Engine, Generation
 from workers.rollout.worker import make_engine
 
@@ -42,7 +49,8 @@ def settings(name: str, dtype: str) -> WorkerSettings:
         run_dir=".", seed=0, steps=1, model=ModelSettings.model_validate({"dtype": dtype}),
         reward=RewardSettings(), trainer=TrainerSettings(),
         rollout=RolloutSettings(
-            engine=name, max_running=1, max_prompt_tokens=PROMPT, max_response_tokens=RESPONSE
+            engine=name, max_running=1, max_prompt_tokens=PROMPT, max_response_tokens=RESPONSE,
+            vllm=VllmSettings(has_own_process=False),  # its routers are looked at
         ),
     )  # fmt: skip
 
