@@ -237,6 +237,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--run", default="")
+    parser.add_argument("--browser", action="store_true", help="pages in Chromium alone")
     parser.add_argument("--link", default="", metavar="CONFIG", help="start this run for its link alone")
     words = parser.parse_args()
     if words.link:
@@ -244,7 +245,8 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps)
-        measure(path, words.times)
+        if not words.browser:
+            measure(path, words.times)
         in_chromium(path)
     return 0
 

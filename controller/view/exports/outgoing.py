@@ -14,6 +14,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Queue
@@ -99,6 +100,11 @@ class Looker:
                     f"`launch.py export {self._run} --to {sending.name}` sends all of them."
                 )
         self._caller.join(max(0.0, until_s - time.monotonic()))
+        if self._caller.is_alive():
+            self._tell(
+                f"notify has not taken the run's last news in {END_S:g} s, so nobody was told how it ended; "
+                "see whether what notify.url or notify.command names answers."
+            )
 
     def _standing(self) -> list[News]:
         """Whether the run stands still, as its status says."""
@@ -133,15 +139,19 @@ class Looker:
 
 def main() -> None:
     """Send until standard input ends, as it does with the run, however that ends."""
-    looker = Looker(Outgoing(**json.loads(sys.stdin.readline())), tell=lambda text: print(text, flush=True))
+    looker = Looker(Outgoing(**json.loads(sys.stdin.readline())), tell=_say)
     while True:
         ready, _, _ = select.select([0], [], [], LOOK_S)
         if ready and not os.read(0, 1):
             break
         looker.look()
     looker.finish()
-    sys.stdout.flush()
     os._exit(0)  # a tracker that hangs has a thread that nothing ends
+
+
+def _say(text: str) -> None:
+    with suppress(BrokenPipeError):  # the controller was killed, and nobody listens
+        print(text, flush=True)
 
 
 if __name__ == "__main__":

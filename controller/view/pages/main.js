@@ -17,7 +17,7 @@ const FOLLOW_MS = 1000;
 const STANDING_ROUNDS = 5;
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false };
 
 /** What the server says at an address of this run; throws its sentence if it refuses. */
 async function ask(path, words = {}, options = {}) {
@@ -68,11 +68,13 @@ async function show({ isRepeated = false } = {}) {
     if (moment !== null) showMoment(moment);
     if (content !== null) byId("page").replaceChildren(...content);
     here.shown = name;
+    here.isCut = false;
     byId("trouble").hidden = true;
   } catch (error) {
     if (!isRepeated) byId("page").replaceChildren();
-    byId("trouble").textContent = error instanceof TypeError
-      ? "The view does not answer: it has ended, or this machine cannot reach it. The run goes on without it." : error.message;
+    here.isCut = error instanceof TypeError;
+    byId("trouble").textContent = here.isCut
+      ? `The view does not answer: it ends with the process that started it, or this machine cannot reach it. What stands here is of before. launch.py view ${here.runs[here.run]?.path ?? "RUN"} shows the run again.` : error.message;
     byId("trouble").hidden = false;
   } finally {
     clearTimeout(slow);
@@ -95,8 +97,8 @@ function showFrame() {
   const run = here.runs[here.run];
   const kinds = { live: "good", over: "dim", gone: "bad" };
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
-  byId("state").className = `chip ${kinds[run?.state] ?? ""}`;
-  byId("state").textContent = words[run?.state] ?? "";
+  byId("state").className = `chip ${here.isCut ? "bad" : kinds[run?.state] ?? ""}`;
+  byId("state").textContent = here.isCut ? "not heard" : words[run?.state] ?? "";
   byId("release").textContent = run?.other_release ? `made by another release: ${run.other_release}` : "";
   document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from threading import Event
 
 import pytest
 
@@ -136,3 +137,16 @@ def test_a_finished_run_is_exported(tmp_path, capsys):
     assert (run / "tensorboard").is_dir()
     assert main(["export", str(run), "--to", "nothing"]) == 2
     assert main(["export", str(tmp_path / "none"), "--to", "tensorboard"]) == 2
+
+
+def test_news_of_the_end_that_nobody_takes_are_one_sentence(tmp_path, monkeypatch):
+    answers, told = Event(), []
+    monkeypatch.setattr("controller.view.exports.outgoing.END_S", 0.05)
+    monkeypatch.setattr(
+        "controller.view.exports.outgoing.post", lambda url, name, news: answers.wait() and ""
+    )
+    looker = Looker(wanted_of(run_in(tmp_path), url="http://hook", on=["failed"]), tell=told.append)
+    looker.finish()
+    answers.set()
+    assert len(told) == 1
+    assert "nobody was told how it ended" in told[0]
