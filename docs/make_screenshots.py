@@ -27,7 +27,7 @@ PAGES = (
 )
 SIZES = ((1280, 800), (1920, 1080))
 SCHEMES = ("light", "dark")
-WAIT_MS = 30_000
+WAIT_MS = 300_000
 
 
 def main() -> int:
@@ -75,13 +75,18 @@ def taken(link: str, pages: list[str], output: Path) -> int:
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                 page.on("console", note)
                 page.goto(link)
+                page.wait_for_selector("#page[data-page=now] section", timeout=WAIT_MS)
                 for name in pages:
                     path, _, more = name.partition("?")
                     last = page.get_attribute("#slider", "max") or "0"
                     at = "" if path in ("metrics", "whatif", "compare") else f"&at={int(last) * 3 // 5}"
                     page.evaluate(f"location.hash = '#{path}?run=0{at}&{more}'")
                     page.wait_for_selector(f"nav a[aria-current][href^='#{path}?']", timeout=WAIT_MS)
-                    page.wait_for_load_state("networkidle")
+                    page.wait_for_selector(f"#page[data-page='{path}'] section", timeout=WAIT_MS)
+                    if path == "timeline":
+                        reading = page.locator("#page", has_text="reading the history")
+                        reading.wait_for(state="detached", timeout=WAIT_MS)
+                    page.wait_for_load_state("networkidle", timeout=WAIT_MS)
                     file = output / f"{path}_{width}_{scheme}.png"
                     page.screenshot(path=str(file), full_page=False)
                     trouble = page.inner_text("#trouble") if page.is_visible("#trouble") else ""

@@ -116,7 +116,9 @@ class ShownRun:
         def show(replica: Replica, instant: Instant) -> Json:
             core = instant.core
             newest = figures_of(self._lines("metrics.jsonl"), core.state.steps)
-            found = {"alarms": self._alarms(core), "last_step": newest}
+            found: Json = {"alarms": self._alarms(core), "last_step": newest}
+            if not instant.number:  # it has not been told that the run begins, so nothing is amiss
+                found["idle_because"] = ""
             return _place(replica, instant) | now_of(core) | found
 
         return self._with(at, show)

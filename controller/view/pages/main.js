@@ -51,6 +51,7 @@ function readAddress() {
   here.words = words;
 }
 
+const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
 const tools = { ask, go, here };
 
 async function show({ isRepeated = false } = {}) {
@@ -62,12 +63,15 @@ async function show({ isRepeated = false } = {}) {
   const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
   try {
     const page = PAGES[here.page];
-    const name = `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
+    const name = nameOfShown();
     const moment = page.isOfMoment ? await ask("moment") : await ask("moment").catch(() => null); // a damaged journal still has metrics
     const content = isRepeated && here.shown === name && !page.isMoving ? null : await page.render(tools);
     if (moment !== null) showMoment(moment);
-    if (content !== null) byId("page").replaceChildren(...content);
-    here.shown = name;
+    if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
+      if (content !== null) byId("page").replaceChildren(...content);
+      byId("page").dataset.page = here.page;
+      here.shown = name;
+    }
     here.isCut = false;
     byId("trouble").hidden = true;
   } catch (error) {

@@ -15,7 +15,7 @@ export async function render({ ask, go, here }) {
   const words = { ...(here.words.begin ? { begin: here.words.begin } : {}), ...(here.words.end ? { end: here.words.end } : {}), find: here.words.find ?? "" };
   const found = await ask("timeline", words, { atMoment: false });
   isBehind = !found.trouble && found.passed < found.of;
-  const find = make("input", { type: "search", placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) });
+  const find = make("input", { type: "search", size: 24, placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) });
   const move = (begin, end) => go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) });
   const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
   const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };

@@ -5,6 +5,7 @@ import os
 from controller.view.shown_run import ShownRun
 from tests.support.scripted import Disk
 from tests.support.scripted_run import ScriptedRun, config_of, honest
+from tests.support.shown_run import recorded
 
 
 def begun(path):
@@ -62,3 +63,9 @@ def test_a_copy_on_a_disk_that_is_only_read_opens(tmp_path):
     assert shown.now({})["steps"] == 6
     assert sorted(file.name for file in copy.iterdir()) == ["run.db"]
     os.chmod(copy, 0o700)
+
+
+def test_before_the_first_event_nothing_is_amiss(tmp_path):
+    run = ShownRun(recorded(tmp_path / "run"))
+    assert run.now({"event": "0"})["idle_because"] == ""
+    assert run.now({"event": "1"})["idle_because"] != ""
