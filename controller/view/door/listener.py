@@ -7,6 +7,7 @@ is imported, as a run asks for it in its own process.
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from protocol.errors import ConfigError
@@ -51,10 +52,12 @@ def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket
 
 def leave_token(run: Path, token: str) -> bool:
     """Write the token where whoever may read the run finds it; whether that was possible."""
+    file = run / "view.token"
     try:
-        descriptor = for_owner_only(str(run / "view.token"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    except OSError:  # a copy on a disk that is only read: the link that is printed has it
+        with os.fdopen(for_owner_only(str(file), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
+            opened.write(token)
+    except OSError:  # a copy on a disk that is only read, or a full one: the link that is printed has it
+        with suppress(OSError):
+            file.unlink()  # half of a token is none
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token)
     return True

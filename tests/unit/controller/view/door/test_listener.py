@@ -1,9 +1,11 @@
 """Where the view listens, and who may read its token."""
 
+import os
 import socket
 
 import pytest
 
+from controller.view.door import listener
 from controller.view.door.listener import leave_token, listen
 from protocol.errors import ConfigError
 
@@ -30,3 +32,13 @@ def test_the_token_is_for_its_owner_alone(tmp_path):
     assert (tmp_path / "view.token").read_text() == "secret"
     assert (tmp_path / "view.token").stat().st_mode & 0o777 == 0o600
     assert not leave_token(tmp_path / "nowhere", "secret")
+
+
+def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatch):
+    def full(path, flags):
+        os.close(os.open(path, flags, 0o600))
+        return os.open("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(listener, "for_owner_only", full)
+    assert not leave_token(tmp_path, "secret")
+    assert not (tmp_path / "view.token").exists()
