@@ -103,8 +103,8 @@ def _sections(*, is_first: bool) -> str:
 def _section(name: str, field: FieldInfo, *, is_first: bool) -> str:
     """A heading and a table; "" for a section without keys on this page."""
     model = field.annotation
-    assert isinstance(model, type)
-    assert issubclass(model, Section)
+    if not (isinstance(model, type) and issubclass(model, Section)):
+        return f"\n## {name}\n\n{_table(_fields(model, f'{name}.'))}" if is_first else ""
     first = {f"{name}.{key}" for key in FIRST_PAGE.get(name, ())}
     fields = _fields(model, f"{name}.")
     chosen = [(key, entry) for key, entry in fields if (key in first) == is_first]
@@ -124,7 +124,10 @@ def _table(fields: list[tuple[str, FieldInfo]]) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
-def _fields(model: type[Section], prefix: str) -> list[tuple[str, FieldInfo]]:
+def _fields(model: Any, prefix: str) -> list[tuple[str, FieldInfo]]:
+    """The keys of a section; of a key that stands in none, that key."""
+    if not (isinstance(model, type) and issubclass(model, Section)):
+        return [(name := prefix.removesuffix("."), Config.model_fields[name])]
     found: list[tuple[str, FieldInfo]] = []
     for name, entry in model.model_fields.items():
         inner = entry.annotation

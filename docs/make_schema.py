@@ -33,7 +33,8 @@ def render() -> str:
     for kind in KINDS.values():
         _open(kind.options, definitions[kind.options.__name__], definitions, "")
     for section in schema["properties"].values():  # `run:` with nothing below it
-        section["anyOf"] = [{"$ref": section.pop("$ref")}, {"type": "null"}]
+        if "$ref" in section:
+            section["anyOf"] = [{"$ref": section.pop("$ref")}, {"type": "null"}]
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "StaleFlow"}
     return json.dumps(head | _plain(schema), indent=1, ensure_ascii=False) + "\n"
 

@@ -24,6 +24,8 @@ class BuiltInEngine:
     """Whether it runs the model as transformers has it, whose context no response may pass."""
     merges_adapters: bool = False
     """Whether it holds a second copy of the weights, to merge adapters into."""
+    colocated: str = ""
+    """Import path of the factory of one that shares its device (`placement: colocated`); "" if it cannot."""
     adapts_mixtures: bool = True
     """Whether it takes an adapter of a mixture of experts."""
 
@@ -34,6 +36,7 @@ ENGINES: dict[str, BuiltInEngine] = {
         "any Hugging Face causal model, starts in a second, no further packages",
         has_context=True,
         merges_adapters=True,
+        colocated="workers.engines.torch.colocated:make_colocated",
     ),
     "vllm": BuiltInEngine(
         "workers.engines.vllm.start:make_engine",

@@ -382,6 +382,7 @@ class WorkerSettings(Section):
     """Scores held-out responses; "" is `reward.function`."""
     weights: WeightsSettings = WeightsSettings()
     keeps_kv: bool = False  # `staleness.keep_kv`
+    is_colocated: bool = False  # `placement: colocated`
     import_paths: tuple[str, ...] = ()
     """Directories put on sys.path before user code is imported."""
     bind_host: str = ""

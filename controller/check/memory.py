@@ -77,12 +77,14 @@ def memory_findings(config: Config, shape: Mapping[str, Any], weights: Shapes) -
     ranks = trainer.ranks if trainer.local else 0
     logits = next(size for part, size in memory.rank.items() if part.startswith("logits"))
     trainers = ranks * (sum(memory.rank.values()) - logits)
+    whole = max(instances, trainers) if config.is_colocated else instances + trainers
     text = (
-        f"about {in_words(instances + trainers)} for weights, optimizer and KV cache: {local} instances of "
-        f"{_parts(memory.instance)}; and the trainer."
+        f"about {in_words(whole)} for weights, optimizer and KV cache: {local} instances of "
+        f"{_parts(memory.instance)}; {'or' if config.is_colocated else 'and'} the trainer"
+        f"{', whichever is more, as they share one device in turn' if config.is_colocated else ''}."
     )
     host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if not (_is_on_gpu(rollout.device) or _is_on_gpu(trainer.device)) and instances + trainers > host_bytes:
+    if not (_is_on_gpu(rollout.device) or _is_on_gpu(trainer.device)) and whole > host_bytes:
         yield (
             "error", "rollout.max_running",
             f"{text} This machine has {in_words(host_bytes)}; lower rollout.max_running or instances, or "

@@ -147,8 +147,22 @@ def verdict_lines(summary: Metrics, run_dir: Path) -> list[str]:
         lines.append(
             f"{late} trajectories were older than max_staleness {bound}: these rules do not promise it."
         )
+    lines.append(_shared_device_in_words(summary))
     lines.append(f"Files: {run_dir} (metrics.jsonl, summary.json, checkpoints/, logs/)")
     return [line for line in lines if line]
+
+
+def _shared_device_in_words(summary: Metrics) -> str:
+    """What was on the one device of a colocated run; "" of any other."""
+    if "device/trainer_peak_mb" not in summary:
+        return ""
+    sides = [summary.get(f"device/{side}_peak_mb", 0.0) for side in ("rollout", "trainer")]
+    left = max(summary.get(f"device/{side}_left_mb", 0.0) for side in ("rollout", "trainer"))
+    return (
+        f"One device: at most {sides[0]:.1f} MB of tensors of the instances or {sides[1]:.1f} MB of the "
+        f"trainer were on it, {left:.1f} MB stayed of a side that had left. It changed hands "
+        f"{summary['device/changes']:.0f} times, in {_duration(summary['device/changing_s'])}."
+    )
 
 
 def _evaluations_in_words(summary: Metrics) -> str:

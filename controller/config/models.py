@@ -275,6 +275,10 @@ class Config(Section):
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     rollout: RolloutSettings = RolloutSettings()
+    placement: Literal["separate", "colocated"] = "separate"
+    """`separate`: instances and trainer have devices of their own, and work at the same time. `colocated`:
+    they share one device and work in turn; each moves its weights, KV cache and optimizer state off it before
+    the other begins (docs/colocated.md)."""
     agent: AgentSettings = AgentSettings()
     trainer: TrainerSettings = TrainerSettings()
     weights: WeightsSettings = WeightsSettings()
@@ -301,7 +305,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _stream_for_freshness(self) -> Self:
         is_open = "streaming" not in self.trainer.model_fields_set
-        can = self.trainer.engine == "fsdp" and not self.streaming_obstacles
+        can = self.trainer.engine == "fsdp" and not (self.streaming_obstacles or self.is_colocated)
         if self.staleness.objective == "fresh" and is_open and can:
             trainer = self.trainer.model_copy(update={"streaming": True})
             object.__setattr__(self, "trainer", trainer)  # it is frozen
@@ -356,6 +360,11 @@ class Config(Section):
             with contextlib.suppress(ValidationError):
                 config = type(self).model_validate_json(json.dumps(tree))
         return config
+
+    @property
+    def is_colocated(self) -> bool:
+        """Whether instances and trainer share one device, and work in turn."""
+        return self.placement == "colocated"
 
     @property
     def is_cut(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from controller.config.data_rules import data_problems
+from controller.config.devices.one_device import colocation_problems
 from controller.config.models import Config
 from controller.config.reward_rules import reward_problems
 from protocol.algorithms import GROUP_BASELINES
@@ -35,6 +36,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_evaluation_problems(config),
         *reward_problems(config),
         *_agent_problems(config),
+        *colocation_problems(config),
     ]
 
 

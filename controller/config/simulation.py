@@ -149,6 +149,9 @@ class SimulationSettings(Section):
     nobody can do; only for comparison with simulators that assume it."""
     publish_s: float = Field(default=0.0, ge=0)
     """Seconds from the end of a train step until its version can be pulled."""
+    offload_s: float = Field(default=3.0, ge=0)
+    """Seconds in which a trainer with `placement: colocated` moves weights and optimizer state off the
+    device, and again those in which it takes them back. 3: the 84 GB of 7 billion parameters at 25 GB/s."""
     recompute_share: float = Field(default=0.0, ge=0)
     """What the forward pass before a step takes, as a share of `train_token_s`, where `trainer.proximal` is
     `recompute`; 0.33 where the step is a forward and a backward pass. 0: `train_token_s` holds it."""

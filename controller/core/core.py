@@ -19,6 +19,7 @@ from controller.core.decisions.placement.dispatch import Dispatch
 from controller.core.decisions.placement.migration import Migrations
 from controller.core.decisions.placement.report_pace import ReportPace
 from controller.core.decisions.placement.reports import InstanceReports
+from controller.core.decisions.placement.shared_device import SharedDevice
 from controller.core.decisions.placement.stragglers import Stragglers
 from controller.core.decisions.supply.episode_starts import EpisodeStarts
 from controller.core.decisions.supply.episodes import Episodes
@@ -34,6 +35,7 @@ from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.plausibility import Plausibility
 from controller.core.decisions.workers.reattachment import Reattachment
+from controller.core.device_sharing import share_device
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.effects.purposes import Purposes
 from controller.core.events import (
@@ -86,6 +88,7 @@ class Core:
         self.report_pace = ReportPace(self.state)
         self.migrations = Migrations(self.state, self.views)
         self.stragglers = Stragglers(self.state)
+        self.shared_device = SharedDevice(self.state, self.evaluation)
         self.relay_tree = RelayTree(self.state)
         self.pulls = Pulls(self.state, self.relay_tree, self.evaluation)
         self.publication = Publication(self.state, self.relay_tree, self.evaluation)
@@ -101,12 +104,7 @@ class Core:
         settings = self.settings = worker_settings(config, run_dir, import_paths)
         """What every worker is told."""
         self.membership = Membership(
-            self.state,
-            self.views,
-            self.evaluation,
-            self.scoring,
-            self.training,
-            settings.model_dump_json(),
+            self.state, self.views, self.evaluation, self.scoring, self.training, settings.model_dump_json()
         )
 
     def step(self, now: float, event: Event, *, decides: bool = True) -> list[Command]:
@@ -145,6 +143,7 @@ class Core:
         self._enforce_limits()
         self.episodes.expire()
         self.scoring.take_completed()
+        share_device(self)
         if state.ending is None:
             self.supervised_groups.fill()
             self.sampling.run(is_end=self.scoring.is_exhausted)
@@ -235,7 +234,7 @@ class Core:
     def summary(self) -> dict[str, object]:
         """Totals for summary.json."""
         accounts, config = self.state.accounts, self.state.config
-        totals = accounts.summary(self.state.now)
+        totals = accounts.summary(self.state.now) | self.state.device_figures
         cap = self.state.pace.cap / self.state.ledger.batch_groups
         totals["verdict"] = verdict(accounts.figures(cap=cap), config)
         if self.state.windows.total.windows:
@@ -313,6 +312,7 @@ class Core:
                 self.membership.remove(worker.peer)
         self.membership.restart()
         self.limits.restart()
+        self.shared_device.restart()
         self.report_pace.restart()
         self.training_groups.restart()
         self.scoring.restart()

@@ -92,6 +92,8 @@ def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> No
             core.reports.on_failed(instance, message)
         case messages.Serving(endpoint):
             core.relay_tree.on_serving(instance, endpoint)
+        case messages.Released():
+            core.shared_device.on_released(instance, message)
         case _:
             _from_any_role(core, instance, message)
 
@@ -140,5 +142,7 @@ def _from_trainer(core: "Core", trainer: Worker, message: FromTrainer) -> None:
             core.training.on_saved(message)
         case messages.Serving(endpoint):
             core.relay_tree.on_serving(trainer, endpoint)
+        case messages.Released():
+            core.shared_device.on_released(trainer, message)
         case _:
             _from_any_role(core, trainer, message)

@@ -31,6 +31,7 @@ def check_invariants(core: "Core") -> None:
         _check_members(state, group, running)
     _check_instances(state)
     core.relay_tree.check()
+    core.shared_device.check()
     core.episodes.check()
     check_liveness(core)
 

@@ -50,7 +50,7 @@ def wind_up(core: "Core") -> None:
     if state.ending_is_success and (trainer is not None or core.training.is_unsaved):
         if trainer is not None and core.training.may_save and core.training.is_unsaved:
             core.training.save(trainer)
-        if not core.training.may_save if trainer is not None else core.membership.expects("trainer"):
+        if core.training.holds_up_the_end if trainer is not None else core.membership.expects("trainer"):
             return
         if core.training.is_unsaved:
             reason = "The trainer was lost before the last of them was saved; the same command goes on."

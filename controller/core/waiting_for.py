@@ -27,6 +27,8 @@ def awaited(core: "Core") -> Cause:
     state, training = core.state, core.training
     if training.is_working:
         return "training"
+    if state.device == "changing" and state.versions.newest is not None:
+        return "weights"
     if state.paused is not None:
         return "paused"
     is_supervised = state.config.trainer.is_supervised
@@ -118,6 +120,8 @@ def next_step(core: "Core") -> str:
         return f"the trainer to finish version {state.steps + 1}"
     if state.paused is not None:
         return "an operator to unpause it"
+    if state.device == "changing":
+        return f"the device to be free for the {core.shared_device.side} side"
     has_instance = any(instance.is_routable for instance in state.registry.instances())
     if not has_instance and not state.config.trainer.is_supervised:
         return "a rollout worker that is ready and has weights"

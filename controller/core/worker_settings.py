@@ -24,6 +24,7 @@ def worker_settings(config: Config, run_dir: str, import_paths: tuple[str, ...])
         evaluation_function=config.evaluation.reward_function,
         weights=config.weights,
         keeps_kv=config.staleness.keep_kv,
+        is_colocated=config.is_colocated,
         import_paths=import_paths,
         bind_host=_bind_host(config.controller.bind),
         is_private=config.run.private,

@@ -27,7 +27,14 @@ from controller.config import models
 from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
-from controller.core.decisions.placement import dispatch, migration, report_pace, reports, stragglers
+from controller.core.decisions.placement import (
+    dispatch,
+    migration,
+    report_pace,
+    reports,
+    shared_device,
+    stragglers,
+)
 from controller.core.decisions.supply import (
     episode_starts,
     prompt_order,
@@ -61,7 +68,7 @@ from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
 from protocol.errors import LocalError, RunError
-from protocol.messages import from_agents, from_controller, from_workers, pieces, progress
+from protocol.messages import device, from_agents, from_controller, from_workers, pieces, progress
 from strategies import cost_model, fitting, instance_kinds, lengths, pacing, views
 from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
@@ -73,9 +80,9 @@ MODULES = (
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
     models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
-    prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, source_mixture,
-    stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,
-    from_agents, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
+    prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,
+    source_mixture, stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,
+    device, from_agents, from_controller, from_workers, pieces, progress, ids, settings, cost_model,
     fitting, instance_kinds, lengths, pacing, views, windows,
 )  # fmt: skip
 CLASSES: dict[str, type] = {

@@ -87,7 +87,10 @@ class Cluster:
         if role == "trainer":
             is_early = simulation.publish == "early"
             base_s, token_s = simulation.train_base_s, train_token_s(self._config)
-            times = TrainerTimes(simulation.attach_s, base_s, token_s, simulation.publish_s, is_early)
+            offload_s = simulation.offload_s if self._config.is_colocated else None
+            times = TrainerTimes(
+                simulation.attach_s, base_s, token_s, simulation.publish_s, is_early, offload_s
+            )
             return SimulatedTrainer(times, now=now)
         if role == "reward":
             return SimulatedReward(

@@ -22,6 +22,7 @@ To add a message, in at most four files:
 
 # ruff: noqa: F403  a message is named where it is defined, and not a second time here
 from protocol.messages.catalogue import *
+from protocol.messages.device import *
 from protocol.messages.from_agents import *
 from protocol.messages.from_controller import *
 from protocol.messages.from_workers import *

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TypeVar, get_args
 
-from protocol.messages import from_agents, from_controller, from_workers, progress
+from protocol.messages import device, from_agents, from_controller, from_workers, progress
 from protocol.messages.from_agents import FromAgent
 from protocol.messages.from_controller import ToAgent, ToAnyRole, ToReward, ToRollout, ToTrainer
 from protocol.messages.from_workers import Beat, FromReward, FromRollout, FromTrainer
@@ -72,8 +72,13 @@ FROM_WORKER = (
     *_defined_in(from_workers, WorkerMessage),
     *_defined_in(progress, WorkerMessage),
     *_defined_in(from_agents, WorkerMessage),
+    *_defined_in(device, WorkerMessage),
 )
-TO_WORKER = (Beat, *_defined_in(from_controller, ControllerMessage))
+TO_WORKER = (
+    Beat,
+    *_defined_in(from_controller, ControllerMessage),
+    *_defined_in(device, ControllerMessage),
+)
 KINDS = by_tag(dict.fromkeys((*FROM_WORKER, *TO_WORKER)))
 MAY_SAY: dict[Role, tuple[type[Message], ...]] = {
     "rollout": get_args(FromRollout),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from protocol.ids import TrajectoryId
+from protocol.messages.device import Release, Take
 from protocol.messages.from_workers import Beat
 from protocol.messages.pieces import (
     ControllerMessage,
@@ -129,7 +130,6 @@ class Score(ControllerMessage):
 
     Frame 0: its row; frame 1: prompt tokens; then one frame of response tokens per member; then one of
     messages for each that has them.
-
     Trajectories of an agent have no prompt: frame 1 is empty, and their frames have given and sampled tokens
     alike, as `ScoreItem.segments` says.
     """
@@ -394,7 +394,7 @@ class EndEpisodes(ControllerMessage):
 
 
 ToAnyRole = Beat | Welcome | Close | Reattach | ModelFiles | Drain
-ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep | Report
+ToRollout = Route | Interrupt | Abort | Pull | Retire | Serve | Keep | Report | Release
 ToReward = Encode | Score
 ToAgent = Begin | Turn | EndEpisodes
-ToTrainer = Train | TrainAhead | SaveCheckpoint | Retire | Serve
+ToTrainer = Train | TrainAhead | SaveCheckpoint | Retire | Serve | Release | Take

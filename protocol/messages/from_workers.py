@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from protocol.messages.device import Released
 from protocol.messages.pieces import (
     ITEM_BYTES,
     MAX_METRICS,
@@ -356,6 +357,9 @@ class TrainedAhead(WorkerMessage):
 FromAnyRole = Beat | Ready | Detach | WorkerFailed | MachineUse
 FromRollout = (
     FromAnyRole | Generated | GenerationFailed | InstanceStatus | Pulled | PullFailed | Serving | Holding
-)
+    | Released
+)  # fmt: skip
 FromReward = FromAnyRole | PromptsEncoded | ExamplesEncoded | GroupScored | ScoreFailed
-FromTrainer = FromAnyRole | TrainStepFinished | TrainedAhead | PolicyPublished | CheckpointSaved | Serving
+FromTrainer = (
+    FromAnyRole | TrainStepFinished | TrainedAhead | PolicyPublished | CheckpointSaved | Serving | Released
+)

@@ -59,10 +59,13 @@ class DurableTrainer(SimulatedTrainer):
     """A trainer that begins at the newest checkpoint, refuses other batches, and publishes as a real one."""
 
     def __init__(self, times, *, now: float, disk: Disk) -> None:
-        super().__init__(times, now=now)
         self.disk, self.version = disk, disk.checkpoint
         self.ahead: list[int] = []  # groups of the next batch
-        self._due.clear()
+        super().__init__(times, now=now)
+
+    def _begin(self, now: float) -> None:
+        self.has_device = self._has_begun = True
+        disk, times = self.disk, self.times
         disk.files = {version for version in disk.files if version >= self.version}
         for version in sorted(disk.files - {self.version}):  # they have outlived its forerunner
             self._later(now + times.attach_s, self._published(version))
@@ -93,6 +96,8 @@ class DurableTrainer(SimulatedTrainer):
                 super().handle(now, command)
             case Retire(version):
                 self.disk.files.discard(version)
+            case messages.Take() | messages.Release():
+                super().handle(now, command)
         return []
 
     def wake(self, now: float) -> list[Message]:

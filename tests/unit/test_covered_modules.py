@@ -105,7 +105,7 @@ unit/controller/view/exports/test_outgoing.py: controller/cli/alarm_watch contro
 unit/controller/view/exports/test_trackers.py: controller/view/exports/jsonl_tail
  controller/view/exports/tensorboard controller/view/exports/wandb
 unit/controller/view/test_site.py: controller/history/why controller/view/past/life
-unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/from_controller
+unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/device protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
 unit/test_schema.py: protocol/settings
@@ -123,7 +123,10 @@ integration/test_adapter_training.py: workers/models/lora workers/models/lora_la
 unit/workers/trainer/losses/test_corrections.py: workers/trainer/losses/aggregation
  workers/trainer/losses/importance workers/trainer/losses/ratios workers/trainer/losses/rejection
 unit/workers/trainer/losses/test_losses_advantages.py: workers/trainer/losses/critic
+unit/controller/core/decisions/placement/test_shared_device.py: controller/core/device_sharing
+unit/workers/engines/torch/test_colocated_engine.py: workers/engines/made_engine workers/models/unfilled
 unit/workers/trainer/publishing/test_copies.py: workers/trainer/interface
+unit/workers/trainer/saved/test_kept_aside.py: workers/models/storages
 unit/workers/trainer/test_sharding.py: workers/trainer/token_batch
 unit/workers/trainer/test_trainer.py: workers/trainer/batch workers/trainer/nonfinite_report
  workers/trainer/packed_forward workers/trainer/policy workers/trainer/state workers/trainer/worker

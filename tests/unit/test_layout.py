@@ -24,7 +24,7 @@ PURE = (
     "controller/config/models.py", "controller/config/cluster.py", "controller/config/evaluation.py",
     "controller/config/data.py", "controller/config/data_rules.py",
     "controller/config/limits.py", "controller/config/simulation.py", "controller/config/rules.py",
-    "controller/config/pluggable.py", "controller/config/known_names.py",
+    "controller/config/devices", "controller/config/pluggable.py", "controller/config/known_names.py",
     "controller/config/reward_rules.py", "controller/config/variables.py",
     "controller/durability/fingerprint.py", "controller/durability/core_image.py",
     "controller/host/watchdog.py",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from protocol.settings import SamplingSettings, WorkerSettings
+    from workers.models.storages import OnDevice
 
 Key = tuple[int, int, int]
 """(group, member, attempt): names one generation in an engine."""
@@ -149,6 +150,21 @@ class RunsByItself(Protocol):
 
     def resume(self) -> None:
         """Let steps begin again, if they were paused."""
+        ...
+
+
+@runtime_checkable
+class ReleasingEngine(Engine, Protocol):
+    """An engine that can share its device with the trainer (`placement: colocated`).
+
+    It is made without weights, and takes the device with `load_weights`.
+    """
+
+    def release(self) -> "OnDevice":
+        """Free weights and KV cache, all that it has on the device; nothing is running.
+
+        Nothing is added or stepped before the next `load_weights`.
+        """
         ...
 
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Self
 
 from protocol.settings import WorkerSettings
 from workers.engines.interface import Engine, Generation, Key, Sampled
-from workers.rollout.worker import make_engine
+from workers.engines.made_engine import make_engine
 
 
 class LocalAnswer(NamedTuple):

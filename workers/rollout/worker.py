@@ -20,9 +20,7 @@ from typing import Any, assert_never, cast
 
 import numpy as np
 
-from protocol.engines import ENGINES
 from protocol.errors import RunError, WeightsError
-from protocol.importing import load_object
 from protocol.kept_sets import KeptSet
 from protocol.messages import (
     ITEM_BYTES,
@@ -39,6 +37,8 @@ from protocol.messages import (
     Pulled,
     PullFailed,
     Ready,
+    Release,
+    Released,
     Report,
     Retire,
     Route,
@@ -48,7 +48,8 @@ from protocol.messages import (
 )
 from protocol.segments import segment_directory, sweep, this_host
 from protocol.settings import WorkerSettings
-from workers.engines.interface import Engine, Generation, Key, Sampled, check_new
+from workers.engines.interface import Engine, Generation, Key, ReleasingEngine, Sampled
+from workers.engines.made_engine import make_engine
 from workers.link.link import Link, LinkClosed
 from workers.rollout.pace import EnginePace
 from workers.rollout.unacknowledged import Unacknowledged
@@ -89,6 +90,7 @@ class RolloutWorker:
         self._is_draining = False
         self._wake: Callable[[], None] = lambda: None  # the loop that serves, once there is one
         self._has_engine = self._has_pulled = False
+        self._is_released = settings.is_colocated  # it has no weights, until it pulls
         self._is_cut = settings.rollout.sampling.is_cut
         self._kept_bytes = 0  # in what was not reported
         self._unacknowledged = Unacknowledged()
@@ -166,7 +168,10 @@ class RolloutWorker:
         order = cast("ToRollout", message)  # the link lets nothing else pass
         match order:
             case Route():
-                self._add(order, frames)
+                if not self._is_released:  # else the pull before it has failed, and it is taken back
+                    self._add(order, frames)
+            case Release():
+                self._release()
             case Interrupt(attempts):
                 await self._interrupt(attempts)
             case Abort(attempts):
@@ -238,6 +243,15 @@ class RolloutWorker:
         for key in keys:
             if (attempt := self._attempts.pop(key, None)) is not None:
                 self._kept_bytes -= sum(len(one.words) for one in attempt.kept)
+
+    def _release(self) -> None:
+        """Leave the device to the trainer, until the next pull."""
+        assert isinstance(self._engine, ReleasingEngine), "make_engine has looked"
+        began = time.monotonic()
+        self._hand_back(list(self._attempts))
+        found = self._engine.release()
+        self._is_released = True
+        self._link.send(Released(found.peak_bytes, found.left_bytes, time.monotonic() - began))
 
     def _hand_over(self, keep: Keep) -> None:
         """Drop what the run does not want any more, and tell of the rest from where it stands."""
@@ -329,7 +343,7 @@ class RolloutWorker:
             await self._pace.settle()
             self._report_progress()  # under the version that sampled it
             self._engine.load_weights(pull.policy_version, tensors)
-            self._has_pulled = True
+            self._has_pulled, self._is_released = True, False
         except (WeightsError, ValueError) as error:
             self._link.send(PullFailed(pull.policy_version, str(error)[:MAX_REASON_CHARS]))
             return
@@ -379,13 +393,3 @@ def _kept_frames(kept: list[list[KeptSet]]) -> tuple[tuple[int, ...], tuple[byte
     words = tuple(sum(len(one.words) for one in some) // ITEM_BYTES for some in kept)
     codes = np.asarray([one.code for one in sets], dtype="<i4").tobytes()
     return words, (codes, b"".join(one.words for one in sets))
-
-
-def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
-    """The engine that `rollout.engine` names. Raises: ConfigError."""
-    name = settings.rollout.engine
-    make = load_object(ENGINES[name].factory if name in ENGINES else name)
-    engine = make(settings, model_directory)
-    is_cut = settings.rollout.sampling.is_cut and not settings.trainer.is_supervised
-    check_new(engine, name, is_cut=is_cut)
-    return engine

@@ -69,7 +69,14 @@ class SimulatedRollout:
         self._progress_due_s: float | None = None  # None while the engine is dry
         self._status_due_s = 0.0
         self._sequence = 0
+        self._has_weights = self._has_left = False
+        self._is_leaving = False  # the device, once the pull in hand is done
         self._progress_s, self._status_s = times.progress_s, times.status_s
+
+    @property
+    def has_device(self) -> bool:
+        """Whether its weights are on the device, or on their way there."""
+        return self._has_weights or self._pull is not None
 
     def next_wake_s(self) -> float | None:
         """When `wake` is to be called if no command comes before."""
@@ -87,7 +94,8 @@ class SimulatedRollout:
         order = cast("ToRollout | ToAnyRole", command)
         match order:
             case Route():
-                self._add(now, order)
+                if not self._has_left or self._pull is not None:  # else the pull before it has failed
+                    self._add(now, order)
             case messages.Interrupt(attempts):
                 deltas = tuple(self._end(now, tag) for tag in attempts if tag in self._routes)
                 out += [Generated.of(deltas)] if deltas else []
@@ -103,6 +111,9 @@ class SimulatedRollout:
                     self.engine.pause(now + self._pull_s)
                 else:
                     self.engine.clear(now, now + self._pull_s)
+            case messages.Release():
+                self._is_leaving = True
+                out += self._leave(now)
             case messages.Serve():
                 out.append(messages.Serving("tcp://simulated:1"))
             case messages.Report(progress_s, status_s):
@@ -122,8 +133,10 @@ class SimulatedRollout:
             out.append(self.ready())
         if self._pull is not None and self._pull[0] <= now:
             _, pull = self._pull
-            self._pull, self.policy_version = None, pull.policy_version
+            self._pull, self.policy_version, self._has_weights = None, pull.policy_version, True
+            self._has_left = False
             out.append(messages.Pulled(pull.policy_version, pull.digest, self._pull_s))
+            out += self._leave(now)
         if self._progress_due_s is not None:
             out += self._reports(now)
         elif self._routes:
@@ -144,6 +157,15 @@ class SimulatedRollout:
         out = self._advance(now)
         self.engine.set_speed(now, speed)
         return out
+
+    def _leave(self, now: float) -> list[Message]:
+        """Drop weights and KV cache if it was told to, and no pull is in hand."""
+        if not self._is_leaving or self._pull is not None:
+            return []
+        assert not self._routes, "it was told to leave the device before it was called off"
+        self._is_leaving, self._has_weights, self._has_left = False, False, True
+        self.engine.clear(now, now)
+        return [messages.Released(0, 0, 0.0)]
 
     def _advance(self, now: float) -> list[Message]:
         ended = self.engine.advance(now)
@@ -192,7 +214,8 @@ class SimulatedRollout:
 
     def _delta(self, request: Request, ending: Ending) -> Delta:
         start, request.reported = request.reported, self.engine.tokens(request)
-        return Delta(*request.tag, start, request.reported - start, self.policy_version, ending)
+        version = self._pull[1].policy_version if self._has_left and self._pull else self.policy_version
+        return Delta(*request.tag, start, request.reported - start, version, ending)
 
     def _status(self) -> InstanceStatus:
         engine = self.engine

@@ -25,6 +25,7 @@ class TrainerTimes:
     token_s: float = 2.3e-5
     publish_s: float = 0.0
     is_early: bool = False
+    offload_s: float | None = None  # to leave or take a device that it shares; None: it has its own
 
 
 class SimulatedTrainer:
@@ -37,12 +38,14 @@ class SimulatedTrainer:
         self._ahead_s = 0.0  # spent on groups of the next batch
         self._due: list[tuple[float, int, Message]] = []
         self._count = 0
-        self._later(now + times.attach_s, messages.Ready(0, 0, 0))
-        self._later(now + times.attach_s + times.publish_s, self._published(0))
+        self.has_device = self._has_begun = False
+        if times.offload_s is None:
+            self._begin(now)
 
     def go_on(self) -> None:
         """It was there before: what a trainer says when it comes is not said again."""
         self._due.clear()
+        self._has_begun = True
 
     def next_wake_s(self) -> float | None:
         """When its next word leaves."""
@@ -68,6 +71,15 @@ class SimulatedTrainer:
                 self._later(end + self.times.publish_s, self._published(version))
             case messages.SaveCheckpoint(version):
                 self._later(now + CHECKPOINT_S, messages.CheckpointSaved(version, f"step_{version}"))
+            case messages.Take():
+                self.has_device = True
+                if self._has_begun:
+                    self._free_s = max(now, self._free_s) + (self.times.offload_s or 0.0)
+                else:
+                    self._begin(now)
+            case messages.Release():
+                offload_s = self.times.offload_s or 0.0
+                self._later(now + offload_s, messages.Released(0, 0, offload_s))
             case messages.Serve():
                 return [messages.Serving("tcp://simulated:1")]
             case messages.Retire():
@@ -81,7 +93,14 @@ class SimulatedTrainer:
         out: list[Message] = []
         while self._due and self._due[0][0] <= now:
             out.append(heappop(self._due)[2])
+            self.has_device = self.has_device and not isinstance(out[-1], messages.Released)
         return out
+
+    def _begin(self, now: float) -> None:
+        """Load the model, and publish it."""
+        self.has_device = self._has_begun = True
+        self._later(now + self.times.attach_s, messages.Ready(0, 0, 0))
+        self._later(now + self.times.attach_s + self.times.publish_s, self._published(0))
 
     def _work(self, now: float, order: messages.Train | messages.TrainAhead, base_s: float) -> float:
         """When the tokens that came with an order, and `base_s`, are done."""

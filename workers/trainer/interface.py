@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
 
 from protocol.messages import Train, TrainAhead
 from workers.trainer.ranks import Ranks
@@ -73,6 +75,22 @@ class CorrectingTrainer(TrainerEngine, Protocol):
     """A trainer that says what its last step found of the tokens that people will read."""
 
     corrections: CorrectedTokens
+
+
+class Holdings(NamedTuple):
+    """What a trainer has on its device from one step to the next."""
+
+    models: Sequence[torch.nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer]
+
+
+@runtime_checkable
+class ReleasingTrainer(TrainerEngine, Protocol):
+    """A trainer that can share its device with instances (`placement: colocated`)."""
+
+    def held(self) -> Holdings:
+        """All whose memory is moved off the device and back, in place, between two orders."""
+        ...
 
 
 @runtime_checkable

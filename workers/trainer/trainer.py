@@ -30,6 +30,7 @@ from workers.trainer import losses
 from workers.trainer.batch import TrainBatch, read_batch
 from workers.trainer.checkpoints import read_state
 from workers.trainer.critic import CRITIC, CRITIC_MEANS, Critic, ValueStep
+from workers.trainer.interface import Holdings
 from workers.trainer.losses.own import load_loss
 from workers.trainer.lr_schedule import lr_share
 from workers.trainer.nonfinite_report import Skipped
@@ -213,14 +214,23 @@ class Trainer:
                 f"A checkpoint of version {policy_version} was asked of a trainer at {self.policy_version}; "
                 "expected them to be equal."
             )
-        learners = {"": (self.model, self._optimizer)}
-        if self._critic:
-            learners[CRITIC] = (self._critic.model, self._critic.optimizer)
-        return self._saver.begin(policy_version, learners)
+        return self._saver.begin(policy_version, self._learners())
 
     def save_checkpoint(self, policy_version: int) -> Path:
         """As `begin_checkpoint`, and write it at once."""
         return self.begin_checkpoint(policy_version)()
+
+    def held(self) -> Holdings:
+        """The models that it computes with, and its optimizers."""
+        models, optimizers = zip(*self._learners().values(), strict=True)
+        return Holdings((*models, self._reference) if self._reference else models, optimizers)
+
+    def _learners(self) -> dict[str, tuple[Any, torch.optim.Optimizer]]:
+        """The models that are trained, each with its optimizer."""
+        learners: dict[str, tuple[Any, torch.optim.Optimizer]] = {"": (self.model, self._optimizer)}
+        if self._critic:
+            learners[CRITIC] = (self._critic.model, self._critic.optimizer)
+        return learners
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Go on from a checkpoint, whatever number of ranks wrote it. Raises: RunError if it does not fit."""
@@ -304,23 +314,15 @@ class Trainer:
     def _own_pass(self, rows: Sequence[PackedRow], count: int) -> torch.Tensor:
         """Logprobs and entropy [2, N] of the whole batch under the weights as they are, on every rank."""
         return self._fill(
-            self.model,
-            rows,
-            lambda row: torch.stack(self._forward(row, self.model)),
-            count=count,
+            self.model, rows, lambda row: torch.stack(self._forward(row, self.model)), count=count,
             columns=(2,),
-        )
+        )  # fmt: skip
 
     @torch.no_grad()
     def _fill(
-        self,
-        model: PreTrainedModel,
-        rows: Sequence[PackedRow],
-        compute: Callable[[PackedRow], torch.Tensor],
-        *,
-        count: int,
-        columns: tuple[int, ...] = (),
-    ) -> torch.Tensor:
+        self, model: PreTrainedModel, rows: Sequence[PackedRow], compute: Callable[[PackedRow], torch.Tensor],
+        *, count: int, columns: tuple[int, ...] = (),
+    ) -> torch.Tensor:  # fmt: skip
         """What `compute` gives for each row, over the whole batch [*columns, N]; each rank gives a part."""
         filled_N = torch.zeros(*columns, count, device=self.ranks.device)
         for row in rows:
@@ -332,13 +334,9 @@ class Trainer:
 
     def _forward(self, row: PackedRow, model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
         return shared_logprobs(
-            model,
-            row,
-            self._group,
-            temperature=self._settings.rollout.sampling.temperature,
-            is_entropy_trained=self._settings.trainer.entropy_coefficient > 0,
-            tail=self._tails[model],
-        )
+            model, row, self._group, temperature=self._settings.rollout.sampling.temperature,
+            is_entropy_trained=self._settings.trainer.entropy_coefficient > 0, tail=self._tails[model],
+        )  # fmt: skip
 
     def _backward(self, rows: Sequence[PackedRow], flat: TokenBatch, *, is_end: bool = True) -> torch.Tensor:
         """Add to the gradients; returns what `_optimizer_step` reports of these rows, of this rank."""

@@ -32,10 +32,13 @@ from protocol.messages import (
     Message,
     PolicyPublished,
     Ready,
+    Release,
+    Released,
     Retire,
     SaveCheckpoint,
     Serve,
     Serving,
+    Take,
     ToTrainer,
     Train,
     TrainAhead,
@@ -51,6 +54,7 @@ from workers.trainer.interface import (
     BackgroundCheckpoints,
     CorrectingTrainer,
     MeteredTrainer,
+    ReleasingTrainer,
     StreamingTrainer,
     TimedTrainer,
     TrainerEngine,
@@ -58,6 +62,7 @@ from workers.trainer.interface import (
 from workers.trainer.publishing.copies import Copies, Copy
 from workers.trainer.publishing.publisher import Publisher
 from workers.trainer.ranks import share_settings, torch_errors_in_words
+from workers.trainer.saved.kept_aside import KeptAside
 from workers.trainer.token_batch import CorrectedTokens
 from workers.trainer.trainer import Trainer
 from workers.weights.exchange_process import make_weights_exchange
@@ -99,6 +104,8 @@ class TrainerWorker:
         closed: LinkClosed | None = None
         try:
             async with AsyncExitStack() as stack:
+                if self._settings.is_colocated and not await self._is_given_device(link):
+                    return
                 await self._get_ready(link, stack)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._publish(), name="publisher")
@@ -118,6 +125,16 @@ class TrainerWorker:
         if closed is not None:
             raise closed
 
+    async def _is_given_device(self, link: Link) -> bool:
+        """Wait until the device that it shares is the trainer's; False if it is drained before."""
+        while not self._is_draining:
+            if (item := link.receive_nowait()) is None:
+                await link.arrived.wait()
+            else:
+                assert isinstance(item[0], Take), f"told {item[0]} before it has the device"
+                return True
+        return False
+
     async def _get_ready(self, link: Link, stack: AsyncExitStack) -> None:
         stack.callback(self._thread.shutdown, wait=False)
         await self._in_thread(share_settings, self._settings)
@@ -125,6 +142,10 @@ class TrainerWorker:
         self._publisher = await self._in_thread(make_publisher, self._settings, self._trainer)
         self._copies = Copies(self._trainer, self._publisher)
         stack.callback(self._let_go)
+        if self._settings.is_colocated:
+            assert isinstance(self._trainer, ReleasingTrainer), "make_trainer has looked"
+            self._kept_aside = KeptAside(self._trainer, self._settings.run_dir)
+            stack.callback(self._kept_aside.close)
         self._weights_exchange = make_weights_exchange(
             self._publisher.directory,
             link,
@@ -171,10 +192,20 @@ class TrainerWorker:
             case Retire(policy_version):
                 for version in await self._weights_exchange.retire(policy_version):
                     await asyncio.to_thread(self._publisher.retire, version)
+            case Release():
+                self._link.send(await self._in_thread(self._leave_device))
+            case Take():
+                await self._in_thread(self._kept_aside.take)
             case Serve():
                 self._link.send(Serving(await self._weights_exchange.start()))
             case _:
                 assert_never(order)
+
+    def _leave_device(self) -> Released:
+        began = time.perf_counter()
+        self._copies.finish()
+        found = self._kept_aside.release()
+        return Released(found.peak_bytes, found.left_bytes, time.perf_counter() - began)
 
     def _train(self, train: Train, frames: tuple[bytes, ...]) -> dict[str, float]:
         self._trainer.ranks.broadcast(train, frames)
@@ -248,6 +279,11 @@ def make_trainer(settings: WorkerSettings, model_directory: str) -> TrainerEngin
         raise ConfigError(
             f"`trainer.streaming` is on, and {name} has no method `train_ahead`; expected one as in "
             "workers/trainer/trainer.py. Write it, or leave trainer.streaming out."
+        )
+    if settings.is_colocated and not isinstance(trainer, ReleasingTrainer):
+        raise ConfigError(
+            f"`placement` is colocated, and {name} has no method `held`; expected one as in "
+            "workers/trainer/trainer.py. Write it, or leave placement out."
         )
     checkpoint = newest_checkpoint(
         Path(settings.run_dir) / "checkpoints",

@@ -108,6 +108,11 @@ class PolicyVersions:
         """Whether it is no use to pull this version now."""
         return self._states.get(policy_version) == "lost"
 
+    def has_reached(self, policy_version: int) -> bool:
+        """Whether this version, or a newer one, can be pulled."""
+        newest = -1 if self._newest is None else self._newest.policy_version
+        return newest > policy_version or (newest == policy_version and not self.is_lost(policy_version))
+
     def renew(self, version: Published) -> bool:
         """A visible version was published again, maybe elsewhere; False if it is not visible."""
         if version.policy_version not in self._visible:

@@ -10,7 +10,7 @@ nothing here costs more than the logarithm of the number of workers per event.
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.groups import Trajectory
@@ -39,6 +39,7 @@ class Worker:
     is_asked: bool = False  # to do so
     told: Told = field(default_factory=lambda: Told(0.0))
     usage: MachineUse | None = None  # of its machine; None until it says so
+    device: Literal["own", "none", "held", "releasing"] = "own"  # one is shared in a colocated run
 
     @property
     def ready(self) -> bool:
@@ -81,7 +82,7 @@ class Instance(Worker):
     @property
     def is_routable(self) -> bool:
         """Whether it can take a trajectory at all now."""
-        return self.ready and self.next_version >= 0
+        return self.ready and self.next_version >= 0 and self.device in ("own", "held")
 
     @property
     def next_version(self) -> int:

@@ -6,7 +6,7 @@ each is read by several parts of the core.
 
 import random
 from collections import Counter, deque
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from controller.config.models import Config
 from controller.core.commands import Command, Send, Warn
@@ -31,6 +31,9 @@ from strategies.lengths import LengthModel
 from strategies.pacing import Pace, first_cap
 from strategies.views import KNOBS, Settings
 
+Device = Literal["own", "changing", "rollout", "trainer"]
+Side = Literal["rollout", "trainer"]
+SIDES = ("rollout", "trainer")  # roles that have the device of a colocated run in turn
 MAX_COUNTED = 64  # kinds of warning told apart by who they are about; a stranger can make up any name
 FIRST_HORIZON_S = 3600.0  # before the first train steps have shown how long one takes, new weights always pay
 
@@ -54,6 +57,11 @@ class Pause(NamedTuple):
 class RunState:
     """One run, as the controller knows it."""
 
+    device: Device
+    """Who may use the one device of a colocated run; each worker its own in any other."""
+    device_figures: dict[str, float]
+    """Of a colocated run, since it began: how often the device changed hands, and what was on it."""
+
     def __init__(self, config: Config, strategies: Strategies) -> None:
         self.config = config
         self.strategies = strategies
@@ -61,10 +69,10 @@ class RunState:
         named = config.staleness.cost_model in COST_MODELS
         self.coefficients = QWEN_7B_TP1 if named else load_coefficients(config.staleness.cost_model)
         """Speed of an instance that has no fit of its own."""
-        self.now = 0.0
-        self.asleep_s = 0.0  # in which the controller itself did not run
+        self.now = self.asleep_s = 0.0  # asleep: in which the controller itself did not run
         self.events = 0  # absorbed: decisions that look at every instance come at most once in so many
         self.registry = Registry()
+        self.device, self.device_figures = "changing" if config.is_colocated else "own", {}
         self.groups: dict[int, Group] = {}
         self.mixture, self.windows = Mixture(config.data, config.run.seed), Windows()
         self.ledger = make_ledger(config)

@@ -79,8 +79,9 @@ def evaluate(
     held_out = _read(config, rows)
     samples = samples or config.evaluation.samples
     run = str(Path(config.run.dir) / config.run.name)
+    settings = worker_settings(config, run, import_paths).model_copy(update={"is_colocated": False})
     question = {
-        "settings": worker_settings(config, run, import_paths).model_dump_json(),
+        "settings": settings.model_dump_json(),
         "rows": [json.loads(row) for row in held_out.rows],
         "samples": samples,
         "concurrency": concurrency or (config.agent.concurrency if config.agent.is_on else 64),

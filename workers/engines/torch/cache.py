@@ -8,6 +8,8 @@ attention over [R, L, H, D] took twice as long (256 rows, 2 heads of 32, one CPU
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -23,13 +25,21 @@ class KvRows(Cache):
     def __init__(self, *, max_rows: int, max_length: int) -> None:
         super().__init__(layers=[])
         self._bounds = (max_rows, max_length)
-        self._allocated = (min(8, max_rows), min(64, max_length))
+        self._allocated = self._least = (min(8, max_rows), min(64, max_length))
         self._kv: list[LayerKv] = []
         self._collected: list[LayerKv] | None = None
         self._rows_B: torch.Tensor | None = None  # of this pass; None: the first ones
         self._positions_BT = torch.empty(0, 0, dtype=torch.long)  # where the tokens of this pass go
         self._slots: dict[int, torch.Tensor] = {}  # the same as indices of [R * H * L], by H
         self._attended = 0  # positions that this pass reads
+
+    def clear(self) -> None:
+        """Free the memory of all rows."""
+        self._allocated, self._kv, self._slots = self._least, [], {}
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Keys and values, as they are stored."""
+        return chain.from_iterable(self._kv)
 
     def begin_prefill(self) -> None:
         """Make the next forward pass collect keys and values, attending to nothing but its own input."""
@@ -165,6 +175,10 @@ class PrefixCache:
         self._tokens += length
         while self._tokens > self._max_tokens and len(self._entries) > 1:
             self._tokens -= self._entries.popitem(last=False)[1].length
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Keys and values of all entries."""
+        return (tensor for prefix in self._entries.values() for layer in prefix.kv for tensor in layer)
 
     def clear(self) -> None:
         """Forget everything: the weights changed."""

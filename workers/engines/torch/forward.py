@@ -43,7 +43,15 @@ class Forward:
         has_window = "sliding_attention" in self._layer_types or not layer_types
         has_window = has_window and getattr(config, "use_sliding_window", True)
         self._window: int | None = getattr(config, "sliding_window", None) if has_window else None
-        _check_decoding(model, self)
+        if next(model.parameters()).untyped_storage().nbytes():
+            self.check_decoding()
+
+    def check_decoding(self) -> None:
+        """Compare decoding with a plain pass; of a model that gets its weights later, once they are there.
+
+        Raises: ConfigError if they differ.
+        """
+        _check_decoding(self.model, self)
 
     @torch.inference_mode()
     def prefill(self, tokens_BT: torch.Tensor) -> list[LayerKv]:

@@ -35,6 +35,7 @@ class Copies:
         is_on_gpu = trainer.ranks.device.type == "cuda"
         # the training thread's stream would take the copy and the next forward pass in turn
         self._stream = torch.cuda.Stream(trainer.ranks.device) if is_on_gpu else None
+        self._last: Future[Copy] | None = None
 
     def begin(self) -> Future[Copy]:
         """Take a copy of the version that the trainer holds; on all ranks alike, from the training thread.
@@ -52,9 +53,14 @@ class Copies:
                 written = self._publisher.write(version, tensors)
             return Copy(version, written, time.perf_counter() - began)
 
-        copying = self._thread.submit(take)
+        copying = self._last = self._thread.submit(take)
         self._hold(copying.result)
         return copying
+
+    def finish(self) -> None:
+        """Return when the copy that was begun last is whole. Raises: RunError as it did."""
+        if self._last is not None:
+            self._last.result()
 
     def close(self) -> None:
         """Begin no further copy; what is being taken is finished."""

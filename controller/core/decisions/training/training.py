@@ -64,6 +64,25 @@ class Training:
         """Whether a batch would go to the trainer now if it were ready."""
         return self._is_free() and not self._holds()
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a trainer that is ready has something in hand: to train, to publish or to save."""
+        trainer = self.state.registry.trainer()
+        if trainer is None:
+            return False
+        assert isinstance(trainer.told, ToldTrainer)
+        has_reached = self.state.versions.has_reached
+        is_hidden = any(not has_reached(version) for version in trainer.told.may_publish)
+        return self.is_busy or self.checkpoint_of is not None or is_hidden
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a trainer that has nothing in hand could begin on something."""
+        if self.state.ending is not None:
+            return self.is_unsaved
+        is_save_due = self.trainer_batches.is_save_due and self.checkpoint_of is None
+        return is_save_due or (self.can_begin() and self.state.ledger.is_ready())
+
     def consume(self) -> bool:
         """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
         trainer = self.state.registry.trainer()
@@ -74,7 +93,7 @@ class Training:
         if not self.state.ledger.is_ready():
             return False
         self._ready_at = self.state.now if self._ready_at is None else self._ready_at
-        if self._holds():
+        if self._holds() or self.state.device in ("rollout", "changing"):
             return False
         ready = self.state.ledger.ready_batch()
         assert ready is not None
@@ -238,6 +257,7 @@ class Training:
             "cost_model/error": fmean(errors) if errors else None,
             **self.state.windows.figures(),
             **memory_figures(self.state.registry.workers.values()),
+            **self.state.device_figures,
         }
         line = self.state.accounts.step_line(
             self.state.now,
@@ -280,7 +300,13 @@ class Training:
         It takes what belongs to a checkpoint before anything that it is asked for later, and writes it while
         it goes on; one at a time.
         """
-        return not self.is_busy and self.checkpoint_of is None
+        has_device = self.state.device in ("own", "trainer")
+        return not self.is_busy and self.checkpoint_of is None and has_device
+
+    @property
+    def holds_up_the_end(self) -> bool:
+        """Whether a trainer that is there has something in hand, or awaits the device to save the rest."""
+        return self.is_busy or self.checkpoint_of is not None or (self.is_unsaved and not self.may_save)
 
     def _save_if_due(self, trainer: Worker) -> None:
         if self.trainer_batches.is_save_due and self.may_save:

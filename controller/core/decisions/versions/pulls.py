@@ -40,7 +40,7 @@ class Pulls:
         if newest is not None and self.state.versions.is_lost(newest.policy_version):
             self._seen = -1  # decide when it is there again
             return
-        if newest is None or not self._is_due(newest.policy_version):
+        if newest is None or not self._may_load or not self._is_due(newest.policy_version):
             return
         self._seen, self._decided_at = newest.policy_version, self.state.now
         self._decided_after = self.state.events
@@ -60,7 +60,7 @@ class Pulls:
         What has tokens of a version already goes on at that one or a newer one.
         """
         wanted = self.evaluation.wanted
-        if wanted is None or self.state.versions.is_lost(wanted.policy_version):
+        if wanted is None or not self._may_load or self.state.versions.is_lost(wanted.policy_version):
             return
         able = filter(self.evaluation.may_run, self.state.registry.instances())
         newest = max((instance.next_version for instance in able), default=None)
@@ -82,6 +82,11 @@ class Pulls:
             is_newer = {i.id: i.policy_version > wanted.policy_version for i in free}
             chosen = min(free, key=lambda i: (is_newer[i.id], len(i.running), i.id))
             self._pull([chosen], wanted)
+
+    @property
+    def _may_load(self) -> bool:
+        """Whether instances may have weights now."""
+        return self.state.device in ("own", "rollout")
 
     def _must_pull(self, instance: Instance) -> bool:
         """Whether the instance can do nothing at its version, whatever the strategy says.
@@ -169,6 +174,7 @@ class Pulls:
                 state.send(instance.peer, Interrupt(attempts))
                 state.accounts.counts["interrupts"] += len(attempts)
             instance.pulling = version.policy_version
+            instance.device = "own" if state.device == "own" else "held"
             state.registry.changed[instance.peer] = None
             state.accounts.counts["pulls"] += 1
             if version.policy_version > state.pulled_version:

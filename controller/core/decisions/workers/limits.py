@@ -31,6 +31,7 @@ from protocol.messages import Message, Role
 CALL_START_S = 300.0  # that a process of the reward function may take to start again, before the next call
 MAX_FAILED = 64  # generations of one instance in a row: it is of no use to anybody
 ORDERS = "orders"
+ANSWERS = {messages.Ready: ("ready",), messages.Serving: ("serve",), messages.Released: ("release",)}
 NO_ANSWERS = (messages.Beat, messages.InstanceStatus)
 
 
@@ -130,6 +131,8 @@ class Limits:
                 self._ask(worker, ORDERS, ("serve",), Owed("say where it hands on weights", "answer"))
             case messages.Drain():
                 self._ask(worker, ORDERS, ("drain",), Owed("hand back what it has and leave", "answer"))
+            case messages.Release():
+                self._ask(worker, ORDERS, ("release",), Owed("leave the device to the other side", "step"))
             case messages.Encode(groups):
                 self._ask(worker, "encoding", groups, Owed(f"encode prompt {groups[0]}", "answer"))
             case messages.Score(group, attempt):
@@ -182,10 +185,8 @@ class Limits:
 
     def _answer_to(self, duty: Duty, message: Message) -> None:
         match message:
-            case messages.Ready():
-                self._answer(duty, ORDERS, ("ready",))
-            case messages.Serving():
-                self._answer(duty, ORDERS, ("serve",))
+            case messages.Ready() | messages.Serving() | messages.Released():
+                self._answer(duty, ORDERS, ANSWERS[type(message)])
             case messages.Pulled(version) | messages.PullFailed(version):
                 self._answer(duty, ORDERS, ("pull", version))
             case messages.TrainedAhead(version):
@@ -199,10 +200,8 @@ class Limits:
 
     def _await_version(self, worker: Worker, version: int) -> None:
         """What was made is to be published, unless it or a newer one can be pulled, or nobody reads it."""
-        versions = self.state.versions
-        newest = -1 if versions.newest is None else versions.newest.policy_version
-        is_there = newest > version or (newest == version and not versions.is_lost(version))
-        if not is_there and not self.state.config.trainer.is_supervised:
+        is_read = not self.state.config.trainer.is_supervised
+        if is_read and not self.state.versions.has_reached(version):
             self._ask(worker, "publishing", (version,), Owed(f"publish version {version}", "step"))
 
     def _ask(self, worker: Worker, line: str, key: tuple[object, ...], ask: Owed) -> None:

@@ -14,7 +14,7 @@ from controller.core.effects import recall, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
 from controller.core.events import PeerFaulted, WorkerExited
 from controller.core.state.registry import AgentWorker, Instance, LocalWorker, TextWorker, Worker
-from controller.core.state.run_state import RunState
+from controller.core.state.run_state import SIDES, RunState
 from controller.core.state.views.instances import InstanceViews
 from protocol.ids import PeerId
 from protocol.messages import Attach, Close, Drain, Generated, Message, Ready, Role, Welcome, WorkerFailed
@@ -98,7 +98,12 @@ class Membership:
             reason = "This run has no agent (no agent.function, no agent.command)."
             self.state.send(peer, Close(reason, is_fault=True))
             return
+        if self._is_from_elsewhere(message):
+            reason = "This run has one device, for the workers that it starts itself (placement: colocated)."
+            self.state.send(peer, Close(reason, is_fault=True))
+            return
         worker = registry.attach(peer, message, self.state.now)
+        worker.device = "own" if self.state.device == "own" or worker.role not in SIDES else "none"
         self._watch(worker)
         there = (other for other in registry.workers.values() if not other.is_absent)
         if sum(other.name == worker.name for other in there) > 1:
@@ -109,6 +114,13 @@ class Membership:
             its = load_settings(settings).model_copy(update={"newest_version": self.state.steps})
             settings = its.model_dump_json()
         self.state.send(peer, Welcome(controller.beat_s, controller.lease_s, settings, name=worker.name))
+
+    def _is_from_elsewhere(self, message: Attach) -> bool:
+        """Whether it would use the device of a colocated run, and is none of the run's own workers."""
+        if self.state.device == "own" or message.role not in SIDES:
+            return False
+        registry = self.state.registry
+        return message.name not in registry.local or registry.named(message.name) is not None
 
     def ready(self, worker: Worker, message: Ready) -> None:
         """The worker can be given work; `Plausibility` refuses a second word of that."""

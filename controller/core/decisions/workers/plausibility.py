@@ -57,6 +57,8 @@ class Plausibility:
             return None if worker.told.may_serve else "It said where it serves; nobody has asked."
         if isinstance(message, messages.MachineUse):
             return _machine_use(message)
+        if isinstance(message, messages.Released):
+            return _released(worker)
         told = worker.told
         if isinstance(told, ToldInstance):
             assert isinstance(worker, Instance)
@@ -374,6 +376,14 @@ def _machine_use(message: messages.MachineUse) -> str | None:
             f"It takes {message.resident_mb} MB, and {used} of the {total} MB of its device; expected at "
             f"most {MAX_MEMORY_MB} MB, and no more than the device has."
         )
+    return None
+
+
+def _released(worker: Worker) -> str | None:
+    if worker.device != "releasing":
+        return "It has left the device; nobody has asked it to."
+    if isinstance(worker, Instance) and worker.running:
+        return f"It has left the device, and has not handed back {len(worker.running)} of its responses."
     return None
 
 

@@ -1,0 +1,1 @@
+"""On how many devices a run works."""

@@ -1,0 +1,81 @@
+"""What stands in the way of one device for rollout and trainer in turn (`placement: colocated`).
+
+Invariant: pure; each obstacle names the fields that it reads, and what would do.
+"""
+
+from collections.abc import Iterator
+
+from controller.config.models import Config
+from protocol.engines import ENGINES
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def colocation_problems(config: Config) -> Iterator[Problem]:
+    """(fields read, what is wrong) for every obstacle of a colocated run."""
+    if config.is_colocated:
+        for field, (is_there, text) in (_of_trainer(config) | _of_rollout(config)).items():
+            if is_there:
+                yield (field, "placement"), text
+
+
+def _of_trainer(config: Config) -> dict[str, tuple[bool, str]]:
+    """By field: whether its value is an obstacle, and the sentence that says why."""
+    trainer = config.trainer
+    return {
+        "trainer.algorithm": (
+            trainer.is_supervised,
+            "is sft, which generates nothing, so the trainer has the device for itself; leave placement out.",
+        ),
+        "trainer.streaming": (
+            trainer.streaming,
+            "trains while groups are still generated, and with placement `colocated` only one side works at "
+            "a time; set trainer.streaming: false.",
+        ),
+        "trainer.local": (
+            not trainer.local,
+            "is false, so the trainer runs elsewhere, and placement `colocated` is one device of this "
+            "machine for both sides; leave trainer.local or placement out.",
+        ),
+        "trainer.ranks": (
+            trainer.ranks > 1,
+            f"is {trainer.ranks}, and placement `colocated` has one device, so one rank; give 1, or leave "
+            "placement out.",
+        ),
+        "trainer.lora.rank": (
+            trainer.lora.rank > 0,
+            f"is {trainer.lora.rank}: instances get versions of the adapter alone, and so cannot drop the "
+            "weights below it with placement `colocated`; give 0, or leave placement out.",
+        ),
+    }
+
+
+def _of_rollout(config: Config) -> dict[str, tuple[bool, str]]:
+    rollout, staleness = config.rollout, config.staleness
+    return {
+        "rollout.instances": (
+            rollout.instances == 0,
+            "is 0, so instances attach from elsewhere, and placement `colocated` is one device of this "
+            "machine for both sides; give at least 1, or leave placement out.",
+        ),
+        "rollout.engine": (
+            rollout.engine in ENGINES and not ENGINES[rollout.engine].colocated,
+            f"is {rollout.engine}, which StaleFlow cannot make leave a device (vLLM's sleep was never "
+            "tried, for want of a GPU); with placement `colocated` give torch, or leave placement out.",
+        ),
+        "rollout.device": (
+            rollout.device != config.trainer.device,
+            f"is {rollout.device} and trainer.device is {config.trainer.device}, and placement `colocated` "
+            "is one device for both; name the same one.",
+        ),
+        "staleness.partial_rollout": (
+            not staleness.partial_rollout,
+            "is false, so responses cannot be interrupted, and with placement `colocated` they are when the "
+            "trainer takes the device; set it to true, or leave placement out.",
+        ),
+        "staleness.keep_kv": (
+            staleness.keep_kv,
+            "is true, and with placement `colocated` the KV cache is freed when the trainer takes the "
+            "device; set it to false, or leave placement out.",
+        ),
+    }

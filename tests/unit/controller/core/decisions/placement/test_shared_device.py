@@ -1,0 +1,160 @@
+"""Who has the device of a colocated run: what each side is told, in order, by events said by hand."""
+
+from controller.core.commands import Send, Spawn
+from controller.core.events import PeerFaulted, Restarted, WorkerExited
+from protocol import messages
+from protocol.messages import Attach, Delta, Generated, Interrupt, Pull, Release, Released, Route, Take, Train
+from tests.support.core_run import Run
+
+
+class Shared(Run):
+    """A colocated run with one of each worker, whose trainer publishes version 0 as soon as it is ready."""
+
+    def __init__(self, **sections) -> None:
+        self.told: dict = {}  # what was said to each when it attached
+        trainer = {"batch_groups": 2, "checkpoint_steps": 0}
+        super().__init__(placement="colocated", **{"trainer": trainer, **sections})
+
+    def attach(self, name, role):
+        self.say(name, Attach(role, name, 1, "here"))
+        self.told[name] = self.orders()
+        if role != "trainer":
+            self.say(name, messages.Ready(0, 4, 1000 if role == "rollout" else 0))
+
+    def publish(self, version, location="v", digest="digest"):
+        self.say("trainer", messages.Ready(version, 0, 0))
+        return self.say("trainer", messages.PolicyPublished(version, location, digest, 1, 0.1))
+
+    def orders(self):
+        """Whom the last event has told what, and nothing that is no order."""
+        kinds = (Interrupt, Pull, Release, Route, Take, Train, messages.Close)
+        sent = [c for c in self.commands if isinstance(c, Send) and isinstance(c.message, kinds)]
+        return [(c.peer, type(c.message).__name__) for c in sent]
+
+    def released(self, peer, *, peak=3 << 20, left=0):
+        return self.say(peer, Released(peak, left, 0.1))
+
+    def is_of(self, side):
+        return self.core.state.device == side
+
+
+def generating(**sections):
+    """Groups run on rollout-0, which has pulled version 0."""
+    run = Shared(**sections)
+    assert run.orders() == [("trainer", "Release")], "it has published, and leaves"
+    assert run.is_of("changing")
+    run.released("trainer")
+    assert run.orders() == [("rollout-0", "Pull")]
+    assert run.is_of("rollout")
+    return run, run.start_groups(4)
+
+
+def batch_complete(**sections):
+    """Two of the four groups are scored, the others were still generated; the attempts called back."""
+    run, routes = generating(**sections)
+    for route in [route for route in routes if route.group in (0, 1)]:
+        run.generate(route, 3)
+    for group in (0, 1):
+        run.say("reward-0", messages.GroupScored(group, 1, (1.0, 0.0)))
+    assert run.orders() == [("rollout-0", "Interrupt"), ("rollout-0", "Release")]
+    (interrupt,) = run.sent(Interrupt)
+    return run, interrupt.attempts
+
+
+def hand_back(run, attempts, tokens=2):
+    run.say("rollout-0", Generated.of(tuple(Delta(*one, 0, tokens, 0, "interrupt") for one in attempts)))
+
+
+def test_a_trainer_takes_the_device_before_it_loads_its_model_and_an_instance_waits_for_it():
+    run = Shared()
+    assert run.told["trainer"] == [("trainer", "Take")]
+    assert run.told["rollout-0"] == []
+
+
+def test_a_batch_that_is_complete_calls_off_what_runs_and_then_the_device_changes_hands():
+    run, attempts = batch_complete()
+    assert run.is_of("changing")
+    hand_back(run, attempts)
+    assert run.orders() == [], "nothing is routed to who is leaving, and nothing trained before it has left"
+    run.released("rollout-0", peak=5 << 20, left=1 << 20)
+    assert run.orders() == [("trainer", "Take"), ("trainer", "Train")]
+    figures = run.core.state.device_figures
+    assert (figures["device/rollout_peak_mb"], figures["device/rollout_left_mb"]) == (5.0, 1.0)
+
+
+def test_who_leaves_with_responses_in_hand_is_at_fault():
+    run, _ = batch_complete()
+    run.released("rollout-0")
+    assert run.orders()[0] == ("rollout-0", "Close")
+
+
+def trained():
+    run, attempts = batch_complete()
+    hand_back(run, attempts)
+    run.released("rollout-0")
+    run.say("trainer", messages.TrainStepFinished(1, 0.1, ()))
+    return run
+
+
+def test_the_trainer_leaves_once_its_version_can_be_pulled_and_what_was_interrupted_goes_on_under_it():
+    run = trained()
+    assert run.orders() == [], "it has yet to publish"
+    run.say("trainer", messages.PolicyPublished(1, "v1", "digest1", 1, 0.1))
+    assert run.orders() == [("trainer", "Release")]
+    run.released("trainer", peak=7 << 20)
+    assert run.orders()[0] == ("rollout-0", "Pull")
+    run.say("rollout-0", messages.Pulled(1, "digest1", 0.1))
+    assert len(run.core.state.registry.workers["rollout-0"].running) == 4
+    assert run.core.state.device_figures["device/trainer_peak_mb"] == 7.0
+
+
+def test_a_trainer_that_dies_gives_the_device_back_only_when_its_process_has_ended():
+    run = trained()
+    run.do(PeerFaulted("trainer", "it broke the protocol"))
+    assert run.orders() == [("trainer", "Close")], "its process may still have the device"
+    run.do(WorkerExited("trainer", "trainer", -9, ""))
+    assert [c.name for c in run.commands if isinstance(c, Spawn)] == ["trainer"]
+    assert run.orders()[0] == ("rollout-0", "Pull"), "instances generate until there is another trainer"
+    run.say("second", Attach("trainer", "trainer", 2, "here"))
+    assert run.orders()[-1] == ("rollout-0", "Release")
+    run.say("rollout-0", messages.Pulled(0, "digest", 0.1))
+    hand_back(run, run.core.state.registry.workers["rollout-0"].told.given, tokens=0)
+    run.released("rollout-0")
+    assert run.orders() == [("second", "Take")]
+
+
+def test_who_does_not_leave_the_device_in_time_is_closed():
+    run, attempts = batch_complete(limits={"step_s": 3.0})
+    hand_back(run, attempts)
+    until, closed = run.now + 4.0, []
+    while run.now < until:
+        for peer in run.core.state.registry.workers:
+            run.say(peer, messages.Beat(), at=run.now + 0.1)
+            closed += run.sent(messages.Close)
+            if closed:
+                break
+        if closed:
+            break
+    assert "leave the device to the other side" in closed[0].reason
+    assert "limits.step_s" in closed[0].reason
+
+
+def test_a_release_that_nobody_asked_for_is_a_fault():
+    run, _ = generating()
+    run.released("rollout-0")
+    assert run.orders()[0] == ("rollout-0", "Close")
+
+
+def test_a_worker_from_elsewhere_is_sent_away_in_words():
+    run, _ = generating()
+    run.say("guest", Attach("rollout", "guest", 1, "there"))
+    (close,) = run.sent(messages.Close)
+    assert close.is_fault
+    assert "placement: colocated" in close.reason
+
+
+def test_after_a_restart_nobody_has_the_device():
+    run, _ = generating()
+    run.do(Restarted(run.config.model_dump_json(), "", ()))
+    assert run.is_of("changing") or run.is_of("rollout")
+    assert all(worker.device != "held" for worker in run.core.state.registry.workers.values())

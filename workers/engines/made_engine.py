@@ -1,0 +1,26 @@
+"""Makes the engine that a run is configured with."""
+
+from protocol.engines import ENGINES
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+from protocol.settings import WorkerSettings
+from workers.engines.interface import Engine, ReleasingEngine, check_new
+
+
+def make_engine(settings: WorkerSettings, model_directory: str) -> Engine:
+    """The engine that `rollout.engine` names. Raises: ConfigError."""
+    name = settings.rollout.engine
+    built_in = ENGINES.get(name)
+    if built_in is not None:
+        make = load_object(built_in.colocated if settings.is_colocated else built_in.factory)
+    else:
+        make = load_object(name)
+    engine = make(settings, model_directory)
+    if settings.is_colocated and not isinstance(engine, ReleasingEngine):
+        raise ConfigError(
+            f"`placement` is colocated, and the engine that {name} made has no `release`; expected one as "
+            "`ReleasingEngine` in workers/engines/interface.py. Write it, or leave placement out."
+        )
+    is_cut = settings.rollout.sampling.is_cut and not settings.trainer.is_supervised
+    check_new(engine, name, is_cut=is_cut)
+    return engine
