@@ -104,16 +104,16 @@ class SurvivingSimulation(FaultySimulation):
         survivors, self._adrift = self._adrift, {}
         for process in self._processes.values():
             if isinstance(process.worker, SimulatedRollout):
-                _catch_up(process.worker, self._now)  # what it has sampled by now, it has sampled
+                said = _catch_up(process.worker, self._now)  # what it has sampled by now, it has sampled
                 if process.name in self._files and self._unacknowledged(process):
                     self._left[process.name] = self._files[process.name]
                 if not process.is_alive or process.worker.policy_version < 0:
                     continue
                 if process.name in self._kept:
                     survivors[process.name] = process
-                    self._cut(process)
+                    self._cut(process, said)
                 elif self._dice.random() >= self._gone_share:
-                    self._leave(process)
+                    self._leave(process, said)
         super()._crash()
         for name in self._kept:
             late_s = RESTART_S + self._dice.expovariate(1 / RETURN_S)
@@ -122,19 +122,21 @@ class SurvivingSimulation(FaultySimulation):
             else:
                 self._at(late_s + REPLACED_S, self._begin, name)
 
-    def _cut(self, process: _Process) -> None:
+    def _cut(self, process: _Process, said: list[Message]) -> None:
         self._kept[process.name].cut(process.peer, self._unacknowledged(process))
+        for message in said:
+            self._kept[process.name].add(message, ())
 
     def _unacknowledged(self, process: _Process) -> list[tuple[Message, tuple[bytes, ...]]]:
         return [(packet.message, packet.frames) for packet in self._link(process).up.resend()]
 
-    def _leave(self, process: _Process) -> None:
+    def _leave(self, process: _Process, said: list[Message]) -> None:
         """Last words: everything ends where it stands, and waits in a file for the next one of this name."""
         worker, unacknowledged = process.worker, Unacknowledged()
         assert isinstance(worker, SimulatedRollout)
         unacknowledged.cut(process.peer, self._unacknowledged(process))
         version = worker.policy_version
-        for message in worker.handle(self._now, Interrupt(tuple(worker.in_hand()))):
+        for message in said + worker.handle(self._now, Interrupt(tuple(worker.in_hand()))):
             unacknowledged.add(message, ())
         self._left[process.name] = unacknowledged, version
         self._files.pop(process.name, None)
@@ -228,7 +230,7 @@ class SurvivingSimulation(FaultySimulation):
         assert isinstance(process.worker, SimulatedRollout)
         was_alive, process.is_alive = process.is_alive, False
         if was_alive and process.worker.policy_version >= 0:
-            self._cut(process)
+            self._cut(process, [])
             self._drift(process, self._dice.uniform(0.1, RETURN_S))
         else:
             self._at(REPLACED_S, self._begin, process.name)
