@@ -20,7 +20,7 @@ from typing import IO, Any
 import yaml
 
 from controller.config.models import Config
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from protocol.private_files import OTHERS
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
 from protocol.wire.security import WorkerKey, write_local_key
@@ -45,6 +45,7 @@ class RunDirectory:
         self._kept = (first, f"{first}.json") if config.model.factory else ()
         self._metrics: IO[str] | None = None
         self._evaluations: IO[str] | None = None
+        self._has_journal = False  # as far as was seen
         self._socket_dir: Path | None = None
         self._hold: IO[bytes] | None = None
         self._segments = segment_directory(self.path, host=this_host(), base=config.weights.directory)
@@ -153,10 +154,22 @@ class RunDirectory:
         return self.path / "local.key"
 
     def append_metrics(self, metrics: dict[str, object]) -> None:
-        """One more line of metrics.jsonl, readable at once."""
+        """One more line of metrics.jsonl, readable at once. Raises: RunError if the run's files are gone."""
         assert self._metrics is not None
+        self._check_files()
         self._metrics.write(json.dumps(metrics) + "\n")
         self._metrics.flush()
+
+    def _check_files(self) -> None:
+        """What is written to a file that was removed goes nowhere, and nobody would be told."""
+        for name in ("metrics.jsonl", "run.db")[: 1 + self._has_journal]:
+            if not (self.path / name).exists():
+                raise RunError(
+                    f"{self.path / name} was removed under the run: what it does from now on could neither "
+                    "be read nor taken up again. Expected a run's files to stay until it is over; start it "
+                    "again, with model.path at a checkpoint of it if one is left."
+                )
+        self._has_journal = (self.path / "run.db").exists()
 
     def append_evaluation(self, metrics: dict[str, object]) -> None:
         """One more line of evaluations.jsonl, which is not there before the first."""

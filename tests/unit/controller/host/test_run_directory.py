@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from controller.config.models import Config
 from controller.host.run_directory import MAX_SOCKET_PATH, RunDirectory
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, RunError
 from protocol.segments import sweep
 from protocol.settings import WeightsSettings
 
@@ -34,6 +34,17 @@ def test_a_new_run_finds_its_files_made(tmp_path: Path) -> None:
     directory.write_summary({"steps": 2})
     directory.close()
     assert json.loads((directory.path / "summary.json").read_text()) == {"steps": 2}
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "run.db"])
+def test_a_run_whose_files_were_removed_is_told_so(tmp_path: Path, name: str) -> None:
+    directory = RunDirectory(config(tmp_path))
+    (directory.path / "run.db").touch()
+    directory.append_metrics({"step": 1})
+    (directory.path / name).unlink()
+    with pytest.raises(RunError, match=f"{name} was removed under the run"):
+        directory.append_metrics({"step": 2})
+    directory.close()
 
 
 def test_two_controllers_never_share_one(tmp_path: Path) -> None:
