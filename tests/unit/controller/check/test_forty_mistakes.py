@@ -4,8 +4,6 @@ The list was written down before any answer was mended. Two thirds are what a us
 after a minute; the rest was made up here. An answer counts if it holds all words of its row; exit code 2.
 """
 
-import importlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,18 +258,7 @@ MADE_UP_HERE = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def answered_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenizer and loss are tried in this process, which has torch; test_asking shows the other."""
-
-    def ask(module: str, question: object, *, limit_s: float) -> object:
-        del limit_s
-        return importlib.import_module(module).answer(json.loads(json.dumps(question)))
-
-    for name in ("plugins", "prompts", "reward"):
-        monkeypatch.setattr(f"controller.check.{name}.ask", ask)
-
-
+pytestmark = pytest.mark.usefixtures("answered_here")
 MISTAKES = [*TRIED_BY_A_USER, *KILLED_A_RUN_LATER, *MADE_UP_HERE]
 
 

@@ -11,6 +11,8 @@ from controller.cli.main import main
 from protocol.wire.descriptors import DescriptorLimit
 from tests.support.small_project import make_project
 
+pytestmark = pytest.mark.usefixtures("answered_here")
+
 
 def _without(*patterns: str):
     def remove(folder: Path) -> None:
