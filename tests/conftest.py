@@ -1,21 +1,27 @@
 """Options that all tests share."""
 
 import gc
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.support.passed_before import PassedBefore, state_of_code
 
 FEW = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--few-examples`, for `launch.py test --fast`."""
+    """`--few-examples`, for `launch.py test --fast`, and `--passed`, for `--thorough`."""
     parser.addoption("--few-examples", action="store_true", help=f"{FEW} examples of each property at most")
+    parser.addoption("--passed", help="leave out the tests that this file names, and add those that pass")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Do not look for garbage while the tests are imported: nothing of it goes away, 4 s of 11."""
     gc.disable()
+    if file := config.getoption("--passed"):
+        config.pluginmanager.register(PassedBefore(Path(file), state_of_code()))
 
 
 def pytest_collection_finish() -> None:

@@ -4,6 +4,8 @@
 cheaper test shows as well, which are marked `costly`; `--thorough` adds these and the long sweeps, which are
 marked `thorough`, and the connectors to verifiers and OpenEnv in an environment of theirs.
 
+A thorough tier that was stopped goes on behind the tests that have passed, if the code is the same.
+
 Invariants: a test that fails fails the command; packages that cannot be had here do not, and one line says
 why they were left out; tests that are named run one after the other, whole tiers on all cores.
 """
@@ -35,6 +37,7 @@ CONNECTOR_TESTS = [
     *map(str, sorted(ROOT.glob("tests/**/test_connected_*.py"))), "-m", "",
     "-W", "ignore::pytest.PytestUnraisableExceptionWarning",  # libraries leave sockets open
 ]  # fmt: skip
+PASSED = f"--passed={ROOT / '.pytest_cache' / 'passed_before'}"  # of a thorough tier that was stopped
 FAST = ["--few-examples", "tests/unit", "tests/properties"]
 WITH_COSTLY, EVERYTHING = ["-m", "not thorough"], ["-m", ""]  # in place of the filter in pyproject.toml
 SLOWEST = "--durations=20"
@@ -72,7 +75,14 @@ def run_tests(
         few = ["--few-examples"] if fast else []
         raise typer.Exit(int(pytest.main([*chosen, *few, *context.args])))
     require_extras("lint", reason="every tier runs a linter and a type checker")
-    code = int(pytest.main([*chosen, *on_all_cores(fast), SLOWEST, *(FAST if fast else ["tests"])]))
+    words = [
+        *chosen,
+        *([PASSED] if thorough else []),
+        *on_all_cores(fast),
+        SLOWEST,
+        *(FAST if fast else ["tests"]),
+    ]
+    code = int(pytest.main(words))
     if not code and not fast:
         code = test_vllm("--without-vllm was given" if without_vllm else why_no_vllm(), chosen)
     if not code and thorough:

@@ -1,5 +1,6 @@
 """`launch.py test` in processes of its own: which tests it runs, and what becomes of vLLM's part."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,37 @@ def test_few_examples_are_at_most_ten_of_each_property(tmp_path, words, expected
     plain, function, machine = expected
     seen = {"plain": plain, "function": function, "machine": machine}
     assert str(seen) in done.stdout
+
+
+ONE_FAILS = """
+import os
+
+def test_first():
+    assert "FIRST" not in os.environ
+
+def test_second():
+    assert "SECOND" not in os.environ
+"""
+
+
+@pytest.mark.parametrize("at_a_time", [(), ("-n2",)], ids=["one by one", "beside each other"])
+def test_a_tier_that_was_stopped_goes_on_behind_what_has_passed(tmp_path, at_a_time):
+    file, passed, root = tmp_path / "test_two.py", tmp_path / "passed", Path(testing.ROOT)
+    file.write_text(ONE_FAILS)
+    command = [sys.executable, "-m", "pytest", "-c", str(root / "pyproject.toml"), "--confcutdir", str(root)]
+    options = ["-p", "tests.conftest", "-p", "no:cacheprovider", f"--passed={passed}", *at_a_time, str(file)]
+
+    def run(**variables: str) -> str:
+        surroundings = os.environ | variables
+        return subprocess.run(
+            [*command, *options], cwd=root, env=surroundings, capture_output=True, text=True
+        ).stdout
+
+    assert "1 failed, 1 passed" in run(SECOND="fails")
+    again = run(FIRST="fails")  # which has passed
+    assert "1 passed" in again
+    assert "failed" not in again
+    assert not passed.exists()
+    assert "2 passed" in run()
+    passed.write_text("other code\ntest_two.py::test_first\ntest_two.py::test_second\n")
+    assert "2 passed" in run()
