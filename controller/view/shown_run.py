@@ -2,14 +2,15 @@
 
 Invariants: the run is only read, and by one thread at a time; a run that goes on is followed to its newest
 event when somebody looks; of two replicas one stays at the newest event, so that who looks back does not send
-those who look at now through the history again.
+those who look at now through the history again; who has no patience is told how far the reading is, and each
+time that they ask again it goes on.
 """
 
-import json
-import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -18,20 +19,32 @@ from controller.core.core import Core
 from controller.durability.core_image import InParts
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
-from controller.history.sample_text import SampleGroup, SampleReader, rounded
+from controller.history.sample_text import SampleReader
 from controller.history.story import Beginning
 from controller.history.why import why
 from controller.view.past.background import Background
-from controller.view.past.kept_past import LEAST_EVENTS, KeptPast, find_past, keep_past
+from controller.view.past.kept_past import (
+    LEAST_EVENTS,
+    LEAST_READ,
+    KeptPast,
+    find_newest,
+    find_past,
+    keep_newest,
+    keep_past,
+)
 from controller.view.past.life import as_json, life_of
-from controller.view.past.replica import Instant, Replica
+from controller.view.past.replica import NEAR, Instant, Replica, StillReading
 from controller.view.past.timeline import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of
+from controller.view.written import at_most, columns_of, controller_of, lines_of, said_in, sample_as_json
 from protocol.errors import RunError
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
-MOST_LINES = 200_000  # of metrics.jsonl
+IsLate = Callable[[], bool]
+Place = tuple[Replica, Instant]
+MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
+NO_STEP = 1 << 53  # every step is before it
 
 
 class ShownRun:
@@ -50,6 +63,7 @@ class ShownRun:
         self._recording: Recording | None = None
         self._background: Background | None = None
         self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
+        self._kept_newest = 0  # the event up to which the next view of the run need not read
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
 
@@ -76,23 +90,24 @@ class ShownRun:
         """`live`, `over`, or `gone`: its controller ended without a word."""
         if (self.path / "summary.json").exists():
             return "over"
-        return "live" if _controller(self.path) is not None else "gone"
+        return "live" if controller_of(self.path) is not None else "gone"
 
     # -- its core at a moment -------------------------------------------------------------------------
 
-    def moment(self, at: dict[str, str], seek: str = "") -> Json:
+    def moment(self, at: dict[str, str], seek: str = "", *, patience_s: float = inf) -> Json:
         """Where it stands at a moment, and the event that brought it there.
 
-        `seek`: `next` or `last` for the nearest event behind or before that gave commands.
+        `seek`: `next` or `last` for the nearest event behind or before that gave commands; `patience_s`: of
+        reading, here and of every page: beyond it StillReading is raised.
         """
 
         def show(replica: Replica, instant: Instant) -> Json:
             find = {"next": replica.decision_after, "last": replica.decision_before}
             return _place(replica, find.get(seek, replica.with_turn)(instant.number))
 
-        return self._with(at, show)
+        return self._with(at, show, patience_s)
 
-    def why(self, at: dict[str, str]) -> Json:
+    def why(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """The page Why: what the strategies were asked at an event, and why they answered as they did."""
 
         def show(replica: Replica, instant: Instant) -> Json:
@@ -108,9 +123,9 @@ class ShownRun:
             )
             return found | {"decisions": [asdict(decision) for decision in decisions]}
 
-        return self._with(at or {"event": str(self._look().last)}, show)
+        return self._with(at or {"event": str(self._look().last)}, show, patience_s)
 
-    def now(self, at: dict[str, str]) -> Json:
+    def now(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """The page Now."""
 
         def show(replica: Replica, instant: Instant) -> Json:
@@ -121,15 +136,23 @@ class ShownRun:
                 found["idle_because"] = ""
             return _place(replica, instant) | now_of(core) | found
 
-        return self._with(at, show)
+        return self._with(at, show, patience_s)
 
-    def ledger(self, at: dict[str, str]) -> Json:
+    def ledger(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """The page Ledger."""
-        return self._with(at, lambda replica, instant: _place(replica, instant) | ledger_of(instant.core))
 
-    def group(self, number: int, at: dict[str, str]) -> Json:
+        def show(replica: Replica, instant: Instant) -> Json:
+            return _place(replica, instant) | ledger_of(instant.core)
+
+        return self._with(at, show, patience_s)
+
+    def group(self, number: int, at: dict[str, str], *, patience_s: float = inf) -> Json:
         """A group as it stands at a moment, and its whole life. Raises: RunError if nothing names it."""
-        standing = self._with(at, lambda replica, instant: {"standing": group_of(instant.core, number)})
+
+        def show(replica: Replica, instant: Instant) -> Json:
+            return {"standing": group_of(instant.core, number)}
+
+        standing = self._with(at, show, patience_s)
         with self._answering():
             recording = self._look()
             life = self._lives.get(number)
@@ -182,16 +205,20 @@ class ShownRun:
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns."""
         return {
-            "steps": _columns(self._lines("metrics.jsonl")),
-            "evaluations": _columns(self._lines("evaluations.jsonl")),
+            "steps": columns_of(self._lines("metrics.jsonl")),
+            "evaluations": columns_of(self._lines("evaluations.jsonl")),
         }
+
+    def said(self) -> Json:
+        """What the run's own files say of where it stands, without its journal."""
+        return said_in(self.path) | {"last_step": figures_of(self._lines("metrics.jsonl"), NO_STEP)}
 
     def _alarms(self, core: Core) -> list[Json]:
         """What was wrong after the last step that the core has made."""
         steps = core.state.steps
-        made = [line for line in self._lines("metrics.jsonl") if _at_most(line, "step", steps)]
+        made = [line for line in self._lines("metrics.jsonl") if at_most(line, "step", steps)]
         evaluated = [
-            line for line in self._lines("evaluations.jsonl") if _at_most(line, "policy_version", steps)
+            line for line in self._lines("evaluations.jsonl") if at_most(line, "policy_version", steps)
         ]
         found = alarms(made, evaluated, bound=core.state.config.staleness.max_staleness)
         return [alarm._asdict() for alarm in found]
@@ -202,7 +229,7 @@ class ShownRun:
         size = path.stat().st_size if path.exists() else 0
         known = self._read.get(name)
         if known is None or known[0] != size:
-            known = self._read[name] = size, _lines(path)
+            known = self._read[name] = size, lines_of(path)
         return known[1]
 
     # -- the replicas ---------------------------------------------------------------------------------
@@ -222,13 +249,18 @@ class ShownRun:
 
     def _follow(self, recording: Recording) -> Background:
         """The pass over the history, told to go on."""
+        background = self._pass_of(recording)
+        background.follow(recording)
+        return background
+
+    def _pass_of(self, recording: Recording) -> Background:
+        """The pass over the history, with what an earlier view kept of it."""
         if self._background is None:
             known = find_past(self.path, recording)
             self._background = Background(recording, keep=self._offer, known=known, on_end=self._keep_past)
             if known is not None:
                 self._saved = known.number
                 self._replica_of_past(recording).keyframes.take_over(known.keyframes)
-        self._background.follow(recording)
         return self._background
 
     def _offer(self, number: int, image: InParts) -> int:
@@ -274,20 +306,52 @@ class ShownRun:
             self._past = Replica(recording, keyframes_bytes=room)
         return self._past
 
-    def _with(self, at: dict[str, str], show: Callable[[Replica, Instant], Found]) -> Found:
-        """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest."""
-        with self._answering():
-            recording = self._look()
-            if not at:
-                if self._newest is None:
-                    self._newest = Replica(recording, keyframes_bytes=1, goes_back=False)
-                self._newest.read_on(recording)
-                return show(self._newest, self._newest.at(recording.last))
-            past = self._replica_of_past(recording)
-            past.read_on(recording)
-            shown = show(past, _go(past, self._known_event(at)))
+    def _with(
+        self, at: dict[str, str], show: Callable[[Replica, Instant], Found], patience_s: float
+    ) -> Found:
+        """What `show` makes of the core at a moment: `event`, `second` or `step`, else the newest.
+
+        Raises: StillReading if the core is not there after `patience_s`, and nearer than before.
+        """
+        go = self._go_back if at else self._go_to_newest
+        while True:
+            try:
+                with self._answering():
+                    replica, instant = go(self._look(), at, late_after(min(patience_s, MOST_AT_ONCE_S)))
+                    return show(replica, instant)
+            except StillReading:
+                if patience_s < inf:
+                    raise
+
+    def _go_to_newest(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> Place:
+        if self._newest is None:
+            self._newest = Replica(recording, keyframes_bytes=1, goes_back=False)
+            if (kept := find_newest(self.path, recording)) is not None:
+                self._newest.offer(*kept)
+            self._kept_newest = self._newest.nearest(recording.last)
+        newest, before = self._newest, recording.last - NEAR
+        newest.read_on(recording)
+        with newest.hurrying(is_late):
+            if before - self._kept_newest >= LEAST_READ and newest.here.number < before:
+                newest.at(before)  # so that whoever begins there knows what the last event gave
+                self._keep_newest(newest)
+            return newest, newest.at(recording.last)
+
+    def _keep_newest(self, newest: Replica) -> None:
+        """Let the next view of this run begin where it stands; of one that goes on there are snapshots."""
+        self._kept_newest = newest.here.number
+        if self.state() != "live" and (image := newest.image_in_parts()) is not None:
+            keep_newest(self.path, newest.recording, newest.here.number, image)
+
+    def _go_back(self, recording: Recording, at: dict[str, str], is_late: IsLate) -> Place:
+        self._pass_of(recording)
+        past = self._replica_of_past(recording)
+        past.read_on(recording)
+        try:
+            with past.hurrying(is_late):
+                return past, _go(past, self._known_event(at))
+        finally:
             self._follow(recording)
-            return shown
 
     def _known_event(self, at: dict[str, str]) -> dict[str, str]:
         """The event of a train step in place of its number, if the pass over the history has met it."""
@@ -311,6 +375,12 @@ def _go(replica: Replica, at: dict[str, str]) -> Instant:
         raise RunError(f"{at} is no moment: expected a number behind event, second or step.") from None
 
 
+def late_after(seconds: float) -> IsLate:
+    """Whether so many seconds have gone by since now."""
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
+
+
 def _place(replica: Replica, instant: Instant) -> Json:
     return {
         "number": instant.number,
@@ -320,71 +390,3 @@ def _place(replica: Replica, instant: Instant) -> Json:
         "until_s": replica.recording.until_s,
         "event": event_of(instant.core, instant.turn),
     }
-
-
-def sample_as_json(sample: SampleGroup) -> Json:
-    """Tokens as columns, so that a response of 1,000 tokens is some 20 kB."""
-    return {
-        "step": sample.step,
-        "group": sample.group,
-        "why": sample.why,
-        "prompt": sample.prompt,
-        "row": sample.row,
-        "staleness": sample.staleness,
-        "responses": [
-            {
-                "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
-                "ending": one.ending,
-                "texts": [token.text for token in one.tokens],
-                "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
-                "drifts": [rounded(token.drift, 4) for token in one.tokens],
-                "weights": [rounded(token.weight, 4) for token in one.tokens],
-                "versions": [token.policy_version for token in one.tokens],
-            }
-            for one in sample.responses
-        ],
-    }  # fmt: skip
-
-
-def _lines(path: Path) -> list[Json]:
-    """Whole lines; the last one may be in the middle of being written."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
-    whole = text[: text.rfind("\n") + 1].splitlines()[-MOST_LINES:]
-    found: list[Json] = []
-    for number, line in enumerate(whole, 1):
-        try:
-            found.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"Line {number} of {path} is no JSON: {error}. Look at the disk.") from error
-    return found
-
-
-def _columns(lines: list[Json]) -> dict[str, list[float | None]]:
-    """By key, a number or nothing for each line."""
-    keys = dict.fromkeys(key for line in lines for key, value in line.items() if _is_number(value))
-    return {key: [value if _is_number(value := line.get(key)) else None for line in lines] for key in keys}
-
-
-def _at_most(line: Json, key: str, most: int) -> bool:
-    value = line.get(key)
-    return isinstance(value, int) and value <= most
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _controller(run: Path) -> int | None:
-    """The process that holds the run; None if it has ended, or this is a copy on another machine."""
-    lock = run.resolve().parent / f".{run.resolve().name}.lock"
-    try:
-        pid = int(lock.read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid

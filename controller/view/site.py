@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
+from controller.view.past.replica import StillReading
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
 from controller.view.whatif import WhatIf
@@ -28,6 +29,7 @@ PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 NO_NUMBER = 1 << 53  # of a group or a step: messages have smaller ones
 PACKED_BYTES = 1_000  # an answer from so many on: what a fleet does is a tenth of its size then
+PATIENCE_S = 0.6  # of reading a journal, before the page is told how far it is
 MOMENTS = ("event", "second", "step")
 Order = Callable[[str, str, str, str], Awaitable[str]]
 """`order(run, action, argument, why)` gives an order to a live run and returns its answer."""
@@ -55,15 +57,21 @@ class Site:
             Route("/api/runs", self._list),
             Route(
                 f"{one}/moment",
-                self._of(lambda run, ask: run.moment(_at(ask), ask.query_params.get("seek", ""))),
+                self._of(
+                    lambda run, ask: run.moment(
+                        _at(ask), ask.query_params.get("seek", ""), patience_s=PATIENCE_S
+                    )
+                ),
             ),
-            Route(f"{one}/why", self._of(lambda run, ask: run.why(_at(ask)))),
-            Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask)))),
-            Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask)))),
+            Route(f"{one}/why", self._of(lambda run, ask: run.why(_at(ask), patience_s=PATIENCE_S))),
+            Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask), patience_s=PATIENCE_S))),
+            Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask), patience_s=PATIENCE_S))),
             Route(f"{one}/timeline", self._of(_timeline)),
             Route(
                 f"{one}/groups/{{group:int}}",
-                self._of(lambda run, ask: run.group(ask.path_params["group"], _at(ask))),
+                self._of(
+                    lambda run, ask: run.group(ask.path_params["group"], _at(ask), patience_s=PATIENCE_S)
+                ),
             ),
             Route(f"{one}/samples", self._of(lambda run, ask: run.samples())),
             Route(
@@ -101,7 +109,8 @@ class Site:
                 return JSONResponse({"error": f"There is no run {number} here."}, 404)
             if any(value >= NO_NUMBER for value in asked.path_params.values()):
                 return JSONResponse({"error": "No group and no step has so large a number."}, 404)
-            return await _answer(lambda: show(self._runs[number], asked))
+            run = self._runs[number]
+            return await _answer(lambda: show(run, asked), said=run.said)
 
         return answer
 
@@ -227,9 +236,19 @@ def _at(asked: Request) -> dict[str, str]:
     return {name: asked.query_params[name] for name in MOMENTS if name in asked.query_params}
 
 
-async def _answer(look: Callable[[], dict[str, Any]]) -> Response:
+async def _answer(
+    look: Callable[[], dict[str, Any]], *, said: Callable[[], dict[str, Any]] = dict
+) -> Response:
+    """What `look` gives; while a journal is being read for it, how far that is, and what else is `said`."""
     try:
-        return JSONResponse(await to_thread.run_sync(look))
+        try:
+            return JSONResponse(await to_thread.run_sync(look))
+        except StillReading as way:
+            found = {
+                "reading": {"number": way.number, "last": way.last},
+                "said": await to_thread.run_sync(said),
+            }
+            return JSONResponse(found, 202)
     except ConfigError as error:
         return JSONResponse({"error": str(error)}, 400)
     except StaleFlowError as error:

@@ -281,3 +281,32 @@ def test_a_page_that_stays_open_sees_a_killed_run_go_on(browser, tmp_path):
     playwright.expect(state).to_have_text("not heard", timeout=LIMIT_MS)
     playwright.expect(page.locator("#trouble")).to_contain_text(f"launch.py view {run}")
     page.close()
+
+
+def test_while_the_journal_is_read_the_page_says_how_far_and_what_the_run_says(browser, link):
+    base, token = link
+    page = browser.new_page()
+    moments = f"{base}api/runs/0/moment*"
+    told = {"steps": 3, "steps_wanted": 4, "waiting_for": "2 more groups", "last_step": {}}
+    way = {"reading": {"number": 20_000, "last": 1_000_000}, "said": told}
+    page.route(moments, lambda route: route.fulfill(status=202, json=way))
+    page.goto(f"{base}?token={token}")
+    for text in ("event 20,000 of 1,000,000", "3 of 4", "Waits for 2 more groups"):
+        wait_for(page, text)
+    assert page.get_attribute("[role=progressbar]", "aria-valuenow") == "20000"
+    open_tab(page, "Metrics")  # which needs no journal
+    page.wait_for_selector(".plot canvas")
+    assert "reading the journal" in page.inner_text("#where")
+    open_tab(page, "Ledger")
+    page.wait_for_selector("[role=progressbar]")
+    page.unroute(moments)
+    page.wait_for_selector(".column")
+    assert page.locator("[role=progressbar]").count() == 0
+    assert not page.is_visible("#trouble")
+    page.route(moments, lambda route: route.fulfill(status=202, json=way))
+    page.evaluate("location.hash = '#ledger?run=0&at=50'")  # what stood there stays, dimmed
+    page.wait_for_selector("#page.busy .column")
+    page.unroute(moments)
+    page.wait_for_selector("#page:not(.busy) .column")
+    assert page.input_value("#slider") == "50"
+    page.close()

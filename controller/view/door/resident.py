@@ -2,7 +2,7 @@
 
 A process: `python -m controller.view.door.resident LISTENER LIFE RUN SETTINGS`, become by doorkeeper.py.
 Invariants: replica and all else that was read are gone when it waits again, as the process is then another
-program; it ends with the run; it writes nothing.
+program; it ends with the run; it writes nothing but what it found out of the history (`kept_past.py`).
 """
 
 import asyncio

@@ -10,23 +10,30 @@ import * as metrics from "./metrics.js";
 import * as whatif from "./whatif.js";
 import * as compare from "./compare.js";
 import * as controls from "./controls.js";
+import * as reading from "./reading.js";
 
 const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, compare, controls };
 const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
 const FOLLOW_MS = 1000;
 const STANDING_ROUNDS = 5;
+const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, reading: null };
 
-/** What the server says at an address of this run; throws its sentence if it refuses. */
+/** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`. */
 async function ask(path, words = {}, options = {}) {
   const query = new URLSearchParams(words);
   if (here.at !== null && options.atMoment !== false) query.set("event", here.at);
   const text = query.size ? `?${query}` : "";
-  const { atMoment, ...rest } = options;
+  const { atMoment, isPatient, ...rest } = options;
   const answer = await fetch(`/api/runs/${here.run}/${path}${text}`, rest);
   const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
+  if (answer.status === 202) {
+    if (!isPatient) throw new reading.Reading(found);
+    byId("where").textContent = reading.inWords(found.reading);
+    return ask(path, words, options);
+  }
   if (!answer.ok) throw new Error(found.error ?? `The view answered with status ${answer.status}.`);
   return found;
 }
@@ -60,11 +67,16 @@ async function show({ isRepeated = false } = {}) {
     return;
   }
   here.isAsking = true;
+  const name = nameOfShown();
   const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
   try {
     const page = PAGES[here.page];
-    const name = nameOfShown();
-    const moment = page.isOfMoment ? await ask("moment") : await ask("moment").catch(() => null); // a damaged journal still has metrics
+    let way = null;
+    const moment = await ask("moment").catch((error) => { // a damaged journal still has metrics
+      if (error instanceof reading.Reading) way = error;
+      if (page.isOfMoment) throw error;
+      return null;
+    });
     const content = isRepeated && here.shown === name && !page.isMoving ? null : await page.render(tools);
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
@@ -74,22 +86,37 @@ async function show({ isRepeated = false } = {}) {
     }
     here.isCut = false;
     byId("trouble").hidden = true;
+    showReading(way);
   } catch (error) {
-    if (!isRepeated) byId("page").replaceChildren();
+    const isReading = error instanceof reading.Reading;
+    showReading(isReading ? error : null);
+    if (isReading && name !== here.shown) {
+      byId("page").replaceChildren(...reading.render(error, here.reading, here.at === null));
+      here.shown = null;
+    } else if (!isReading && !isRepeated) byId("page").replaceChildren();
     here.isCut = error instanceof TypeError;
-    byId("trouble").textContent = here.isCut
+    byId("trouble").textContent = isReading ? "" : here.isCut
       ? `The view does not answer: it ends with the process that started it, or this machine cannot reach it. What stands here is of before. launch.py view ${here.runs[here.run]?.path ?? "RUN"} shows the run again.` : error.message;
-    byId("trouble").hidden = false;
+    byId("trouble").hidden = isReading;
   } finally {
     clearTimeout(slow);
-    byId("page").classList.remove("busy");
+    byId("page").classList.toggle("busy", here.reading !== null && here.shown === name && PAGES[here.page].isOfMoment);
     here.isAsking = false;
+    showFrame();
   }
-  showFrame();
   if (here.isMissed) {
     here.isMissed = false;
     await show();
   }
+}
+
+/** Say how far the journal is read for who waits for it; null: nobody does. */
+function showReading(way) {
+  const number = way?.number;
+  if (way === null) here.reading = null;
+  else if (here.reading === null || here.reading.at_event !== here.at || here.reading.run !== here.run || number < here.reading.number)
+    here.reading = { number, at: performance.now(), at_event: here.at, run: here.run };
+  if (way !== null) byId("where").textContent = reading.inWords(way, here.reading);
 }
 
 function showFrame() {
@@ -124,7 +151,7 @@ function showMoment(moment) {
 
 /** Go to the nearest event that gave commands. */
 async function seek(direction) {
-  const found = await ask("moment", { event: here.number, seek: direction }, { atMoment: false }).catch(() => null);
+  const found = await ask("moment", { event: here.number, seek: direction }, { atMoment: false, isPatient: true }).catch(() => null);
   if (found !== null) go({ at: found.number });
 }
 
@@ -142,7 +169,7 @@ function listen() {
   byId("step").addEventListener("change", async () => {
     const step = byId("step").value;
     if (step === "") return;
-    const found = await ask("moment", { step }, { atMoment: false }).catch(() => null);
+    const found = await ask("moment", { step }, { atMoment: false, isPatient: true }).catch(() => null);
     if (found !== null) go({ at: found.number });
   });
   byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null }));
@@ -169,7 +196,8 @@ async function readRuns() {
 async function follow(round = 0) {
   const state = () => here.runs[here.run]?.state;
   const isLive = here.at === null && state() === "live";
-  if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
+  if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment });
+  else if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
     await readRuns().catch(() => null);
     await show({ isRepeated: true });
   } else if (!document.hidden && round % STANDING_ROUNDS === 0) {
@@ -177,7 +205,7 @@ async function follow(round = 0) {
     await readRuns().catch(() => null);
     if (state() !== before) await (here.at === null ? show() : showFrame());
   }
-  setTimeout(() => follow(round + 1), FOLLOW_MS);
+  setTimeout(() => follow(round + 1), here.reading === null ? FOLLOW_MS : READING_MS);
 }
 
 if (!window.inFile && new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);

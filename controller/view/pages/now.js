@@ -41,7 +41,7 @@ export async function render({ ask, go }) {
 }
 
 /** What the newest step says of the devices; nothing of what it does not say. */
-function speeds(line) {
+export function speeds(line) {
   const told = (key, label, format) => (line[key] === undefined ? null : figure(format(line[key]), label));
   return [
     told("throughput/tokens_per_s_per_device", "tokens/s generated per device", short),

@@ -42,7 +42,7 @@ function progress(found) {
 }
 
 async function openMoment(ask, go, second) {
-  const moment = await ask("moment", { second }, { atMoment: false }).catch(() => null);
+  const moment = await ask("moment", { second }, { atMoment: false, isPatient: true }).catch(() => null);
   if (moment !== null) go({ page: "now", at: moment.number });
 }
 

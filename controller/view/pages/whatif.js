@@ -38,7 +38,7 @@ function asking({ ask, go, here }, config, job) {
     values.map((value) => make("option", { value, selected: value === (chosen.values[key] ?? "") }, value || `as now (${now})`))));
   const begin = async (event) => {
     event.preventDefault();
-    const moment = here.at === null ? null : await ask("moment");
+    const moment = here.at === null ? null : await ask("moment", {}, { isPatient: true });
     await ask("whatif", {}, { ...POST, body: JSON.stringify({ changes: chosen.values, at_s: moment === null ? null : moment.now_s }) }).catch((error) => window.alert(error.message));
     go({ asked: String(Date.now()) });
   };

@@ -1,8 +1,9 @@
-"""The pass over a run's history, kept beside the run, so that the next view need not make it again.
+"""What a view found out about a run, kept beside the run, so that the next view need not do it again.
 
-Invariants: the file is derived and may be deleted at any time; it counts for the very release and history
-that it was made of alone; it is whole or not there: it has a digest, and gets its place in one move; nothing
-in it is a program.
+Two files: the pass over the history, and the core where a view had read to the end, which is small and opens
+the first page. Invariants: a file is derived and may be deleted at any time; it counts for the very release
+and history that it was made of alone; it is whole or not there: it has a digest, and gets its place in one
+move; nothing in it is a program.
 """
 
 import json
@@ -19,8 +20,9 @@ from controller.durability.release import release
 from controller.view.past.keyframes import PlainKeyframes
 from protocol.private_files import for_owner_only
 
-NAME = "view.past"
+NAME, NEWEST = "view.past", "view.newest"
 LEAST_EVENTS = 20_000  # a pass over fewer takes seconds, and is made again
+LEAST_READ = 4_000  # events: about a second of reading; fewer are read again
 DIGEST_BYTES = 16
 
 
@@ -35,8 +37,17 @@ class KeptPast(NamedTuple):
 
 def keep_past(run: Path, recording: Recording, past: KeptPast) -> bool:
     """Write it beside the run; whether that was possible: a copy may lie where nobody writes."""
-    body = msgpack.packb((_history(recording, past.number), *past))
-    aside, place = run / f".{NAME}.{os.getpid()}", run / NAME
+    return _write(run, NAME, (_history(recording, past.number), *past))
+
+
+def keep_newest(run: Path, recording: Recording, number: int, image: InParts) -> bool:
+    """Write the core after event `number` beside the run; whether that was possible."""
+    return _write(run, NEWEST, (_history(recording, number), number, image))
+
+
+def _write(run: Path, name: str, what: tuple[object, ...]) -> bool:
+    body = msgpack.packb(what)
+    aside, place = run / f".{name}.{os.getpid()}", run / name
     try:
         with os.fdopen(for_owner_only(str(aside), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(_digest(body))
@@ -50,17 +61,28 @@ def keep_past(run: Path, recording: Recording, past: KeptPast) -> bool:
 
 def find_past(run: Path, recording: Recording) -> KeptPast | None:
     """What an earlier view kept of this history; None if there is none that this release may use."""
+    found = _read(run, NAME, recording)
+    return None if found is None else KeptPast(*found)
+
+
+def find_newest(run: Path, recording: Recording) -> tuple[int, InParts] | None:
+    """An event and the core after it, if an earlier view kept one of this history and release."""
+    found = _read(run, NEWEST, recording)
+    return None if found is None else (found[0], found[1])
+
+
+def _read(run: Path, name: str, recording: Recording) -> list[Any] | None:
+    """Number, image and what follows them; None if it is not whole, or of another history."""
     try:
-        data = (run / NAME).read_bytes()
+        data = (run / name).read_bytes()
     except OSError:
         return None
     body = memoryview(data)[DIGEST_BYTES:]
     if data[:DIGEST_BYTES] != _digest(body):
         return None
     history, number, (skeleton, parts), *more = msgpack.unpackb(body, strict_map_key=False)
-    past = KeptPast(number, InParts(skeleton, tuple(parts)), *more)
-    is_of_it = recording.pruned <= past.number <= recording.last
-    return past if is_of_it and history == _history(recording, past.number) else None
+    is_of_it = recording.pruned <= number <= recording.last and history == _history(recording, number)
+    return [number, InParts(skeleton, tuple(parts)), *more] if is_of_it else None
 
 
 def _history(recording: Recording, number: int) -> str:

@@ -6,6 +6,8 @@ read. One thread uses a replica.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from controller.core.core import Core
@@ -13,12 +15,20 @@ from controller.durability.core_image import Freezer, InParts, Thawer
 from controller.durability.recording import Recorded, Recording
 from controller.durability.replay import Replayed, turns
 from controller.view.past.keyframes import FIRST_SPACING, Keyframes
-from protocol.errors import LocalError
+from protocol.errors import LocalError, RunError
 
 NEAR = 32  # events before the target of a far move at which an image is left, for steps back from there
 NEVER = 1 << 62  # events: a second of the processor's at 1,024 instances is what an image takes
 MOST_NEAR = 4  # such images
 KEYFRAMES_BYTES = 256 << 20
+
+
+class StillReading(RunError):
+    """The core is on its way to a moment, and stands at an event before it; who asks again lets it go on."""
+
+    def __init__(self, number: int, last: int) -> None:
+        super().__init__(f"The history is read up to event {number} of {last}. Ask again, and it is read on.")
+        self.number, self.last = number, last
 
 
 class Instant(NamedTuple):
@@ -59,6 +69,7 @@ class Replica:
         self._unusable: set[int] = set()  # snapshots of the run that another release made, or damaged ones
         core = recording.make_core()
         self._first_steps = core.state.steps
+        self._is_late: Callable[[], bool] = lambda: False
         self._at = Instant(recording.pruned, core.state.now, core, None)
         self._behind = recording.pruned  # a keyframe at or before where it stands
         self._keep()
@@ -78,6 +89,15 @@ class Replica:
         """Where it stands."""
         return self._at
 
+    @contextmanager
+    def hurrying(self, is_late: Callable[[], bool]) -> Iterator[None]:
+        """Moves in the block raise StillReading after the first event at which `is_late()`."""
+        self._is_late = is_late
+        try:
+            yield
+        finally:
+            self._is_late = lambda: False
+
     def at(self, number: int) -> Instant:
         """The moment after this event; the nearest that there is if it is out of range.
 
@@ -85,7 +105,7 @@ class Replica:
         """
         number = max(self.first, min(number, self.last))
         is_back = number < self._at.number
-        keyframe = self._nearest(number)
+        keyframe = self.nearest(number)
         if is_back or keyframe > self._at.number:
             self._go_to_keyframe(keyframe)
         if self._goes_back and number - self._at.number > 2 * NEAR:
@@ -168,6 +188,10 @@ class Replica:
         freezer.learn(self._thawer)
         return freezer.freeze(self._at.core)
 
+    def image_in_parts(self) -> InParts | None:
+        """The same, to be offered to another one; None if a strategy of the user's holds what none can."""
+        return self._image()
+
     def copy(self) -> Core:
         """The core where it stands once more, to be kept. Raises: LocalError if none can be made."""
         return self._thaw(self._freezer.freeze(self._at.core))
@@ -182,9 +206,11 @@ class Replica:
             self._steps += [recorded.number] * done
             self._known = recorded.number
         if recorded.number - self._behind >= self.keyframes.spacing:
-            self._behind = self._nearest(recorded.number)
+            self._behind = self.nearest(recorded.number)
             if recorded.number - self._behind >= self.keyframes.spacing:
                 self._keep()
+        if self._is_late():
+            raise StillReading(recorded.number, self.last)
 
     def _learn(self, until: int) -> None:
         """Know the train steps up to this event: no event before it is jumped over."""
@@ -213,7 +239,7 @@ class Replica:
         self._behind = self._at.number
         self.keyframes.put(self._at.number, image)
 
-    def _nearest(self, number: int) -> int:
+    def nearest(self, number: int) -> int:
         """The last keyframe at or before this event."""
         usable = [n for n in self.recording.snapshot_numbers if n not in self._unusable and n >= self.first]
         known = sorted({self.first, *self._near, *usable})
@@ -232,7 +258,7 @@ class Replica:
             found = self.recording.snapshot(number)
             if found is None:
                 self._unusable.add(number)
-                self._go_to_keyframe(self._nearest(number))
+                self._go_to_keyframe(self.nearest(number))
                 return
             core = found.core
         self._at = Instant(number, core.state.now, core, None)

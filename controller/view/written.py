@@ -1,0 +1,98 @@
+"""What a run wrote beside its journal, as pages want it: lines as columns, samples as columns of tokens.
+
+Invariant: a file is read as it is at that moment, and may be in the middle of being written.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from controller.history.sample_text import SampleGroup, rounded
+from protocol.errors import RunError
+
+Json = dict[str, Any]
+MOST_LINES = 200_000  # of metrics.jsonl
+MOST_SAID_BYTES = 4 << 20  # of status.json: 4 kB a worker, of which no run has more than 1,024
+SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
+
+
+def sample_as_json(sample: SampleGroup) -> Json:
+    """Tokens as columns, so that a response of 1,000 tokens is some 20 kB."""
+    return {
+        "step": sample.step,
+        "group": sample.group,
+        "why": sample.why,
+        "prompt": sample.prompt,
+        "row": sample.row,
+        "staleness": sample.staleness,
+        "responses": [
+            {
+                "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
+                "ending": one.ending,
+                "texts": [token.text for token in one.tokens],
+                "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
+                "drifts": [rounded(token.drift, 4) for token in one.tokens],
+                "weights": [rounded(token.weight, 4) for token in one.tokens],
+                "versions": [token.policy_version for token in one.tokens],
+            }
+            for one in sample.responses
+        ],
+    }  # fmt: skip
+
+
+def lines_of(path: Path) -> list[Json]:
+    """Whole lines; the last one may be in the middle of being written."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
+    whole = text[: text.rfind("\n") + 1].splitlines()[-MOST_LINES:]
+    found: list[Json] = []
+    for number, line in enumerate(whole, 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(f"Line {number} of {path} is no JSON: {error}. Look at the disk.") from error
+    return found
+
+
+def said_in(run: Path) -> Json:
+    """Where the run stands by its summary.json, or else status.json; as much of it as can be read."""
+    for name in ("summary.json", "status.json"):
+        try:
+            with (run / name).open("rb") as file:
+                found = json.loads(file.read(MOST_SAID_BYTES))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return {key: found[key] for key, kind in SAID.items() if isinstance(found.get(key), kind)}
+    return {}
+
+
+def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:
+    """By key, a number or nothing for each line."""
+    keys = dict.fromkeys(key for line in lines for key, value in line.items() if _is_number(value))
+    return {key: [value if _is_number(value := line.get(key)) else None for line in lines] for key in keys}
+
+
+def at_most(line: Json, key: str, most: int) -> bool:
+    value = line.get(key)
+    return isinstance(value, int) and value <= most
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def controller_of(run: Path) -> int | None:
+    """The process that holds the run; None if it has ended, or this is a copy on another machine."""
+    lock = run.resolve().parent / f".{run.resolve().name}.lock"
+    try:
+        pid = int(lock.read_text())
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid
