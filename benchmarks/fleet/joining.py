@@ -3,19 +3,23 @@
 A real controller with keys, and so many simulated rollout workers in a few other processes, each behind a
 connection of its own that shows a key. All are told to attach at one moment, with the trainer and a reward
 worker already there. Said: when the controller has the first, half and all of them ready, and what attaching
-cost it; then all vanish at once, and it is said when the controller has missed the last of them.
+cost it; then all vanish at once, and it is said when the controller has missed the last of them. Beside both,
+the longest time for which the controller's loop did nothing else.
 """
 
 import argparse
 import asyncio
+import cProfile
 import os
 import platform
 import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 
@@ -57,24 +61,22 @@ async def control(folder: Path, options: argparse.Namespace) -> None:
                 first += count
             for process in processes:
                 await hear(process)  # it has its modules, and the first has attached who trains and scores
-            began, cpu_s = time.monotonic(), time.process_time()
-            tell(processes, "begin")
-            times = await reached(lambda: registry.ready_instances, options.workers, began)
-            spent_s = time.process_time() - cpu_s
-            half = times[(len(times) - 1) // 2]
+            with profiled(options.profile, "joined"):
+                tell(processes, "begin")
+                found = await reached(lambda: registry.ready_instances, options.workers)
+            half = found.times[(len(found.times) - 1) // 2]
             print(
                 f"{options.workers} workers in {options.processes} processes, told at once: the first ready "
-                f"after {times[0]:.2f} s, half after {half:.2f} s, all after {times[-1]:.2f} s; "
-                f"{1e3 * spent_s / options.workers:.1f} ms of the controller's CPU each"
+                f"after {found.times[0]:.2f} s, half after {half:.2f} s, all after {found.in_words()}"
             )
             for process in processes:
                 await hear(process)
-            began = time.monotonic()
-            tell(processes, "end")
-            gone = await reached(lambda: options.workers - registry.ready_instances, options.workers, began)
+            with profiled(options.profile, "gone"):
+                tell(processes, "end")
+                found = await reached(lambda: options.workers - registry.ready_instances, options.workers)
             print(
-                f"vanished at once: the first is missed after {gone[0]:.2f} s, all after {gone[-1]:.2f} s "
-                f"(a lease is {LEASE_S:g} s)"
+                f"vanished at once (a lease is {LEASE_S:g} s): the first is missed after "
+                f"{found.times[0]:.2f} s, all after {found.in_words()}"
             )
     finally:
         for process in processes:
@@ -83,16 +85,43 @@ async def control(folder: Path, options: argparse.Namespace) -> None:
                 await process.wait()
 
 
-async def reached(count, most: int, began: float) -> list[float]:
-    """When each of so many was counted, in seconds since then. Raises: SystemExit after PATIENT_S."""
-    times = list[float]()
+class Reached(NamedTuple):
+    """How a number was reached."""
+
+    times: list[float]  # when each was counted, in seconds since the beginning
+    cpu_s: float
+    late_s: float  # the longest that the loop was late
+
+    def in_words(self) -> str:
+        """The end of it, and what it cost the controller."""
+        each = 1e3 * self.cpu_s / len(self.times)
+        return f"{self.times[-1]:.2f} s; {each:.1f} ms of its CPU each, its loop late by {self.late_s:.2f} s"
+
+
+@contextmanager
+def profiled(folder: Path | None, name: str) -> Iterator[None]:
+    """With a folder, what this thread does goes to `NAME.prof` in it, by cProfile."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with cProfile.Profile() as profile:
+        yield
+    profile.dump_stats(folder / f"{name}.prof")
+
+
+async def reached(count: Callable[[], int], most: int) -> Reached:
+    """Waits until so many are counted. Raises: SystemExit after PATIENT_S."""
+    began, cpu_s = time.monotonic(), time.process_time()
+    times, late_s, looked = list[float](), 0.0, 0.0
     while len(times) < most:
         await asyncio.sleep(LOOK_S)
         now = time.monotonic() - began
+        late_s, looked = max(late_s, now - looked - LOOK_S), now
         times += [now] * (count() - len(times))
         if now > PATIENT_S:
             raise SystemExit(f"{len(times)} of {most} after {now:.0f} s")
-    return times
+    return Reached(times, time.process_time() - cpu_s, late_s)
 
 
 async def workers(folder: Path, options: argparse.Namespace) -> None:
@@ -133,6 +162,7 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=128, help="responses of each")
     parser.add_argument("--processes", type=int, default=4, help="that the workers live in")
     parser.add_argument("--port", type=int, default=28_631)
+    parser.add_argument("--profile", type=Path, help="folder for joined.prof and gone.prof, by cProfile")
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--be", default="", help=argparse.SUPPRESS)
