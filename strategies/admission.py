@@ -1,4 +1,6 @@
-"""How many groups may start now: the cap, apart from the deadline. `admit(view, batches) -> groups`.
+"""How many groups may start now, and which is the first: the cap, apart from the deadline.
+
+A rule is `admit(view, batches) -> groups`.
 
 The ledger keeps the bound; admission chooses how much of its room to use. The rules of other systems are here
 to be compared on one engine; those of AReaL and veRL bound a total, not the age of a trajectory. Source of
@@ -6,8 +8,8 @@ those: AReaL (arXiv 2505.24298), veRL (fully asynchronous trainer), ROLL Flash, 
 StaleFlow's authors, has them; a cap apart from the deadline is ours.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 from strategies.views import AdmissionView
 
@@ -17,6 +19,37 @@ Admission = Callable[[AdmissionView, Batches], int]
 WHATEVER_FITS = 1 << 30  # groups: routing leaves queued what has no room
 VERL_THRESHOLD = 0.1  # share of stale samples that veRL's fully asynchronous trainer admits by default
 VERL_SYNC_STEPS = 4  # train steps between two parameter updates of its rollout, by default
+
+
+class Claim(NamedTuple):
+    """What one source of prompts may have of the places (`data.sources`)."""
+
+    priority: int = 0
+    quota: float = 1.0  # share of the groups in the system
+
+
+def first_to_start(waiting: Iterable[int], in_system: Sequence[int], claims: Sequence[Claim]) -> int:
+    """The place among the waiting prompts of the one that starts first.
+
+    It is of the source with the highest priority among those within their quotas; of these and of equals, the
+    prompt that has waited longest. A source beyond its quota gives way to others and to nobody else: places
+    are never left empty for it. A source that has no group in the system may always have one.
+
+    `waiting`: the source of each prompt, in order; `in_system`: groups of each source that have started and
+    are not trained. Raises: ValueError if nothing waits.
+    """
+    first: dict[int, int] = {}
+    for place, source in enumerate(waiting):
+        first.setdefault(source, place)
+        if len(first) == len(claims):
+            break
+    most = sum(in_system) + 1
+
+    def rank(source: int) -> tuple[bool, int, int]:
+        claim, there = claims[source], in_system[source]
+        return bool(there) and there + 1 > claim.quota * most, -claim.priority, first[source]
+
+    return first[min(first, key=rank)]
 
 
 def held(view: AdmissionView) -> int:

@@ -71,6 +71,19 @@ class SourceSettings(RowSettings):
     max_response_tokens: int = Field(default=0, ge=0)
     """A response to a prompt of this source that reaches this many tokens ends with `length`; at most
     `rollout.max_response_tokens`, which 0 stands for."""
+    priority: int = 0
+    """Of the prompts that wait, those of the highest priority start first. How many are read is a matter of
+    `weight`, so no source waits for ever: those with less priority wait until others do not, a batch or two
+    at most."""
+    quota: float = Field(default=1.0, gt=0, le=1)
+    """Share of the groups in the system (started and not yet trained) that this source may have while prompts
+    of other sources wait: no more of long or costly episodes at a time. Where none does, it gives way, so
+    that no place stays empty."""
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether its prompts may start in another order than they were read in."""
+        return self.priority != 0 or self.quota < 1
 
 
 class StageSettings(Section):

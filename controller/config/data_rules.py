@@ -22,6 +22,7 @@ def data_problems(config: Config) -> Iterator[Problem]:
     if data.sources:
         yield from _source_problems(data)
         yield from _length_problems(data, config.rollout.max_response_tokens)
+        yield from _claim_problems(config)
     yield from _stage_problems(data)
     yield from _sampler_problems(config)
     if data.schedule == "pass_rate" and config.trainer.is_supervised:
@@ -113,6 +114,30 @@ def _length_problems(data: DataSettings, most: int) -> Iterator[Problem]:
                 f"is {one.max_response_tokens}, above rollout.max_response_tokens {most}, which memory is "
                 "laid out for; lower it, or raise the other.",
             )
+
+
+def _claim_problems(config: Config) -> Iterator[Problem]:
+    """Why sources cannot have priorities or quotas, or not these."""
+    sources = config.data.sources
+    ranked = next((number for number, one in enumerate(sources) if one.is_ranked), None)
+    if ranked is None:
+        return
+    key = "priority" if sources[ranked].priority else "quota"
+    here = f"data.sources.{ranked}.{key}"
+    what = f"is {getattr(sources[ranked], key):g}, which changes the order in which prompts start, but"
+    if config.staleness.sampler != "in_order":
+        sampler = f"staleness.sampler is {config.staleness.sampler}, which orders them already"
+        yield (here, "staleness.sampler"), f"{what} {sampler}; leave one of the two out."
+    if config.trainer.is_supervised:
+        yield (here, "trainer.algorithm"), f"{what} sft trains them in the order of the data; leave it out."
+    total = sum(one.quota for one in sources)
+    if total < 1:
+        quotas = ", ".join(f"{one.name} {one.quota:g}" for one in sources)
+        yield (
+            ("data.sources",),
+            f"has quotas that sum to {total:g} ({quotas}), so that all sources would be beyond theirs; "
+            "expected 1 at least. Raise one, or leave one out.",
+        )
 
 
 def _stage_problems(data: DataSettings) -> Iterator[Problem]:

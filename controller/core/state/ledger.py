@@ -43,6 +43,11 @@ class LedgerBase:
     def __contains__(self, group: int) -> bool:
         return group in self._reserved or group in self._occupied
 
+    def __iter__(self) -> Iterator[int]:
+        """The groups that have started and are not trained, reserved ones first."""
+        yield from self._reserved
+        yield from self._occupied
+
     @property
     def reserved(self) -> int:
         """Groups that have started and are not yet scored."""

@@ -17,7 +17,7 @@ from controller.core.state.agents.homes import home
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
-from controller.core.state.views.admission import admitted
+from controller.core.state.views.admission import admitted, next_fresh
 from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
@@ -85,7 +85,8 @@ class Dispatch:
             if chosen is not None:
                 self._refused = {}
                 if head.is_fresh:
-                    trajectory = self._start(self.state.fresh.popleft(), chosen.next_version)
+                    self.state.fresh.remove(trajectory.id.group)
+                    trajectory = self._start(trajectory.id.group, chosen.next_version)
                 self.state.queue.remove(trajectory)
                 self._place(trajectory, chosen)
                 return True
@@ -132,7 +133,7 @@ class Dispatch:
             queued = self.state.queue.peek(version, reach)
             if queued is None:
                 if self.state.fresh and admitted(self.state) > 0:
-                    group = self.state.groups[self.state.fresh[0]]
+                    group = self.state.groups[next_fresh(self.state)]
                     opening = Trajectory(TrajectoryId(group.id, 0), group.prompt_tokens)
                     yield Head(opening, True, version)
                 return

@@ -1,9 +1,12 @@
-"""How many groups may start now, as the admission rule answers to what is in the system.
+"""How many groups may start now, as the admission rule answers to what is in the system, and which is next.
 
 Invariant: pure functions of the state; nothing is kept between two calls.
 """
 
+from collections import Counter
+
 from controller.core.state.run_state import RunState
+from strategies.admission import Claim, first_to_start
 from strategies.views import AdmissionView
 
 
@@ -33,6 +36,20 @@ def admitted(state: RunState) -> int:
     if state.paused is not None:
         return 0
     return state.strategies.admit(admission_view(state), state.config.staleness.in_flight_batches)
+
+
+def next_fresh(state: RunState) -> int:
+    """The waiting group that starts next: the first, unless sources have priorities or quotas.
+
+    Call it only while one waits.
+    """
+    sources = state.config.data.sources
+    if not any(one.is_ranked for one in sources):
+        return state.fresh[0]
+    counts = Counter(state.groups[group].source for group in state.ledger)
+    waiting = (state.groups[group].source for group in state.fresh)
+    claims = [Claim(one.priority, one.quota) for one in sources]
+    return state.fresh[first_to_start(waiting, [counts[n] for n in range(len(sources))], claims)]
 
 
 def admissible(state: RunState) -> int:
