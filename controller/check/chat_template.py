@@ -19,12 +19,21 @@ NO_TEMPLATE = (
     "has no chat template, so `policy.chat` and clients of the door cannot be answered; `policy.generate` "
     "can. Give the tokenizer a template, or set `agent.renderer: plain`."
 )
+BECOMES = {
+    "keep": "With `keep`, earlier turns stay as they were sampled, and are trained so.",
+    "template": "With `template`, a turn behind such a past begins a trajectory of its own, whose past is "
+    "computed again, by the engine and by the trainer.",
+}
+KV = (
+    "`template`, with staleness.keep_kv: a turn whose past is written otherwise finds no keys and values to "
+    "keep, and is prefilled whole."
+)
 
 
 def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
     """On the conversations of an agent. `directory`: of the model; one that is not made yet says nothing."""
     agent = config.agent
-    if not agent.is_on or agent.renderer != "template" or not (directory / "config.json").is_file():
+    if not agent.is_on or agent.renderer == "plain" or not (directory / "config.json").is_file():
         return
     question = {"model": str(directory), "agent": agent.model_dump_json()}
     try:
@@ -41,10 +50,12 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
             f"the tokenizer in {directory} {NO_TEMPLATE}",
         )
     else:
-        yield from _of_verdicts(verdicts, is_refusing=agent.history == "refuse")
+        yield from _of_verdicts(verdicts, agent.history)
+        if agent.history == "template" and config.staleness.keep_kv:
+            yield "note", KEY, KV
 
 
-def _of_verdicts(verdicts: dict[str, str], *, is_refusing: bool) -> Iterator[Remark]:
+def _of_verdicts(verdicts: dict[str, str], history: str) -> Iterator[Remark]:
     failed = {name: why for name, why in verdicts.items() if why and not why.startswith(REFUSED)}
     refused = [name for name, why in verdicts.items() if why.startswith(REFUSED)]
     appended = [name for name, why in verdicts.items() if not why]
@@ -57,11 +68,11 @@ def _of_verdicts(verdicts: dict[str, str], *, is_refusing: bool) -> Iterator[Rem
             f"the chat template refuses {', '.join(refused)}: no agent of this model can have it.",
         )
     told = "; ".join(f"{name}: {why}" for name, why in failed.items())
-    if failed and is_refusing:
+    if failed and history == "refuse":
         yield "error", KEY, f"`refuse`, and {told}. Set `keep`, or give the tokenizer another chat template."
     elif failed:
         yield (
             "note",
             KEY,
-            f"{told}. With `keep`, earlier turns stay as they were sampled, and are trained so.",
+            f"{told}. {BECOMES[history]}",
         )

@@ -15,6 +15,8 @@ BUILT_IN: dict[str, Collection[str]] = {
     "model.factory": (),
     "reward.function": names_without_options(),
     "agent.function": (),
+    "agent.renderer": ("template", "plain"),
+    "agent.tool_calls": ("hermes", "none"),
     "evaluation.reward_function": names_without_options(),
     "rollout.engine": ENGINES,
     "trainer.engine": ("fsdp",),
@@ -28,6 +30,8 @@ FILES = ("data.path", "model.path")
 
 CALLED: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "model.factory": ("make(directory, *, seed, progress)", 1, ("seed", "progress")),
+    "agent.renderer": ("make(tokenizer)", 1, ()),
+    "agent.tool_calls": ("read(text)", 1, ()),
     "rollout.engine": ("make(settings, model_directory)", 2, ()),
     "trainer.loss": ("loss(tokens)", 1, ()),
     "data.path": ("prompts(*, seed)", 0, ("seed",)),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from controller.config.agents.agent_rules import agent_problems
 from controller.config.data_rules import data_problems
 from controller.config.devices.one_device import colocation_problems
 from controller.config.models import Config
@@ -35,7 +36,7 @@ def cross_field_problems(config: Config) -> list[Problem]:
         *_controller_problems(config),
         *_evaluation_problems(config),
         *reward_problems(config),
-        *_agent_problems(config),
+        *agent_problems(config),
         *colocation_problems(config),
     ]
 
@@ -321,69 +322,6 @@ def _evaluation_problems(config: Config) -> Iterator[Problem]:
                 (f"evaluation.data.{name}.max_prompts",),
                 f"is 0, which is all, but {one.path!r} may never end; give a number.",
             )
-
-
-def _agent_problems(config: Config) -> Iterator[Problem]:
-    agent, staleness = config.agent, config.staleness
-    if agent.function and agent.command:
-        yield (
-            ("agent.command", "agent.function"),
-            f"is set, and so is agent.function, {agent.function!r}; an episode is the one or the other. "
-            "Leave one of them out.",
-        )
-    if agent.kind != "auto" and not agent.function:
-        yield (
-            ("agent.kind", "agent.function"),
-            f"is `{agent.kind}`, which says what agent.function names, and that is empty; set it, or leave "
-            "the kind out.",
-        )
-    if not agent.is_on:
-        return
-    if config.trainer.is_supervised:
-        yield (
-            (agent.key, "trainer.algorithm"),
-            "is set, but sft trains on responses that the data gives, so there is nothing for an agent to "
-            "do; leave `agent` out, or choose another algorithm.",
-        )
-    if staleness.stragglers != "wait":
-        yield (
-            ("staleness.stragglers", agent.key),
-            f"is `{staleness.stragglers}`, which cuts responses or begins groups anew; episodes of an agent "
-            "end by their own limits (agent.turn_timeout_s, agent.episode_timeout_s). Leave it `wait`.",
-        )
-    yield from _episode_problems(config)
-
-
-def _episode_problems(config: Config) -> Iterator[Problem]:
-    agent, rollout = config.agent, config.rollout
-    at_once = agent.workers * agent.concurrency
-    needed = rollout.group_size + config.staleness.spare_responses
-    if agent.workers and at_once < needed:
-        yield (
-            ("agent.concurrency", "agent.workers", "rollout.group_size"),
-            f"times agent.workers is {at_once} episodes at once, and a group has {needed}, which all ask "
-            f"before it starts; give at least {-(-needed // agent.workers)}.",
-        )
-    if agent.max_turn_tokens > rollout.max_response_tokens:
-        yield (
-            ("agent.max_turn_tokens", "rollout.max_response_tokens"),
-            f"is {agent.max_turn_tokens}, more than rollout.max_response_tokens, "
-            f"{rollout.max_response_tokens}; lower the one or raise the other.",
-        )
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    if agent.max_tokens > longest:
-        yield (
-            ("agent.max_tokens", "rollout.max_prompt_tokens", "rollout.max_response_tokens"),
-            f"is {agent.max_tokens}, more than the engine's context, {longest} (rollout.max_prompt_tokens "
-            "and rollout.max_response_tokens); lower the one or raise the others.",
-        )
-    if agent.turn_rewards and config.trainer.baseline not in GROUP_BASELINES:
-        yield (
-            ("agent.turn_rewards", "trainer.baseline"),
-            f"is true, which compares turns within a group, and trainer.baseline is "
-            f"`{config.trainer.baseline}`; choose one of {', '.join(GROUP_BASELINES)}, or leave "
-            "turn_rewards out.",
-        )
 
 
 def _is_loopback(host: str) -> bool:

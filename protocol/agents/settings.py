@@ -37,15 +37,18 @@ class AgentSettings(Section):
     options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Given by name to the function at each call, or to the class when an object of it is made. Of a taskset,
     fields of its configuration; of a server of OpenEnv, how texts become actions (docs/environments.md)."""
-    renderer: Literal["template", "plain"] = "template"
-    """How messages become tokens: by the tokenizer's chat template, or `plain`, the texts one behind the
-    other, for a model without one."""
-    tool_calls: Literal["hermes", "none"] = "hermes"
+    renderer: str = "template"
+    """How messages become tokens: by the tokenizer's chat template, `plain`, the texts one behind the other,
+    for a model without one, or an import path of a renderer of your own (docs/agents.md)."""
+    tool_calls: str = "hermes"
     """How the policy writes tool calls: `hermes`, which Qwen and others use, is `<tool_call>{"name": ...,
-    "arguments": {...}}</tool_call>`."""
-    history: Literal["keep", "refuse"] = "keep"
+    "arguments": {...}}</tool_call>`; `none` reads none; or an import path of a function from a text to (the
+    rest of it, calls). A renderer of your own reads them by itself."""
+    history: Literal["keep", "template", "refuse"] = "keep"
     """If the chat template writes earlier turns otherwise once others follow, as those do that strip
-    thinking: `keep` leaves them as they were sampled, `refuse` ends the run at its start."""
+    thinking: `keep` leaves them as they were sampled; `template` writes them as the template does, so that
+    such a turn begins a trajectory of its own and its past is computed again; `refuse` ends the run at its
+    start."""
     workers: int = Field(default=1, ge=0)
     """Local agent workers."""
     processes: int = Field(default=1, ge=1)

@@ -31,7 +31,7 @@ def test_a_template_that_only_appends_is_a_note(model):
     assert "only appends: a user's turn, a tool's turn, two tool turns" in text
 
 
-@pytest.mark.parametrize(("history", "level"), [("keep", "note"), ("refuse", "error")])
+@pytest.mark.parametrize(("history", "level"), [("keep", "note"), ("template", "note"), ("refuse", "error")])
 def test_a_template_that_strips_thinking_is_named_with_what_becomes_of_it(model, history, level):
     *_, (found, key, text) = remarks(model("strips"), history=history)
     assert (found, key) == (level, "agent.history")
@@ -62,3 +62,14 @@ def test_nothing_is_asked_where_there_is_nothing_to_try(model, tmp_path, monkeyp
     assert remarks(model(), function="") == []
     assert remarks(tmp_path / "none") == []
     assert remarks(tmp_path, renderer="plain") == []
+
+
+def test_what_becomes_of_stripped_thinking_by_the_template_is_said(model):
+    *_, (_, _, text) = remarks(model("strips"), history="template")
+    assert "begins a trajectory of its own" in text
+    config = Config.model_validate(
+        {"agent": {"function": "a.py:episode", "history": "template"}, "staleness": {"keep_kv": True}}
+    )
+    *_, (level, key, text) = template_remarks(config, model("strips"))
+    assert (level, key) == ("note", "agent.history")
+    assert "keep_kv" in text

@@ -12,7 +12,7 @@ from workers.agent.door.door import Door
 from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import EpisodeBudget, HostedEpisode
 from workers.agent.policy import BudgetExceeded
-from workers.agent.renderer import TemplateRenderer
+from workers.agent.rendering.renderer import TemplateRenderer
 
 LIMIT_S = 300
 

@@ -10,8 +10,8 @@ import pytest
 
 from examples import calculator_task, guess_task
 from workers.agent.kinds.tools import from_tools
-from workers.agent.probes import probe
-from workers.agent.renderer import TemplateRenderer
+from workers.agent.rendering.probes import probe
+from workers.agent.rendering.renderer import TemplateRenderer
 
 
 class Player:

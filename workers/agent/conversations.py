@@ -2,14 +2,16 @@
 
 Invariants: a request goes on with the longest conversation that it repeats whole, if that is not being
 answered; any other begins a trajectory of its own, whose given tokens are those of the turns that it has in
-common with one that is there, and what is rendered of the rest; a refusal changes nothing.
+common with one that is there, and what is rendered of the rest; a refusal changes nothing. With
+`agent.history: template`, a request goes on only where the template writes all before it as it was, and what
+begins a trajectory is rendered whole.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from workers.agent.messages import normal
-from workers.agent.renderer import Renderer
+from workers.agent.rendering.renderer import Messages, Renderer
 from workers.agent.transcript import Talk, Transcript
 
 
@@ -32,12 +34,16 @@ class Placed(NamedTuple):
 class Conversations:
     """The trajectories of one episode."""
 
-    def __init__(self, renderer: Renderer | None, *, first: int, step: int, attempt: int, most: int) -> None:
+    def __init__(
+        self, renderer: Renderer | None, *, first: int, step: int, attempt: int, most: int,
+        history: str = "keep",
+    ) -> None:  # fmt: skip
         """Their numbers are `first`, `first + step` and so on.
 
         `renderer`: None where the tokenizer has no chat template, so that there are no messages. `attempt`:
-        before the first of each. `most`: as `agent.max_trajectories`.
+        before the first of each. `most`, `history`: as `agent.max_trajectories`, `agent.history`.
         """
+        self._keeps_history = history != "template"
         self._renderer = renderer
         self._first, self._step, self._attempt, self._most = first, step, attempt, most
         self._all: list[Transcript] = []
@@ -71,7 +77,7 @@ class Conversations:
         self._all.append(Transcript(member, self._attempt, is_trained))
         return self._all[-1]
 
-    def place(self, messages: Sequence[Mapping[str, Any]], tools: Any, *, is_trained: bool) -> Placed:
+    def place(self, messages: Messages, tools: Any, *, is_trained: bool) -> Placed:
         """Where these checked messages belong. Raises: ValueError; whatever the template raises."""
         if self._renderer is None:
             raise ValueError(
@@ -84,15 +90,36 @@ class Conversations:
         able = [one for one in self._able(is_trained) if one.goes_on_as(talk, tools)]
         if able:
             found = max(able, key=lambda one: len(one.talk))
-            new = messages[len(found.talk) :]
-            return Placed(found, self._renderer.extend(found.tokens[-1], new, tools))
+            given = self._going_on(self._renderer, found.tokens, messages, len(found.talk), tools)
+            if given is not None:
+                return Placed(found, given)
         self._check_room(lambda one: _why_messages(one, talk, tools, is_trained=is_trained))
         ends = [(one.last_end(talk, tools), one) for one in self._all]
         end, base = max(ends, key=lambda pair: pair[0], default=(None, None))
-        if end is None or base is None or not end.messages:
-            return Placed(None, self._renderer.render(messages, tools))
-        before = base.tokens[: end.tokens]
-        return Placed(None, before + self._renderer.extend(before[-1], messages[end.messages :], tools))
+        if end is not None and base is not None and end.messages and self._keeps_history:
+            before = base.tokens[: end.tokens]
+            given = self._going_on(self._renderer, before, messages, end.messages, tools)
+            if given is not None:
+                return Placed(None, before + given)
+        return Placed(None, self._renderer.render(messages, tools))
+
+    def _going_on(
+        self, renderer: Renderer, tokens: Sequence[int], messages: Messages, known: int, tools: Any
+    ) -> list[int] | None:
+        """What stands behind these tokens, which are the first `known` messages.
+
+        None if the template writes the past otherwise, and that counts. Raises: whatever the template raises.
+        """
+        try:
+            given = renderer.extend(tokens[-1], messages[known:], tools)
+        except ValueError:
+            if self._keeps_history:
+                raise
+            return None
+        if given is None or self._keeps_history:
+            return given
+        whole = renderer.render(messages, tools)
+        return given if renderer.text([*tokens, *given]) == renderer.text(whole) else None
 
     def place_tokens(self, whole: Sequence[int], *, is_trained: bool) -> Placed:
         """Where a request of token ids belongs: all that the policy is to continue. Raises: ValueError."""
@@ -141,8 +168,9 @@ def _why_messages(one: Transcript, talk: Talk, tools: Any, *, is_trained: bool) 
     if why := _why(one, is_trained=is_trained):
         return why
     same = one.shared(talk)
+    if same == len(one.talk) < len(talk) and tools == one.tools:
+        return "The renderer writes earlier turns otherwise than they were sampled."
     if same == len(one.talk) < len(talk):
-        assert tools != one.tools
         return "The tools are others than in the last request; give the same in every request."
     told: Any = talk[same] if same < len(talk) else "nothing"
     held = one.talk[min(same, len(one.talk) - 1)] if one.talk else "tokens"

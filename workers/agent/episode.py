@@ -18,7 +18,7 @@ from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import check_messages, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
-from workers.agent.renderer import Renderer, message_of
+from workers.agent.rendering.renderer import Renderer, message_of
 from workers.agent.saved_state import pack, unpack
 
 EpisodeKey = tuple[int, int, int]
@@ -36,6 +36,7 @@ class EpisodeBudget:
     vocabulary: int | None
     trajectories: int = 64
     state_mb: int = MAX_STATE_MB
+    history: str = "keep"
 
     @classmethod
     def of(cls, settings: WorkerSettings, vocabulary: int | None) -> "EpisodeBudget":
@@ -50,6 +51,7 @@ class EpisodeBudget:
             vocabulary=vocabulary,
             trajectories=agent.max_trajectories,
             state_mb=agent.max_state_mb,
+            history=agent.history,
         )
 
 
@@ -79,7 +81,7 @@ class HostedEpisode:
         self._limits, self._renderer = limits, renderer
         self._conversations = Conversations(
             renderer, first=begin.episode, step=begin.episodes, attempt=begin.attempt,
-            most=limits.trajectories,
+            most=limits.trajectories, history=limits.history,
         )  # fmt: skip
         self._asked = 0
         self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
@@ -139,7 +141,10 @@ class HostedEpisode:
         return asked, (frame, saved) if saved else (frame,)
 
     def take(self, turn: Turn, tokens: bytes) -> tuple[Any, dict[str, Any]] | None:
-        """The question that the turn answers, and the answer; None if it answers none."""
+        """The question that the turn answers, and the answer; None if it answers none.
+
+        Raises: ValueError if the user's own code could not read it.
+        """
         transcript = self._conversations.find(turn.member)
         opened = self._open.get(turn.member)
         if transcript is None or opened is None or turn.number != transcript.asks - 1:

@@ -7,8 +7,8 @@ from typing import Any
 
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
-from workers.agent.probes import probe
-from workers.agent.renderer import make_renderer
+from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.probes import probe
 
 
 def prepare_process() -> None:

@@ -26,8 +26,9 @@ from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
 from workers.agent.policy import BudgetExceeded
 from workers.agent.pool import AgentPool
-from workers.agent.probes import check_probes
-from workers.agent.renderer import Renderer, make_renderer
+from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.probes import check_probes
+from workers.agent.rendering.renderer import Renderer
 from workers.link.link import Link
 
 if TYPE_CHECKING:
@@ -171,7 +172,12 @@ class AgentHost:
         if number is None:
             return
         in_hand = self._in_hand[number]
-        found = in_hand.episode.take(turn, frames[0])
+        try:
+            found = in_hand.episode.take(turn, frames[0])
+        except ValueError as error:  # of a renderer of the user's own
+            self._end(in_hand.episode.key)
+            self._fail(in_hand, "agent", str(error))
+            return
         if found is None or in_hand.child is None:
             return
         question, answer = found

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.conversations import Conversations, TooManyConversations
-from workers.agent.renderer import PlainRenderer, TemplateRenderer
+from workers.agent.rendering.renderer import PlainRenderer, TemplateRenderer
 
 USER = {"role": "user", "content": "one"}
 ANSWER = {"role": "assistant", "content": "two"}

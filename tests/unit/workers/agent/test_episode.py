@@ -11,7 +11,7 @@ from protocol.settings import ModelSettings, RewardSettings, RolloutSettings, Tr
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.episode import EpisodeBudget, HostedEpisode
 from workers.agent.policy import BudgetExceeded
-from workers.agent.renderer import TemplateRenderer
+from workers.agent.rendering.renderer import TemplateRenderer
 
 BEGIN = Begin(group=4, episode=2, trial=1, seed=9, attempt=6, episodes=4)
 

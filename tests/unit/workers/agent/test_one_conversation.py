@@ -15,7 +15,7 @@ from tests.unit.workers.agent.test_conversations import (
 )
 from workers.agent.conversations import TooManyConversations
 from workers.agent.episode import EpisodeBudget, HostedEpisode
-from workers.agent.renderer import PlainRenderer
+from workers.agent.rendering.renderer import PlainRenderer
 
 __all__ = ["tokenizer"]
 ONE = EpisodeBudget(turns=9, turn_tokens=9, tokens=90, tokens_limit="tokens", vocabulary=None, trajectories=1)

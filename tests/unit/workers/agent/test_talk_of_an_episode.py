@@ -7,7 +7,7 @@ import pytest
 from tests.support.chat_tokenizer import make_tokenizer
 from tests.unit.workers.agent.test_episode import episode, turn
 from workers.agent.messages import normal, spoken
-from workers.agent.renderer import TemplateRenderer
+from workers.agent.rendering.renderer import TemplateRenderer
 from workers.agent.worker import too_long_to_score
 
 

@@ -11,10 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from protocol.agents.settings import AgentSettings
 from workers.agent.messages import read_arguments, replaced, texts_of
-from workers.agent.tool_calls import READERS, CallReader, Parsed, parse
-from workers.models.tokenizer import load_tokenizer
+from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -33,10 +31,10 @@ class Renderer(Protocol):
         """The whole prompt, ready to be continued."""
         ...
 
-    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
+    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int] | None:
         """What stands between a sampled turn and the turn that answers these new messages.
 
-        `last`: the last token that was sampled.
+        `last`: the last token that was sampled. None: these messages do not only append.
         """
         ...
 
@@ -156,17 +154,6 @@ class PlainRenderer:
 
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self._ends)
-
-
-def make_renderer(model_directory: str, settings: AgentSettings) -> Renderer | None:
-    """As `agent.renderer` says; None where the tokenizer has no chat template, so that there is no chat.
-
-    Raises: ConfigError if the directory has no tokenizer.
-    """
-    tokenizer, read_calls = load_tokenizer(model_directory), READERS[settings.tool_calls]
-    if settings.renderer == "plain":
-        return PlainRenderer(tokenizer, read_calls=read_calls)
-    return TemplateRenderer(tokenizer, read_calls=read_calls) if tokenizer.chat_template else None
 
 
 def special_tokens(tokenizer: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.agent.tool_calls import READERS, parse
+from workers.agent.rendering.tool_calls import READERS, parse
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from protocol.errors import ConfigError
 from tests.support.chat_tokenizer import make_tokenizer
-from workers.agent.probes import TALKS, TOOLS, check_probes, probe
-from workers.agent.renderer import PlainRenderer, TemplateRenderer, message_of, plain_tokens
+from workers.agent.rendering.probes import TALKS, TOOLS, check_probes, probe
+from workers.agent.rendering.renderer import PlainRenderer, TemplateRenderer, message_of, plain_tokens
 
 USER = {"role": "user", "content": "one and one"}
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from protocol.errors import ConfigError
-from workers.agent.renderer import Renderer
+from workers.agent.rendering.renderer import Renderer
 
 TOOLS = [
     {

@@ -1,0 +1,1 @@
+"""Settings of agents that more than one key decides."""

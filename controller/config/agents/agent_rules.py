@@ -1,0 +1,92 @@
+"""Rules between keys of the section `agent`, and of others that its episodes need.
+
+Invariant: pure; a rule names the fields that it reads, what their values are, and what would do.
+"""
+
+from collections.abc import Iterator
+
+from controller.config.models import Config
+from protocol.algorithms import GROUP_BASELINES
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def agent_problems(config: Config) -> Iterator[Problem]:
+    """(fields read, what is wrong) for every rule that does not hold."""
+    agent, staleness = config.agent, config.staleness
+    if agent.function and agent.command:
+        yield (
+            ("agent.command", "agent.function"),
+            f"is set, and so is agent.function, {agent.function!r}; an episode is the one or the other. "
+            "Leave one of them out.",
+        )
+    if agent.kind != "auto" and not agent.function:
+        yield (
+            ("agent.kind", "agent.function"),
+            f"is `{agent.kind}`, which says what agent.function names, and that is empty; set it, or leave "
+            "the kind out.",
+        )
+    if not agent.is_on:
+        return
+    if config.trainer.is_supervised:
+        yield (
+            (agent.key, "trainer.algorithm"),
+            "is set, but sft trains on responses that the data gives, so there is nothing for an agent to "
+            "do; leave `agent` out, or choose another algorithm.",
+        )
+    if staleness.stragglers != "wait":
+        yield (
+            ("staleness.stragglers", agent.key),
+            f"is `{staleness.stragglers}`, which cuts responses or begins groups anew; episodes of an agent "
+            "end by their own limits (agent.turn_timeout_s, agent.episode_timeout_s). Leave it `wait`.",
+        )
+    yield from _episode_problems(config)
+
+
+def _episode_problems(config: Config) -> Iterator[Problem]:
+    agent, rollout = config.agent, config.rollout
+    at_once = agent.workers * agent.concurrency
+    needed = rollout.group_size + config.staleness.spare_responses
+    if agent.workers and at_once < needed:
+        yield (
+            ("agent.concurrency", "agent.workers", "rollout.group_size"),
+            f"times agent.workers is {at_once} episodes at once, and a group has {needed}, which all ask "
+            f"before it starts; give at least {-(-needed // agent.workers)}.",
+        )
+    if agent.max_turn_tokens > rollout.max_response_tokens:
+        yield (
+            ("agent.max_turn_tokens", "rollout.max_response_tokens"),
+            f"is {agent.max_turn_tokens}, more than rollout.max_response_tokens, "
+            f"{rollout.max_response_tokens}; lower the one or raise the other.",
+        )
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    if agent.max_tokens > longest:
+        yield (
+            ("agent.max_tokens", "rollout.max_prompt_tokens", "rollout.max_response_tokens"),
+            f"is {agent.max_tokens}, more than the engine's context, {longest} (rollout.max_prompt_tokens "
+            "and rollout.max_response_tokens); lower the one or raise the others.",
+        )
+    yield from _history_problems(config)
+    if agent.turn_rewards and config.trainer.baseline not in GROUP_BASELINES:
+        yield (
+            ("agent.turn_rewards", "trainer.baseline"),
+            f"is true, which compares turns within a group, and trainer.baseline is "
+            f"`{config.trainer.baseline}`; choose one of {', '.join(GROUP_BASELINES)}, or leave "
+            "turn_rewards out.",
+        )
+
+
+def _history_problems(config: Config) -> Iterator[Problem]:
+    agent = config.agent
+    if agent.history == "template" and agent.max_trajectories == 1:
+        yield (
+            ("agent.history", "agent.max_trajectories"),
+            "is `template`, by which a turn may begin a trajectory of its own, and agent.max_trajectories is "
+            "1; raise it, or set `keep`.",
+        )
+    if agent.history == "template" and agent.renderer == "plain":
+        yield (
+            ("agent.history", "agent.renderer"),
+            "is `template`, and agent.renderer `plain` has no template that could write the past otherwise; "
+            "leave it `keep`.",
+        )

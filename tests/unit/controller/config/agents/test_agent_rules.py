@@ -1,0 +1,35 @@
+"""Rules between keys of agents: each names its keys and what would do."""
+
+import pytest
+
+from controller.config.agents.agent_rules import agent_problems
+from controller.config.models import Config
+
+
+def problems(**agent):
+    made = {"agent": {"function": "a.py:f"} | agent}
+    return dict(agent_problems(Config.model_validate(made)))
+
+
+@pytest.mark.parametrize(
+    ("agent", "fields", "words"),
+    [
+        (
+            {"history": "template", "max_trajectories": 1},
+            ("agent.history", "agent.max_trajectories"),
+            "raise it, or set `keep`",
+        ),
+        (
+            {"history": "template", "renderer": "plain"},
+            ("agent.history", "agent.renderer"),
+            "leave it `keep`",
+        ),
+        ({"concurrency": 1}, ("agent.concurrency", "agent.workers", "rollout.group_size"), "give at least"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_named_with_a_remedy(agent, fields, words):
+    assert words in problems(**agent)[fields]
+
+
+def test_keys_that_do_are_left_alone():
+    assert problems(history="template") == problems() == {}

@@ -1,0 +1,140 @@
+"""Renderers and readers of tool calls that users bring, held to what they promise.
+
+Invariants: what they raise, and what they answer that no engine could take, is a ValueError that names the
+key of the configuration; a text is never lost: what a reader leaves out is still in the tokens.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from protocol.blame import shown, what, where
+from protocol.errors import ConfigError
+from protocol.importing import load_object
+from workers.agent.rendering.renderer import Messages, Renderer, Tools, end_tokens, text_of
+from workers.agent.rendering.tool_calls import CallReader, Parsed, ToolCall
+
+RENDERER, READER = "agent.renderer", "agent.tool_calls"
+METHODS = ("render", "extend", "parse")
+MAX_ID = 2**31
+
+
+class OwnRenderer:
+    """A renderer of the user's: what the import path of `agent.renderer` made of the tokenizer."""
+
+    def __init__(self, own: Any, tokenizer: Any) -> None:
+        self._own, self._tokenizer, self._ends = own, tokenizer, end_tokens(tokenizer)
+
+    @property
+    def forged(self) -> int:
+        """As its own counter says, if it has one."""
+        count = getattr(self._own, "forged", 0)
+        return count if isinstance(count, int) else 0
+
+    def render(self, messages: Messages, tools: Tools) -> list[int]:
+        tokens = _ids(self._call("render", messages, tools), "render")
+        if not tokens:
+            raise ValueError(f"{RENDERER}: `render` gave no tokens; expected a prompt that can be continued.")
+        return tokens
+
+    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int] | None:
+        tokens = self._call("extend", last, messages, tools)
+        return None if tokens is None else _ids(tokens, "extend")
+
+    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+        parsed = _parsed(self._call("parse", list(tokens)))
+        return parsed if reads_calls or not parsed.calls else Parsed(self.text(tokens), "", (), 0)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return text_of(self._tokenizer, tokens, self._ends)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        return _called(RENDERER, getattr(self._own, name), *arguments)
+
+
+def own_renderer(path: str, tokenizer: Any) -> Renderer:
+    """What the import path makes of the tokenizer. Raises: ConfigError if that is no renderer."""
+    make = load_object(path)
+    try:
+        own = make(tokenizer)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise ConfigError(
+            f"{RENDERER}: {where(make, error)} raised {what(error)} when it was called with the tokenizer; "
+            "expected a renderer."
+        ) from error
+    lacking = [name for name in METHODS if not callable(getattr(own, name, None))]
+    if lacking:
+        raise ConfigError(
+            f"{RENDERER}: {path} made {shown(own)}, which has no {', '.join(lacking)}; expected "
+            "`render(messages, tools)`, `extend(last, messages, tools)` and `parse(tokens)` (docs/agents.md)."
+        )
+    return OwnRenderer(own, tokenizer)
+
+
+def own_reader(path: str) -> CallReader:
+    """The user's function from a text to (the rest of it, calls). Raises: ConfigError if it is none."""
+    function = load_object(path)
+    if not callable(function):
+        raise ConfigError(
+            f"{READER}: {path} is {shown(function)}; expected a function from the text of an answer to (the "
+            "rest of it, [(name, arguments), ...])."
+        )
+
+    def read(text: str) -> tuple[str, list[ToolCall], int]:
+        found = _called(READER, function, text)
+        if isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], str):
+            return found[0], _calls(found[1], READER), 0
+        raise ValueError(
+            f"{READER}: {where(function)} answered {shown(found)}; expected (the rest of the text, [(name, "
+            "arguments), ...])."
+        )
+
+    return read
+
+
+def _called(key: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Raises: ValueError in words, whatever it raises."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise ValueError(f"{key}: {where(function, error)} raised {what(error)}.") from error
+
+
+def _ids(tokens: Any, name: str) -> list[int]:
+    """Raises: ValueError."""
+    found = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if isinstance(found, list | tuple) and all(type(id) is int and 0 <= id < MAX_ID for id in found):
+        return list(found)
+    more = ", or None where it does not only append" if name == "extend" else ""
+    raise ValueError(f"{RENDERER}: `{name}` gave {shown(tokens)}; expected a list of token ids{more}.")
+
+
+def _parsed(found: Any) -> Parsed:
+    """Raises: ValueError."""
+    if isinstance(found, Parsed):
+        found = {"content": found.content, "reasoning_content": found.reasoning, "tool_calls": found.calls}
+    if isinstance(found, Mapping):
+        content, thought = found.get("content") or "", found.get("reasoning_content") or ""
+        if isinstance(content, str) and isinstance(thought, str):
+            return Parsed(content, thought, tuple(_calls(found.get("tool_calls") or (), RENDERER)), 0)
+    raise ValueError(
+        f"{RENDERER}: `parse` gave {shown(found)}; expected a mapping with `content`, and "
+        "`reasoning_content` and `tool_calls` where there are any."
+    )
+
+
+def _calls(found: Any, key: str) -> list[ToolCall]:
+    """Raises: ValueError."""
+    calls: list[ToolCall] = []
+    for call in found if isinstance(found, list | tuple) else [found]:
+        if not (isinstance(call, list | tuple) and len(call) == 2 and isinstance(call[0], str)):
+            raise ValueError(
+                f"{key}: a tool call is {shown(call)}; expected (name, arguments), the arguments "
+                "as JSON text."
+            )
+        try:
+            written = call[1] if isinstance(call[1], str) else json.dumps(call[1])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{key}: the arguments of {call[0]!r:.60} are no JSON: {error}.") from None
+        calls.append(ToolCall(call[0], written))
+    return calls
