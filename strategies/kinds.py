@@ -11,6 +11,7 @@ from strategies.admission import ADMISSIONS, Admission
 from strategies.batches.samplers import SAMPLERS, Sampler
 from strategies.filtering import FILTERS, Filter
 from strategies.migration import MIGRATIONS, Migration
+from strategies.outcomes import TURN_ADVANTAGES, TurnAdvantages
 from strategies.own import Foreign, Promise, held
 from strategies.pacing import ADAPTATIONS, Adaptation
 from strategies.routing import ROUTINGS, Routing
@@ -30,6 +31,7 @@ class Strategies:
     schedule: Schedule
     adapt: Adaptation
     sample: Sampler
+    credit: TurnAdvantages
 
 
 STRATEGIES: dict[str, Mapping[str, object]] = {
@@ -41,9 +43,10 @@ STRATEGIES: dict[str, Mapping[str, object]] = {
     "schedule": SCHEDULES,
     "pacing": ADAPTATIONS,
     "sampler": SAMPLERS,
+    "turn_advantages": TURN_ADVANTAGES,
 }
 """What is built in, by the key of `staleness`, or of the section in SECTIONS, that names it."""
-SECTIONS = {"schedule": "data"}
+SECTIONS = {"schedule": "data", "turn_advantages": "agent"}
 
 PROMISES = {
     "routing": Promise(
@@ -93,6 +96,12 @@ PROMISES = {
         "the places of all its `prompts` from 0 up, each once, in the order in which they start",
         "strategies/batches/samplers.py",
         own.order_of_all,
+    ),
+    "turn_advantages": Promise(
+        ("view",),
+        "a list for each episode in its `rewards`, of a finite number for each turn of it",
+        "strategies/outcomes.py",
+        own.numbers_of_turns,
     ),
 }
 ORDER = Promise(

@@ -7,6 +7,7 @@ standard deviations where a group is scaled.
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from protocol.settings import TrainerSettings
 
@@ -74,25 +75,36 @@ def outcomes(
     return tuple(group_advantages(penalized, baseline=settings.baseline, scale=settings.advantage_scale))
 
 
-def turn_outcomes(
-    turn_rewards: Sequence[Sequence[float]], *, discount: float, settings: TrainerSettings
-) -> tuple[tuple[float, ...], ...]:
+class TurnsView(NamedTuple):
+    """The turns of a group's episodes, of which each gets an advantage."""
+
+    rewards: tuple[tuple[float, ...], ...]
+    """Of each episode, its turns in their order; what the episode got at its end counts at its last turn."""
+    discount: float  # `agent.turn_discount`
+    baseline: str  # `trainer.baseline`
+    scale: str  # `trainer.advantage_scale`
+
+
+def by_returns(view: TurnsView) -> list[list[float]]:
     """The advantage of each turn of each episode of a group: its return, compared over the same turns.
 
     The return of a turn is its reward and `discount` times that of the next one. A turn that one episode
     alone has come to is compared with nothing, so its advantage is 0 with a baseline of the group.
     """
-    returns = [_returns(rewards, discount) for rewards in turn_rewards]
+    returns = [_returns(rewards, view.discount) for rewards in view.rewards]
     found: list[list[float]] = [[] for _ in returns]
     for turn in range(max(map(len, returns), default=0)):
         there = [place for place, one in enumerate(returns) if turn < len(one)]
         compared = group_advantages(
-            [returns[place][turn] for place in there],
-            baseline=settings.baseline, scale=settings.advantage_scale,
-        )  # fmt: skip
+            [returns[place][turn] for place in there], baseline=view.baseline, scale=view.scale
+        )
         for place, advantage in zip(there, compared, strict=True):
             found[place].append(advantage)
-    return tuple(map(tuple, found))
+    return found
+
+
+TurnAdvantages = Callable[[TurnsView], Sequence[Sequence[float]]]
+TURN_ADVANTAGES: dict[str, TurnAdvantages] = {"returns": by_returns}
 
 
 def _returns(rewards: Sequence[float], discount: float) -> list[float]:

@@ -168,6 +168,17 @@ def order_of_all(answer: Foreign, arguments: Arguments) -> list[int]:
     return numbers
 
 
+def numbers_of_turns(answer: Foreign, arguments: Arguments) -> tuple[tuple[float, ...], ...]:
+    """A finite number for each turn of each episode of the view."""
+    wanted = [len(turns) for turns in arguments[0].rewards]
+    found = tuple(tuple(float(_number(each)) for each in _items(turns)) for turns in _items(answer))
+    if [len(turns) for turns in found] != wanted:
+        raise Unusable(f", whose lengths are {[len(turns) for turns in found]}, and the turns are {wanted}")
+    if not all(math.isfinite(each) for turns in found for each in turns):
+        raise Unusable(", which are not all finite")
+    return found
+
+
 def sort_key(answer: Foreign, arguments: Arguments) -> Foreign:
     """A number, or a tuple of numbers, so that all can be compared."""
     del arguments
@@ -193,6 +204,12 @@ def _integer(answer: Foreign) -> int:
     if isinstance(answer, bool) or not hasattr(answer, "__index__"):
         raise Unusable(", which is no `id`")
     return operator.index(answer)
+
+
+def _items(answer: Foreign) -> Iterable[Foreign]:
+    if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping | set | frozenset):
+        raise Unusable(", which is no list of lists")
+    return cast("Iterable[Foreign]", answer)
 
 
 def _integers(answer: Foreign) -> list[int]:

@@ -9,6 +9,7 @@ from copy import deepcopy
 
 from protocol.blame import shown
 from strategies.batches.samplers import PromptView, SamplingView
+from strategies.outcomes import TurnsView
 from strategies.own import Arguments, Foreign
 from strategies.pacing import Pace, StepView
 from strategies.routing import Routing, has_room
@@ -65,6 +66,11 @@ def _filter() -> list[Arguments]:
     return [((0.0, 0.0, 0.0, 0.0),), ((1.0, 1.0),), ((0.0, 1.0, 0.5, -2.0),)]
 
 
+def _turn_advantages() -> list[Arguments]:
+    groups = (((1.0,), (0.0, 0.5)), ((0.0,), (0.0,)), ((1.0, -1.0, 2.0), (0.0,), (0.5, 0.5)))
+    return [(TurnsView(rewards, 0.9, "group_mean", "group_std"),) for rewards in groups]
+
+
 def _schedule() -> list[Arguments]:
     easy, hard = SourceView("easy", 1.0, 10, 8, 0.9), SourceView("hard", 2.0, 20, 16, 0.1)
     new = SourceView("new", 0.0, 0, 0, 0.5)
@@ -99,6 +105,7 @@ SITUATIONS: dict[str, Callable[[], list[Arguments]]] = {
     "schedule": _schedule,
     "pacing": _pacing,
     "sampler": _sampler,
+    "turn_advantages": _turn_advantages,
 }
 
 

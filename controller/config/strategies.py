@@ -28,6 +28,7 @@ def load_strategies(config: Config) -> Strategies:
         schedule=load_strategy("schedule", config.data.schedule),
         adapt=load_strategy("pacing", staleness.pacing),
         sample=load_strategy("sampler", staleness.sampler),
+        credit=load_strategy("turn_advantages", config.agent.turn_advantages),
     )
 
 

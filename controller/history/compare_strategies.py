@@ -72,6 +72,7 @@ class Shadow:
             schedule=own.schedule,  # what is in the data is no choice of where or when
             adapt=self._watched("adapt", own.adapt, other.adapt),
             sample=own.sample,
+            credit=own.credit,
         )
 
     def _watched(self, name: str, own: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:

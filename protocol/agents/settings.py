@@ -104,6 +104,9 @@ class AgentSettings(Section):
     turn_rewards: bool = False
     """Give each turn an advantage of its own: its return, the rewards from this turn on, compared over the
     same turns of the group. Off: all tokens of an episode have the episode's advantage."""
+    turn_advantages: str = "returns"
+    """What makes the advantages of turns, with `turn_rewards`: `returns`, or an import path of a function
+    like those of strategies/outcomes.py, such as one that compares turns that began in the same state."""
     turn_discount: float = Field(default=1.0, ge=0, le=1)
     """Factor by which a reward counts less for each turn before it, with `turn_rewards`."""
 

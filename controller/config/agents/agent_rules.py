@@ -67,6 +67,12 @@ def _episode_problems(config: Config) -> Iterator[Problem]:
             "and rollout.max_response_tokens); lower the one or raise the others.",
         )
     yield from _history_problems(config)
+    if agent.turn_advantages != "returns" and not agent.turn_rewards:
+        yield (
+            ("agent.turn_advantages", "agent.turn_rewards"),
+            f"is {agent.turn_advantages!r}, and agent.turn_rewards is false, so that no turn has an "
+            "advantage of its own; set it true, or leave turn_advantages out.",
+        )
     if agent.turn_rewards and config.trainer.baseline not in GROUP_BASELINES:
         yield (
             ("agent.turn_rewards", "trainer.baseline"),

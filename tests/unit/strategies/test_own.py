@@ -11,7 +11,8 @@ from controller.check.strategies import try_strategy
 from controller.config.strategies import load_strategies, load_strategy
 from controller.durability.core_image import Freezer, thaw
 from protocol.errors import ConfigError, PluginError
-from strategies.kinds import STRATEGIES
+from strategies.kinds import STRATEGIES, key_of
+from strategies.outcomes import TurnsView
 from strategies.views import InstanceView, RunningView, Settings, SyncView, WorkView
 from tests.support.answered_run import AnsweredRun
 
@@ -25,6 +26,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "migration": (INSTANCES, RUNNING, SETTINGS),
     "admission": (SITUATIONS["admission"]()[0][0], 2.0),
     "filter": ((0.0, 1.0),),
+    "turn_advantages": (TurnsView(((1.0,), (0.0, 0.5)), 1.0, "group_mean", "none"),),
 }
 PARAMETERS = {
     "routing": "work, instances, settings",
@@ -32,6 +34,7 @@ PARAMETERS = {
     "migration": "instances, running, settings",
     "admission": "view, batches",
     "filter": "rewards",
+    "turn_advantages": "view",
 }
 
 
@@ -69,6 +72,7 @@ def answering(own: Callable[..., str], field: str, answer: str) -> Any:
         ("admission", "float('inf')", float("inf")),
         ("filter", "np.max(rewards) > 0", True),
         ("filter", "rewards[0]", False),
+        ("turn_advantages", "[np.array(turns) for turns in view.rewards]", ((1.0,), (0.0, 0.5))),
     ],
 )
 def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, taken):
@@ -94,6 +98,18 @@ def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, ta
         ("admission", "float('nan')", "answered nan, which is no number"),
         ("filter", "None", "answered None, which is no number"),
         ("filter", "list(rewards)", "answered [0.0, 1.0], which is no number"),
+        (
+            "turn_advantages",
+            "[[1.0], [2.0]]",
+            "answered [[1.0], [2.0]], whose lengths are [1, 1], and the turns are [1, 2]",
+        ),
+        (
+            "turn_advantages",
+            "[[1.0], [2.0, float('inf')]]",
+            "answered [[1.0], [2.0, inf]], which are not all finite",
+        ),
+        ("turn_advantages", "[1.0, 2.0]", "answered [1.0, 2.0], which is no list of lists"),
+        ("turn_advantages", "[[1.0], [None, 2.0]]", "answered [[1.0], [None, 2.0]], which is no number"),
         ("filter", "rewards[7]", "raised IndexError: tuple index out of range"),
         ("admission", "exit('enough')", "raised SystemExit: enough"),
     ],
@@ -103,7 +119,7 @@ def test_what_the_core_cannot_use_is_blamed_on_its_file_and_line(own, field, ans
     with pytest.raises(PluginError) as raised:
         strategy(*ARGUMENTS[field])
     text = str(raised.value)
-    assert text.startswith(f"staleness.{field}: decide (")
+    assert text.startswith(f"{key_of(field)}: decide (")
     line = 4 if "raised" in words else 3
     assert f"mine_0.py, line {line}) {words}" in text
     assert "It was given" in text

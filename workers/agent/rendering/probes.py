@@ -71,6 +71,8 @@ def _try(renderer: Renderer, talk: Talk) -> str:
         behind = renderer.extend(None, talk.new, talk.tools)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         return f"{REFUSED}: {type(error).__name__}: {error}"
+    if behind is None:
+        return "the renderer does not only append"
     if answered[: len(prompt)] != prompt:
         return "the template writes the prompt otherwise once it is answered"
     if answered[len(answered) - len(behind) :] != behind or len(answered) < len(prompt) + len(behind):

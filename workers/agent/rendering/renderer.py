@@ -24,8 +24,10 @@ CALL_ID_CHARS = 9  # as the strictest templates want them
 class Renderer(Protocol):
     """What turns a conversation into tokens."""
 
-    forged: int
-    """Special tokens that texts have spelt so far."""
+    @property
+    def forged(self) -> int:
+        """Special tokens that texts have spelt so far."""
+        ...
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         """The whole prompt, ready to be continued."""

@@ -11,7 +11,7 @@ from controller.core.state.agents.episode_rewards import turn_rewards
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
-from strategies.outcomes import outcomes, turn_outcomes
+from strategies.outcomes import TurnsView, outcomes
 
 FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
@@ -66,9 +66,10 @@ class TrainingGroups:
         )
         agent = self.state.config.agent
         if agent.turn_rewards and group.episodes:
-            group.turn_outcomes = turn_outcomes(
-                turn_rewards(group), discount=agent.turn_discount, settings=self.state.config.trainer
-            )
+            trainer = self.state.config.trainer
+            rewards = tuple(map(tuple, turn_rewards(group)))
+            view = TurnsView(rewards, agent.turn_discount, trainer.baseline, trainer.advantage_scale)
+            group.turn_outcomes = tuple(map(tuple, self.state.strategies.credit(view)))
         move_group(group, "scored")
         group.contribute()  # now, and not when many are consumed at once
         self.state.ledger.occupy(group.id)

@@ -24,6 +24,11 @@ def problems(**agent):
             ("agent.history", "agent.renderer"),
             "leave it `keep`",
         ),
+        (
+            {"turn_advantages": "a.py:f"},
+            ("agent.turn_advantages", "agent.turn_rewards"),
+            "set it true, or leave",
+        ),
         ({"concurrency": 1}, ("agent.concurrency", "agent.workers", "rollout.group_size"), "give at least"),
     ],
 )

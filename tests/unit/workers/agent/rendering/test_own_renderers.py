@@ -6,6 +6,7 @@ from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.probes import probe
 from workers.agent.rendering.renderer import TemplateRenderer
 
 USER = {"role": "user", "content": "hi"}
@@ -13,7 +14,7 @@ SOUND = """
 class Mine:
     def __init__(self, tokenizer): self.tokenizer = tokenizer
     def render(self, messages, tools): return [1, 2, len(messages)]
-    def extend(self, last, messages, tools): return None if last == 9 else [last, 3]
+    def extend(self, last, messages, tools): return None if last in (9, None) else [last, 3]
     def parse(self, tokens): return {"content": "c", "tool_calls": [("add", {"a": 1})]}
 """
 CALLS = """
@@ -47,6 +48,11 @@ def test_a_renderer_of_ones_own_makes_tokens_and_reads_them(made):
     assert renderer.forged == 0
 
 
+def test_a_renderer_that_never_only_appends_is_a_verdict_of_the_probes(made):
+    renderer = made(SOUND, "Mine")
+    assert {*probe(renderer).values()} == {"the renderer does not only append"}
+
+
 def test_calls_stay_text_where_none_are_wanted(made):
     renderer = made(SOUND, "Mine")
     tokens = make_tokenizer()("abc", add_special_tokens=False)["input_ids"]
@@ -58,6 +64,12 @@ def test_ours_may_be_inherited_from(made):
     code = "from workers.agent.rendering.renderer import TemplateRenderer as T\nclass Mine(T): pass\n"
     tokenizer = make_tokenizer()
     assert made(code, "Mine").render([USER], None) == TemplateRenderer(tokenizer).render([USER], None)
+
+
+def use(renderer):
+    renderer.render([USER], None)
+    renderer.extend(1, [USER], None)
+    renderer.parse([1])
 
 
 @pytest.mark.parametrize(
@@ -76,7 +88,7 @@ def test_ours_may_be_inherited_from(made):
 def test_what_no_engine_could_take_is_said_with_its_key(made, change, words):
     renderer = made(SOUND.replace(*change), "Mine")
     with pytest.raises(ValueError, match=f"agent.renderer: .*{words}"):
-        renderer.render([USER], None), renderer.extend(1, [USER], None), renderer.parse([1])
+        use(renderer)
 
 
 @pytest.mark.parametrize(

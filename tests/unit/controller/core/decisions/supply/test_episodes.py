@@ -1,6 +1,8 @@
 """Episodes of agents, event by event: who begins, who has the word, what is known, and how each of them
 ends."""
 
+from dataclasses import replace
+
 import pytest
 
 from controller.core.events import Tick
@@ -135,6 +137,28 @@ def test_each_turn_may_have_an_advantage_of_its_own():
     # returns: 2 + 0.5 * 1 and 1; 0.5
     assert group.turn_outcomes == ((1.0, 0.0), (-1.0,))
     assert [item.outcomes for item in group.contribute().items] == [(0.0, 1.0, 0.0, 0.0), (0.0, -1.0)]
+
+
+def test_another_function_may_make_the_advantages_of_turns():
+    run = AgentRun(agent={"turn_rewards": True, "turn_discount": 0.5}, trainer={"batch_groups": 2})
+    seen = []
+
+    def credit(view):
+        seen.append(view)
+        return [[10.0 * place + turn for turn, _ in enumerate(one)] for place, one in enumerate(view.rewards)]
+
+    run.core.state.strategies = replace(run.core.state.strategies, credit=credit)
+    run.ask_all()
+    for episode in (0, 1):
+        run.sample(0, episode)
+    run.ask(0, 0)
+    run.sample(0, 0)
+    run.end(0, 0, 1.0, turn_rewards=((0, 0, 2.0),))
+    run.end(0, 1, 0.5)
+    (view,) = seen
+    assert (view.rewards, view.discount, view.baseline) == (((2.0, 1.0), (0.5,)), 0.5, "group_mean")
+    items = run.core.state.groups[0].contribute().items
+    assert [item.outcomes for item in items] == [(0.0, 0.0, 0.0, 1.0), (0.0, 10.0)]
 
 
 def test_a_turn_that_is_open_when_the_function_returns_is_aborted():
