@@ -54,7 +54,8 @@ def wind_up(core: "Core") -> None:
             return
         if core.training.is_unsaved:
             reason = "The trainer was lost before the last of them was saved; the same command goes on."
-            state.ending, state.ending_is_success = f"{state.ending} {reason}", False
+            said = filter(None, (state.ending, reason, core.membership.why_vacant("trainer")))
+            state.ending, state.ending_is_success = " ".join(said), False
     if is_evaluating and core.evaluation.holds_up_the_end:
         return
     state.finished = True

@@ -196,24 +196,24 @@ class Payload:
 
     def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes, kept: bytes) -> None:
         """Add progress to what the cache has of its groups."""
-        begin, added, live = 0, 0, self._live.groups
-        *places, sizes = columns
-        sets = records(columns[4], sizes, kept)
-        for group, member, attempt, start, count, record in zip(*places, sets, strict=True):
+        begin, added, response = 0, 0, self._live.response
+        groups, members, attempts, starts, counts, sizes = columns
+        keys = zip(groups, members, attempts, strict=True)
+        sets = records(counts, sizes, kept)
+        for key, start, count, record in zip(keys, starts, counts, sets, strict=True):
             end = begin + ITEM_BYTES * count
-            held = live.get(group)
-            if held is not None and count:
-                pair = held.responses.get((member, attempt)) or held.response(member, attempt)
-                there = len(pair[0])
+            pair = response(key) if count else None
+            if pair is not None:
+                part, scored = pair
+                there = len(part)
                 if there == ITEM_BYTES * start:
-                    part, scored = pair
                     part += tokens[begin:end]
                     scored += logprobs[begin:end]
                     added += 2 * (end - begin) + len(record)
                     if record:
-                        held.put_kept(member, attempt, start, record)
+                        self._live.groups[key[0]].put_kept(*key[1:], start, record)
                 elif there < ITEM_BYTES * start:
-                    self._evict(group)  # a hole: the file knows more than a cache could
+                    self._evict(key[0])  # a hole: the file knows more than a cache could
             begin = end
         self._live.grow(added, keep=columns[0][0])
 

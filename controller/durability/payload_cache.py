@@ -71,11 +71,13 @@ class Pool:
     def __init__(self, most_bytes: int) -> None:
         self.groups: dict[int, Held] = {}
         self.size_bytes = 0
+        self._open: dict[tuple[int, int, int], tuple[bytearray, bytearray]] = {}  # of groups that are here
         self._most_bytes = most_bytes
 
     def clear(self) -> None:
         """Forget all."""
         self.groups.clear()
+        self._open.clear()
         self.size_bytes = 0
 
     def add(self, group: int, held: Held) -> None:
@@ -88,7 +90,16 @@ class Pool:
         held = self.groups.pop(group, None)
         if held is not None:
             self.size_bytes -= held.size_bytes
+            for member, attempt in held.responses:
+                self._open.pop((group, member, attempt), None)
         return held
+
+    def response(self, key: tuple[int, int, int]) -> tuple[bytearray, bytearray] | None:
+        """Tokens and logprobs of (group, member, attempt), to be filled; None if its group is not here."""
+        pair = self._open.get(key)
+        if pair is None and (held := self.groups.get(key[0])) is not None:
+            pair = self._open[key] = held.response(*key[1:])
+        return pair
 
     def move(self, group: int, other: "Pool") -> None:
         """Hand a group to another pool, if it is here."""

@@ -33,7 +33,7 @@ BESIDE = {
 
 
 def settings(folder: Path, **sections) -> Config:
-    made = config(folder, run={"steps": STEPS}, rollout={"instances": 1}, **sections)
+    made = config(folder, run={"steps": STEPS}, **{"rollout": {"instances": 1}, **sections})
     return made.model_copy(update={"controller": made.controller.model_copy(update={"replace_s": 5.0})})
 
 

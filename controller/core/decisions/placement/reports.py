@@ -32,7 +32,8 @@ MAX_PULL_FAILURES = 3  # in a row; then the instance is closed, since it can nev
 MAX_GENERATION_FAILURES = 3  # of one group's members; then the prompt is set aside
 URGENT = 0.4  # share of the time until its group is due that a trajectory needs, from which it is short of it
 UNBOUNDED = 1 << 30
-LOOKS = 16  # at a response, evenly over its longest: predictions move no faster
+LOOKS = 16  # at a response at least, evenly over its longest: predictions move no faster
+MOST_LOOKS = 128  # at a response that outlives what was predicted of it again and again
 LEAST_KV_SHARE, KV_SHARE_DOWN, KV_SHARE_UP = 0.5, 0.9, 0.01  # per report with, or without, a preemption
 
 
@@ -274,7 +275,8 @@ class InstanceReports:
         is_urgent = (at_end - had) * pace_s > self._steps_left(group)
         self.state.registry.expect(instance, member, expected=at_end, is_urgent=is_urgent)
         most = self.state.config.rollout.max_response_tokens
-        member.next_prediction_at = min(max(at_end, had + 1), had + max(1, most // LOOKS))
+        soonest, latest = had + max(1, most // MOST_LOOKS), had + max(1, most // LOOKS)
+        member.next_prediction_at = min(max(at_end, soonest), latest)
 
     def _steps_left(self, group: Group) -> int:
         """Train steps that may begin until the group is due."""

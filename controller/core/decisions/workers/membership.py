@@ -41,7 +41,7 @@ class Membership:
         self._vacant: dict[Role, tuple[float, str]] = {}
         """Roles whose last worker was closed for a fault and that nobody has done the work of since: until
         when somebody else has to be there, and who was closed why."""
-        self._abandoned: dict[Role, None] = {}  # roles that nobody has come for
+        self._abandoned: dict[Role, str] = {}  # roles that nobody has come for, and who was closed why
 
     def start(self) -> None:
         """Ask for the local workers of the configuration."""
@@ -146,6 +146,10 @@ class Membership:
     def vacant_until(self) -> float | None:
         """When the first role is given up that a worker was closed in; None if there is none."""
         return min((deadline for deadline, _ in self._vacant.values()), default=None)
+
+    def why_vacant(self, role: Role) -> str:
+        """Who of this role was closed for what fault, if nobody has done its work since; else ""."""
+        return self._vacant[role][1] if role in self._vacant else self._abandoned.get(role, "")
 
     def forgive(self, gap_s: float) -> None:
         """The controller itself did not run: nobody could come in that time."""
@@ -271,7 +275,7 @@ class Membership:
             self._vacant[role] = (self.state.now + replace_s, why)
             return
         del self._vacant[role]
-        self._abandoned[role] = None
+        self._abandoned[role] = why
         text = f"No {role} worker is left, and none has come within {replace_s:g} s (controller.replace_s)."
         self.state.end(f"{text} {why}", is_success=False)
 

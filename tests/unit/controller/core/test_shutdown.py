@@ -2,7 +2,7 @@
 
 from controller.core import shutdown
 from controller.core.commands import Finish, Warn
-from controller.core.events import PromptsRead, StopRequested, WorkerExited
+from controller.core.events import PromptsRead, StopRequested, Tick, WorkerExited
 from protocol.messages import (
     Abort,
     CheckpointSaved,
@@ -88,6 +88,16 @@ def test_a_trainer_that_cannot_come_back_before_it_has_saved_fails_the_run():
     (finish,) = [command for command in run.commands if isinstance(command, Finish)]
     assert not finish.is_success
     assert finish.reason.startswith("enough The trainer was lost before the last of them was saved")
+
+
+def test_the_reason_names_the_trainer_from_outside_that_was_closed_before_it_had_saved():
+    run = trained(trainer={"batch_groups": 2, "local": False}, limits={"end_s": 20.0})
+    run.do(StopRequested("enough"))
+    run.say("trainer", CheckpointSaved(7, "step_7"))
+    while not run.core.state.finished:
+        run.do(Tick(), at=run.now + 5.0)
+    assert not run.commands[-1].is_success
+    assert "trainer was closed: It saved version 7, which it was not told to save." in run.commands[-1].reason
 
 
 def test_a_trainer_from_outside_is_awaited_and_the_reason_says_how_long():
