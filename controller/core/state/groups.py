@@ -25,7 +25,6 @@ from controller.core.state.transitions import (
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import GIVEN, Ask, Ending, Segment
 
-_SEGMENT = tuple.__new__  # of a Segment: no function in Python between, where one is made per report
 FIRST_EVALUATION_GROUP = 1 << 40  # prompts of training are numbered from 0 and never come that far
 
 
@@ -127,7 +126,7 @@ class Trajectory:
         last_attempt, last_version, had = segments[-1]
         if last_attempt != attempt or last_version != policy_version:
             return False
-        segments[-1] = _SEGMENT(Segment, (attempt, policy_version, had + count))
+        segments[-1] = Segment(attempt, policy_version, had + count)
         self.reported += count
         self.response_tokens += count
         return True
