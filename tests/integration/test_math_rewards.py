@@ -16,7 +16,7 @@ from workers.reward.kinds.interface import Place
 from workers.reward.kinds.math import make
 from workers.reward.mixture import RewardMixture, Scored
 
-LIMIT_S = 600.0
+LIMIT_S = 3600  # a thousand strings of a second of processor time each take ten minutes on a busy machine
 
 
 @asynccontextmanager
