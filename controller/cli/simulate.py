@@ -25,6 +25,7 @@ from protocol.errors import ConfigError
 
 BOUNDS = [0, 1, 2, 4]
 """Of staleness that --gpus tries."""
+MOST_WARNINGS = 10  # that are printed; with faults a run has one for each
 
 
 def simulate(
@@ -113,10 +114,14 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
         assumed.append(f"Environments as simulation.environment says: {filled.in_words()}.")
     print("\n".join(assumed), end="\n\n", flush=True)
 
+    told = dict[str, None]()
+
     def tell(cell: Cell) -> None:
         speed = f"{cell.figures.trajectories_per_s:.2f} traj/s" if cell.figures else "failed"
         words = f"{cell.strategy} bound {cell.max_staleness} seed {cell.seed}: {speed}, {cell.events} events"
         print(f"[{time.monotonic() - began:5.0f} s] {words}", file=sys.stderr, flush=True)
+        for text in new_warnings(told, cell.warnings):
+            print(f"warning: {text}", file=sys.stderr, flush=True)
 
     rows = compare(
         settings,
@@ -131,6 +136,17 @@ def _compare(settings: Config, strategies: str, bounds: str, seeds: list[int], o
         write_plots(rows, Path(output))
         print(f"results.json, throughput.svg and load.svg (and .png) are in {output}")
     return 1 if any(row.failures for row in rows) else 0
+
+
+def new_warnings(told: dict[str, None], warnings: Sequence[str]) -> list[str]:
+    """Those that were not told yet, each once, and MOST_WARNINGS in all. `told` remembers them."""
+    found: list[str] = []
+    for text in warnings:
+        if text not in told and len(told) <= MOST_WARNINGS:
+            is_last = len(told) == MOST_WARNINGS
+            told[text] = None
+            found.append("There are more warnings, which are not told." if is_last else text)
+    return found
 
 
 def _seeds(settings: Config, seed: int | None, seeds: str) -> list[int]:

@@ -39,10 +39,11 @@ def _sampler_problems(config: Config) -> Iterator[Problem]:
     if sampler == "in_order":
         return
     reasons = {
-        "trainer.algorithm": "is sft, whose responses are given and not waited for"
+        "trainer.algorithm": "is sft, whose responses are given and not waited for; train otherwise"
         if trainer.is_supervised
         else None,
-        "agent.function": "lets environments make the prompts, whose episodes begin in the order of the data"
+        "agent.function": "lets environments make the prompts, whose episodes begin in the order of the "
+        "data; run no agent"
         if config.agent.is_on
         else None,
         "trainer.baseline": "compares rewards with their mean over the batch, which is then one of prompts "

@@ -35,6 +35,7 @@ class Cell:
     reason: str
     events: int
     load: Load
+    warnings: tuple[str, ...] = ()  # what a real run would have told people
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,11 @@ def _pairs(strategies: Sequence[str], bounds: Sequence[int]) -> Iterator[tuple[s
 
 def _cell(config: Config, strategy: str, bound: int, seed: int) -> Cell:
     outcome, reason = simulate(config, seed=seed)
+    told = tuple(outcome.warnings) if outcome else ()
     if outcome is None or reason:
-        return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load())
+        return Cell(strategy, bound, seed, None, reason, outcome.events if outcome else 0, Load(), told)
     skip = min(TRANSIENT_STEPS, len(outcome.starts) // 3)
     figures = window(outcome.starts, max_staleness=bound, skip=skip)
     if figures is None:
         reason = f"{len(outcome.starts)} train steps are too few to measure; raise run.steps to 20 or more."
-    return Cell(strategy, bound, seed, figures, reason, outcome.events, outcome.load)
+    return Cell(strategy, bound, seed, figures, reason, outcome.events, outcome.load, told)

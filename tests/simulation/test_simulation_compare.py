@@ -5,6 +5,7 @@ import json
 import pytest
 
 from controller.cli.main import main
+from controller.cli.simulate import MOST_WARNINGS, new_warnings
 from controller.config.models import Config
 from controller.simulation.compare import STRATEGIES, cell_config, compare, strategies_named
 from controller.simulation.records import Totals, TrainStart, window
@@ -93,3 +94,23 @@ def test_numbers_that_are_none_are_refused(tmp_path, capsys):
     file.write_text(SMALL)
     assert main(["simulate", str(file), "--bounds", "one"]) == 2
     assert "--bounds is 'one'" in capsys.readouterr().err
+
+
+def test_what_a_run_would_warn_of_is_told_once_however_many_are_simulated(tmp_path, capsys):
+    path = tmp_path / "own.yaml"
+    path.write_text(SMALL.replace("max_staleness: 1", "max_staleness: 1, sampler: similar_length"))
+    pytest.importorskip("scipy", reason="bounds need scipy")
+    assert main(["simulate", str(path), "--bounds", "1,2", "--seeds", "1,2"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(told) == 1
+    assert "The prompts have no identity" in told[0]
+
+
+def test_of_many_warnings_the_first_are_told_and_that_there_are_more():
+    told = dict[str, None]()
+    assert new_warnings(told, ["a", "b", "a"]) == ["a", "b"]
+    many = [f"worker {n} was lost." for n in range(2 * MOST_WARNINGS)]
+    found = new_warnings(told, many)
+    assert found[:-1] == many[: MOST_WARNINGS - 2]
+    assert "more warnings" in found[-1]
+    assert new_warnings(told, ["c"]) == []
