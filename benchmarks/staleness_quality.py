@@ -3,8 +3,9 @@ seeds.
 
 Every group waits until its last admissible step (`in_flight_batches: all`), so that the mean staleness is
 near the bound. Quality is the mean reward on held-out prompts of the last policy version, which no train step
-has seen. Invariants: runs of one seed begin with the same model; one that has ended is not made again: delete
-runs/staleness_quality to start over.
+has seen. Differences are seed by seed, with their 95 % intervals: to the first bound of the first kind, and
+with `--pairs` of the second kind to the first at the same bound. Invariants: runs of one seed begin with the
+same model; one that has ended is not made again: delete runs/staleness_quality to start over.
 """
 
 import argparse
@@ -16,6 +17,8 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
+from controller.simulation.intervals import with_interval
+
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs" / "staleness_quality"
 TASK = ROOT / "examples" / "ledger_task.py"
@@ -26,6 +29,10 @@ KINDS = {
         "trainer.proximal=rollout",
         "trainer.importance=none",
     ],  # PPO's clip around old policies
+    "sequence": ["trainer.importance_level=sequence"],  # one weight per response
+    "icepop": ["trainer.importance=mask", "trainer.importance_low=0.5", "trainer.importance_cap=5"],
+    "m2po": ["trainer.algorithm=m2po"],  # a bound on the second moment of the log ratios
+    "kv_kept": ["staleness.keep_kv=true"],  # as corrected, weights change under running responses
 }
 HELD_OUT_SEED, HELD_OUT, SAMPLES = 10_007, 128, 4
 
@@ -78,10 +85,29 @@ def spread(values: list[float]) -> str:
 
 
 def against(first: list[dict[str, float]], some: list[dict[str, float]]) -> str:
-    """Mean difference to the first cell, seed by seed: the runs of a seed begin with one model."""
+    """Mean difference to another cell, seed by seed: the runs of a seed begin with one model."""
     base = {one["seed"]: one["after"] for one in first}
     differences = [one["after"] - base[one["seed"]] for one in some if one["seed"] in base]
-    return f" ({fmean(differences):+.3f})" if differences and some is not first else ""
+    return f" ({with_interval(differences, '+.3f')})" if differences and some is not first else ""
+
+
+def tell_pairs(found: dict[tuple[str, int], list[dict[str, float]]], kinds: list[str]) -> None:
+    """The second kind against the first, bound by bound and over all bounds."""
+    one, other = kinds[:2]
+    every: dict[float, list[float]] = {}
+    for bound in sorted({bound for _, bound in found}):
+        here = found.get((one, bound), [])
+        base = {row["seed"]: row["after"] for row in here}
+        pairs = {row["seed"]: row["after"] - base[row["seed"]] for row in found.get((other, bound), [])
+                 if row["seed"] in base}  # fmt: skip
+        words = f"{with_interval([*pairs.values()], '+.3f')}, {len(pairs)} pairs"
+        print(f"{other} less {one}, bound {bound}: {words}")
+        for seed, difference in pairs.items():
+            every.setdefault(seed, []).append(difference)
+    means = [fmean(differences) for differences in every.values()]
+    print(
+        f"{other} less {one}, mean over bounds per seed: {with_interval(means, '+.3f')}, {len(means)} seeds"
+    )
 
 
 def main() -> int:
@@ -91,6 +117,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=140)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["corrected", "uncorrected"])
+    parser.add_argument("--pairs", action="store_true", help="compare the second kind with the first, too")
     options = parser.parse_args()
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
     for seed, bound, kind in product(options.seeds, options.bounds, options.kinds):
@@ -112,6 +139,8 @@ def main() -> int:
         cells = [f"{spread([one['after'] for one in some])}{against(first, some)}" if some else "-"
                  for some in here]  # fmt: skip
         print(f"| {bound} | {fmean(ages):.2f} | " + " | ".join(cells) + " |" if ages else f"| {bound} | - |")
+    if options.pairs and len(options.kinds) > 1:
+        tell_pairs(found, options.kinds)
     return int(any(one["violations"] for some in found.values() for one in some))
 
 
