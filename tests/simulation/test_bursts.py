@@ -50,7 +50,8 @@ class BurstRun(Run):
 
     def work(self):
         """What runs at those who stay ends, and its groups are scored; returns how many responses ended."""
-        running = [id for name in STAY for id in list(self.core.state.registry.workers[name].running)]
+        staying = [one for one in self.core.state.registry.instances() if one.name in STAY]
+        running = [id for one in staying for id in list(one.running)]
         for id in running:
             self.finish(id.group, id.member)
         while self.to_score:
