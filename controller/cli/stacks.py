@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from controller.cli.command_line import Run
 from controller.cli.say import say
-from controller.cli.status import controller_of
+from controller.durability.holder import controller_of
 from protocol.errors import RunError
 from protocol.stacks import SIGNAL
 

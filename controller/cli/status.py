@@ -14,6 +14,7 @@ from typing import Any
 from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
+from controller.durability.holder import controller_of
 from controller.history.alarms import Alarm, alarms
 from protocol.errors import RunError
 
@@ -130,17 +131,6 @@ def _buffer(buffer: dict[str, Any]) -> str:
     free = "any number" if buffer["free"] < 0 else buffer["free"]
     counts = f"{buffer['occupied']} scored, {buffer['reserved']} under way, {free} may start"
     return f"{buffer['train_version']} {buffer['state']} ({counts})"
-
-
-def controller_of(run: Path) -> int | None:
-    """The process that holds the run; None if it has ended."""
-    lock = run.resolve().parent / f".{run.resolve().name}.lock"
-    try:
-        pid = int(lock.read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid
 
 
 def _table(workers: list[dict[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ from typing import IO, Any
 import yaml
 
 from controller.config.models import Config
+from controller.durability.holder import lock_of, mark
 from protocol.errors import ConfigError, RunError
 from protocol.private_files import OTHERS
 from protocol.segments import hold, remove, segment_directory, sweep, this_host
@@ -54,7 +55,7 @@ class RunDirectory:
         self._folder_mode, self._file_mode = (0o700, 0o600) if config.run.private else (0o777, 0o666)
         with self._in_words():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path.parent / f".{self.path.name}.lock", "a+")  # noqa: SIM115  # until close
+            self._lock = open(lock_of(self.path), "a+")  # noqa: SIM115  # until close
         try:
             self._take_lock()
             (self.path / "address").unlink(missing_ok=True)  # of a controller that was killed
@@ -206,13 +207,13 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.seek(0)
-            owner = self._lock.read().strip() or "unknown"
+            owner = next(iter(self._lock.read().split()), "unknown")
             raise ConfigError(
                 f"{self.path} is in use by the controller with pid {owner}. Wait for it, stop it, or choose "
                 "another run.name."
             ) from None
         self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
+        self._lock.write(mark())
         self._lock.flush()
 
     def _is_blank(self) -> bool:

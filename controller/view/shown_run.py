@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from controller.core.core import Core
 from controller.durability.core_image import InParts
+from controller.durability.holder import controller_of
 from controller.durability.recording import Recording
 from controller.history.alarms import alarms
 from controller.history.sample_text import SampleReader
@@ -36,7 +37,7 @@ from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import NEAR, Instant, Replica, StillReading
 from controller.view.past.timeline import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of
-from controller.view.written import at_most, columns_of, controller_of, lines_of, said_in, sample_as_json
+from controller.view.written import at_most, columns_of, lines_of, said_in, sample_as_json
 from protocol.errors import RunError
 
 Json = dict[str, Any]

@@ -4,7 +4,6 @@ Invariant: a file is read as it is at that moment, and may be in the middle of b
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +84,3 @@ def at_most(line: Json, key: str, most: int) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def controller_of(run: Path) -> int | None:
-    """The process that holds the run; None if it has ended, or this is a copy on another machine."""
-    lock = run.resolve().parent / f".{run.resolve().name}.lock"
-    try:
-        pid = int(lock.read_text())
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid

@@ -1,0 +1,31 @@
+"""Who holds a run: the process that wrote its lock file, and no other that has got its number since."""
+
+import os
+
+from controller.durability.holder import controller_of, lock_of, mark, started_at
+
+
+def test_the_process_that_has_marked_the_lock_holds_the_run(tmp_path):
+    run = tmp_path / "run"
+    assert controller_of(run) is None, "there is no lock"
+    lock_of(run).write_text(mark())
+    assert controller_of(run) == os.getpid()
+
+
+def test_words_that_name_no_living_process_name_nobody(tmp_path):
+    run = tmp_path / "run"
+    for words in ("999999999", "9" * 40, "nobody", "", "1.5", f"{2**22 + 1} 17"):
+        lock_of(run).write_text(words)
+        assert controller_of(run) is None, words
+
+
+def test_a_number_that_another_process_has_got_since_names_nobody(tmp_path):
+    run = tmp_path / "run"
+    lock_of(run).write_text(f"{os.getpid()} {int(started_at(os.getpid())) - 1}")
+    assert controller_of(run) is None
+
+
+def test_the_start_of_a_process_is_told_apart_from_that_of_another():
+    assert started_at(os.getpid()).isdigit()
+    assert started_at(1) != started_at(os.getpid())
+    assert started_at(2**22 + 1) == ""
