@@ -225,7 +225,10 @@ def _of_episode(message: Message, group: int) -> Iterator[str]:
             yield f"{turn}: {sampled}, ends by {ending}"
         case messages.EpisodeEnded(id, number, reward=reward) if id == group:
             worth = f"reward {reward[0]:g}" if reward else "to be scored"
-            yield f"episode {number} ended by {message.ending}, {worth}"
+            noted = "".join(f"; {name} {value:g}" for name, value in message.metrics)
+            yield f"episode {number} ended by {message.ending}, {worth}{noted}"
+            for line in message.log.splitlines():
+                yield f"episode {number} said: {shortened(line)}"
         case messages.EpisodeFailed(id, number, reason=reason) if id == group:
             yield f"episode {number} failed ({message.kind}): {shortened(reason)}"
         case _:

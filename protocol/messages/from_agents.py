@@ -81,6 +81,10 @@ class EpisodeEnded(WorkerMessage):
         0  # bytes of the messages of its first conversation, for whoever scores it; 0: there are none
     )
 
+    # (member, number of the Ask, milliseconds) for which the worker awaited each Turn that it has heard
+    awaited: Many[tuple[Count, Count, Real]] = ()
+    log: Text = ""  # what its function said of itself, for people
+
     def incoming_frames(self) -> list[Frame]:
         return [Frame("talk", self.talk)] if self.talk else []
 

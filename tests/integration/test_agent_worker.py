@@ -29,6 +29,7 @@ async def episode(policy, row):
     answer = await policy.chat(talk)
     policy.reward(0.25)
     policy.metric("seen", 3)
+    policy.log("it is over")
     match mood:
         case "raise": raise LookupError("no such thing")
         case "exit": sys.exit("enough")
@@ -96,8 +97,11 @@ def test_an_episode_is_played_turn_by_turn(settings, tokenizer):
         link.answer(second, "no", tokenizer)
         ended, _ = await link.hear(EpisodeEnded)
         assert ended == EpisodeEnded(
-            5, 0, 1, "stop", (0.75,), turn_rewards=((0, 0, 0.25), (0, 1, 0.5)), metrics=(("seen", 3.0),)
-        )
+            5, 0, 1, "stop", (0.75,), turn_rewards=((0, 0, 0.25), (0, 1, 0.5)), metrics=(("seen", 3.0),),
+            awaited=ended.awaited, log="it is over\n",
+        )  # fmt: skip
+        assert [turn[:2] for turn in ended.awaited] == [(0, 0), (0, 1)]
+        assert all(waited_ms > 0 for *_, waited_ms in ended.awaited)
 
     asyncio.run(serving(settings(), test))
 

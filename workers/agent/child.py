@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from protocol.errors import ConfigError, RunError
 from workers.agent import pipe as pipe
 from workers.agent.pipe import MAX_WORD_BYTES
-from workers.agent.policy import MAX_METRICS, finite
+from workers.agent.policy import MAX_LOG_CHARS, MAX_METRICS, finite
 from workers.children.packets import GarbageError, packet
 from workers.children.process import Code, KeptProcess
 
@@ -31,6 +31,7 @@ class Ended(NamedTuple):
     turn_rewards: tuple[tuple[int, float], ...]
     metrics: tuple[tuple[str, float], ...]
     limit: str
+    log: str = ""
 
 
 class EpisodeListener(Protocol):
@@ -207,7 +208,9 @@ def _ended(told: dict[str, Any]) -> Ended:
         checked = None if reward is None else finite(reward, "an episode")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GarbageError(f"{told!r:.80} as the end of an episode: {error}") from None
-    limit = told.get("limit")
+    limit, log = told.get("limit"), told.get("log", "")
+    if not isinstance(log, str) or len(log) > MAX_LOG_CHARS:
+        raise GarbageError(f"{log!r:.80} as the log of an episode")
     if limit not in ("", "turns", "tokens", "context") or len(metrics) > MAX_METRICS:
         raise GarbageError(f"{told!r:.80} as the end of an episode")
-    return Ended(checked, rewards, metrics, limit)
+    return Ended(checked, rewards, metrics, limit, log)

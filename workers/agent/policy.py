@@ -15,6 +15,8 @@ from protocol.messages import MAX_REWARD
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
+MAX_LOG_CHARS = 16_000  # of what an episode says of itself
+CUT = "... (more than an episode may say)"
 MOST = 2**31 - 1
 """Of what the worker takes for a token id, or for a number of tokens."""
 MAX_STATE_MB = 4  # where nobody says otherwise
@@ -92,6 +94,8 @@ class Notes:
     turns: int = 0  # that were answered
     limit: str = ""  # the first limit that was reached
     is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
+    log: str = ""
+    """What it said of itself, a line each."""
     state: bytes | None = None  # that the next request is to take along
 
     def count(self, turns: int, limit: str) -> None:
@@ -107,7 +111,7 @@ class Notes:
             return None
         fields = {
             "rewards": [*self.rewards.items()], "metrics": self.metrics, "turns": self.turns,
-            "limit": self.limit, "is_limit_of_door": self.is_limit_of_door,
+            "limit": self.limit, "is_limit_of_door": self.is_limit_of_door, "log": self.log,
         }  # fmt: skip
         return pack(fields, state)
 
@@ -251,6 +255,14 @@ class AgentPolicy(PolicyCalls):
                 f"policy.metric: {name!r} is one more than the {MAX_METRICS} that an episode has."
             )
         self.notes.metrics[name] = finite(value, "policy.metric")
+
+    def log(self, text: object) -> None:
+        """Say something to people: `launch.py story` has it with the episode. It is cut where it is long."""
+        notes = self.notes
+        if len(notes.log) < MAX_LOG_CHARS:
+            notes.log += f"{text}\n"
+            if len(notes.log) > MAX_LOG_CHARS:
+                notes.log = notes.log[: MAX_LOG_CHARS - len(CUT)] + CUT
 
 
 def too_large(size_bytes: int, max_mb: int) -> str:

@@ -220,7 +220,7 @@ class EpisodeServer:
             raise BadResult(f"The agent returned before the policy had answered once.{limit}")
         told = {
             "reward": reward, "turn_rewards": sorted(notes.rewards.items()), "metrics": notes.metrics,
-            "limit": notes.limit,
+            "limit": notes.limit, "log": notes.log,
         }  # fmt: skip
         return ENDED, json.dumps(told).encode()
 

@@ -7,10 +7,11 @@ controller answers again what it has answered before.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -48,6 +49,13 @@ class _InHand:
     number: int
     episode: HostedEpisode
     child: AgentChild | None = None  # None: it has none yet
+    asked_at: dict[int, float] = field(default_factory=dict)  # by trajectory; of what is open
+    awaited: list[tuple[int, int, float]] = field(default_factory=list)  # as `EpisodeEnded.awaited`
+
+    def heard(self, turn: Turn) -> None:
+        """The answer was handed on."""
+        if (asked_at := self.asked_at.pop(turn.member, None)) is not None:
+            self.awaited.append((turn.member, turn.number, 1000 * (time.monotonic() - asked_at)))
 
 
 class AgentHost:
@@ -187,6 +195,7 @@ class AgentHost:
             question.take(turn, answer["message"], frames, self._renderer.text)
         else:
             in_hand.child.answer(number, question, answer)
+        in_hand.heard(turn)
 
     def _end(self, key: EpisodeKey) -> None:
         """Drop it, and say nothing of it any more."""
@@ -199,6 +208,7 @@ class AgentHost:
 
     def on_ask(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
         """The episode asks its policy."""
+        began = time.monotonic()
         self._pool.answered(child)
         if (in_hand := self._in_hand.get(number)) is None:
             return
@@ -209,11 +219,12 @@ class AgentHost:
         except ValueError as error:
             child.refuse(number, question, "", str(error))
         else:
+            in_hand.asked_at[ask.member] = began
             self._link.send(ask, *frames)
 
     def on_chat(self, number: int, question: DoorQuestion) -> None:
         """A client of the episode asks its policy. Raises: DoorRefusal."""
-        in_hand = self._in_hand[number]
+        began, in_hand = time.monotonic(), self._in_hand[number]
         assert in_hand.child is not None
         self._pool.answered(in_hand.child)
         try:
@@ -223,6 +234,7 @@ class AgentHost:
                 in_hand.child.count(number, in_hand.episode.turns, error.limit)
             raise refusal_of(error) from None
         question.given = ask.keep + ask.given
+        in_hand.asked_at[ask.member] = began
         self._link.send(ask, *frames)
 
     def on_ended(self, number: int, ended: Ended) -> None:
@@ -254,6 +266,8 @@ class AgentHost:
                     turn_rewards=rewards,
                     metrics=ended.metrics,
                     talk=len(talk),
+                    awaited=tuple(in_hand.awaited),
+                    log=ended.log,
                 ),
                 *((talk,) if talk else ()),
             )

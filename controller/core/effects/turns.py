@@ -36,6 +36,7 @@ def answer(state: RunState, group: Group, episode: Episode, asked: AskedTurn) ->
     """Send a turn that is over to the worker of its episode."""
     assert episode.peer is not None
     ask = asked.ask
+    asked.took_s = state.awake_s - asked.heard_at
     segments = tuple(group.members[ask.member].segments[asked.begins : asked.ends])
     turn = Turn(*episode.key, ask.number, ask.member, segments[-1].attempt, asked.ending, segments)
     state.send(episode.peer, turn)

@@ -171,6 +171,8 @@ class Accounts:
             0  # trained trajectories older than the bound; not 0 only where the rules promise none
         )
         self.ages: dict[int, int] = {}  # trained trajectories by staleness
+        self.prefilled = self.reused = 0  # tokens of prompts that engines have computed, and found kept
+        self._last_prefilled = self._last_reused = 0
         self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
         self.is_ending = False
         self.reward_by_step: list[float] = []
@@ -285,7 +287,7 @@ class Accounts:
             for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
         }
         own |= {"tokens/in_flight": self.in_flight, "tokens/reprefilled": self.reprefilled}
-        own |= {"tokens/given": self.given} if self.given else {}
+        own |= {"tokens/given": self.given, **self._reused()} if self.given else {}
         tokens = self.generated if self._rollout_total.total_s else self.trained
         own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         own["throughput/trajectories_per_s"] = trajectories / elapsed
@@ -320,6 +322,12 @@ class Accounts:
             per_device = tokens / elapsed / (ready * devices.per_instance)
             found["throughput/tokens_per_s_per_device"] = per_device
         return found
+
+    def _reused(self) -> dict[str, object]:
+        """The share of prompts, of later turns as well, that engines had kept, since the last line."""
+        prefilled, reused = self.prefilled - self._last_prefilled, self.reused - self._last_reused
+        self._last_prefilled, self._last_reused = self.prefilled, self.reused
+        return {"kv/reused": reused / (reused + prefilled)} if reused + prefilled else {}
 
     def _phases(self) -> dict[str, object]:
         """Shares of the time since the last line by what the run waited for; their sum is 1."""

@@ -59,6 +59,9 @@ class InstanceReports:
         if before is not None and message.sequence <= before.sequence:
             return
         instance.status = message
+        accounts = self.state.accounts
+        accounts.prefilled += message.prefill_tokens - (before.prefill_tokens if before else 0)
+        accounts.reused += message.reused_tokens - (before.reused_tokens if before else 0)
         if before is None:
             return
         if instance.fit is not None:

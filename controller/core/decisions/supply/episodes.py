@@ -58,7 +58,7 @@ class Episodes:
         member = self._trajectory(group, episode, ask)
         member.give(ask)
         move_member(member, "asked")
-        episode.add(ask, begins=member.begins)
+        episode.add(ask, begins=member.begins, now=self.state.awake_s)
         episode.note_saved(ask)
         self.state.accounts.given += ask.given
         if group.is_evaluation and group.state == "beginning":
@@ -88,6 +88,7 @@ class Episodes:
         if not episode.is_caught_up:
             self._diverged(group, episode)
             return
+        episode.conclude(self.state.awake_s, end.awaited)
         turns.leave_worker(self.state, episode)
         self._failures_in_a_row = 0
         limit = self.state.config.agent.on_limit if end.ending != "stop" else "score"
@@ -132,7 +133,7 @@ class Episodes:
         if not asked.is_repeated_by(ask):
             self._diverged(group, episode)
             return
-        episode.hear(asked)
+        episode.hear(asked, self.state.awake_s)
         episode.note_saved(ask)
         if not asked.is_open:
             self.state.accounts.counts["episodes/replayed_turns"] += 1

@@ -1,4 +1,4 @@
-"""What a train step says of the episodes in its batch: turns, tokens given, and numbers that they noted.
+"""What a train step says of the episodes in its batch: turns, tokens, time, and numbers that they noted.
 
 Invariant: single-turn runs have no episodes, and no line of theirs has a key of these.
 """
@@ -8,6 +8,7 @@ from math import fsum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from controller.core.state.agents.episodes import Episode
     from controller.core.state.groups import Trajectory
 
 
@@ -18,12 +19,19 @@ class EpisodeFigures(NamedTuple):
     given_tokens: int
     noted: tuple[tuple[str, float], ...]  # by `policy.metric`
     trajectories: int = 1
+    sampled_tokens: int = 0
+    environment_s: float = 0.0  # that its environment had the word
+    policy_s: float = 0.0  # that the policy had it
+    overhead_ms: tuple[float, ...] = ()  # of its turns
 
     @classmethod
-    def of(cls, members: "Sequence[Trajectory]", noted: tuple[tuple[str, float], ...]) -> "EpisodeFigures":
+    def of(cls, members: "Sequence[Trajectory]", episode: "Episode") -> "EpisodeFigures":
         """Of its trajectories that are trained."""
         turns, given = sum(member.turns for member in members), sum(member.given_tokens for member in members)
-        return cls(turns, given, noted, len(members))
+        return cls(
+            turns, given, episode.noted, len(members), sum(member.response_tokens for member in members),
+            *episode.waited, episode.overhead_ms,
+        )  # fmt: skip
 
 
 def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
@@ -36,8 +44,26 @@ def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
         "turns/max": max(turns),
         "given_tokens/mean": sum(episode.given_tokens for episode in episodes) / len(episodes),
         "trajectories/mean": sum(episode.trajectories for episode in episodes) / len(episodes),
+        "episode/sampled_tokens/mean": sum(episode.sampled_tokens for episode in episodes) / len(episodes),
+        **_times(episodes),
     }
     return found | {f"agent/{name}": fsum(values) / len(values) for name, values in _by_name(episodes)}
+
+
+def _times(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
+    """Where the time of episodes went, and what a turn took beyond the core's queue and an engine."""
+    environment_s = fsum(episode.environment_s for episode in episodes)
+    whole_s = environment_s + fsum(episode.policy_s for episode in episodes)
+    overhead = sorted(each for episode in episodes for each in episode.overhead_ms)
+    found = {"environment/wait_s": environment_s / len(episodes)}
+    if whole_s:
+        found["environment/share"] = environment_s / whole_s
+    if overhead:
+        found |= {
+            f"turn/overhead_ms/p{share}": overhead[min(len(overhead) - 1, share * len(overhead) // 100)]
+            for share in (50, 99)
+        }
+    return found
 
 
 def _by_name(episodes: Iterable[EpisodeFigures]) -> list[tuple[str, list[float]]]:

@@ -6,6 +6,7 @@ asked again; a trial that is over is never gone on with; its environment has a d
 the word, and none while the policy is to answer it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,8 @@ class AskedTurn:
     ends: int = 0  # and up to its end; 0 while it is open
     ending: TurnEnding = "stop"
     is_heard: bool = False  # since the episode was begun last
+    heard_at: float = 0.0  # in `awake_s`, then
+    took_s: float = 0.0  # from then until its answer was sent
 
     @property
     def is_open(self) -> bool:
@@ -65,6 +68,10 @@ class Episode:
     since: float | None = None  # its environment has the word; in `awake_s`; None: the policy has it
     until: float | None = None  # the environment is to be done by then
     own_s: float = 0.0  # that its environment took before, since it was begun last
+    asked_at: float | None = None  # the policy has the word; in `awake_s`; None: it has not
+    policy_s: float = 0.0  # that the policy had the word before, since it was begun last
+    waited: tuple[float, float] = (0.0, 0.0)  # seconds of its environment and of the policy, once it is over
+    overhead_ms: tuple[float, ...] = ()  # of each turn: its wait, without what the core knows of
     ending: Ending | None = None  # None until it is over
     is_masked: bool = False  # it counts for nothing
     reward: float | None = None  # None: the reward function is to score it
@@ -107,9 +114,9 @@ class Episode:
         """What it has asked there in this trial."""
         return self.asked.get((ask.member, ask.number))
 
-    def hear(self, asked: AskedTurn) -> None:
+    def hear(self, asked: AskedTurn, now: float = 0.0) -> None:
         """It has asked this, for the first time or again."""
-        asked.is_heard = True
+        asked.is_heard, asked.heard_at = True, now
         self.heard += 1
 
     def note_saved(self, ask: Ask) -> None:
@@ -138,11 +145,11 @@ class Episode:
             found[member] = SavedTrajectory(number + 1, length, segments[-1].attempt, asked.ask.is_trained)
         return tuple(found.values())
 
-    def add(self, ask: Ask, *, begins: int) -> None:
+    def add(self, ask: Ask, *, begins: int, now: float) -> None:
         """It asks something new."""
         asked = AskedTurn(ask, begins)
         self.asked[ask.member, ask.number] = self.open[ask.member] = asked
-        self.hear(asked)
+        self.hear(asked, now)
 
     def take_back(self, asked: AskedTurn) -> None:
         """The answer is not wanted any more."""
@@ -151,17 +158,34 @@ class Episode:
     def wait(self, now: float, limit_s: float) -> None:
         """Its environment has the word from now on, for so long at most."""
         self.since, self.until = now, now + limit_s
+        if self.asked_at is not None:
+            self.policy_s += now - self.asked_at
+            self.asked_at = None
 
     def go_on(self, now: float) -> None:
         """Its environment has said something; the policy has the word."""
         if self.since is not None:
             self.own_s += now - self.since
+            self.asked_at = now
         self.since = self.until = None
+
+    def conclude(self, now: float, awaited: Iterable[tuple[int, int, float]]) -> None:
+        """Note where its time went; its function has returned.
+
+        `awaited`: trajectory, number and milliseconds that its worker waited for turns.
+        """
+        self.go_on(now)
+        self.waited = self.own_s, self.policy_s
+        self.overhead_ms = tuple(
+            max(0.0, waited_ms - 1000 * self.asked[member, number].took_s)
+            for member, number, waited_ms in awaited
+            if (member, number) in self.asked
+        )
 
     def leave(self) -> None:
         """It is at no worker any more."""
-        self.peer, self.heard, self.own_s = None, 0, 0.0
-        self.since = self.until = None
+        self.peer, self.heard, self.own_s, self.policy_s = None, 0, 0.0, 0.0
+        self.since = self.until = self.asked_at = None
         for asked in self.asked.values():
             asked.is_heard = False
 

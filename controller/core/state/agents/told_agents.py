@@ -241,12 +241,15 @@ def _of_end(found: Begun, end: EpisodeEnded, limits: AskLimits) -> str | None:
     numbers = [(member, number) for member, number, _ in end.turn_rewards]
     if len(set(numbers)) < len(numbers) or any(number >= turns.get(one, 0) for one, number in numbers):
         return f"It gave rewards to turns {numbers[:5]} of {here}, which has {turns}; one for each counts."
+    if len(end.awaited) > sum(one.turns for one in found.trajectories.values()):
+        return f"It told how long {len(end.awaited)} turns of {here} took, which has {turns}."
     for values in (end.parts, end.metrics):
         names = {name for name, _ in values}
         if len(names) < len(values) or len(names) > MAX_NAMES:
             return f"It named {len(values)} values of {here}; expected at most {MAX_NAMES}, each once."
     named = (value for _, value in (*end.parts, *end.metrics))
-    rewards = (*end.reward, *(value for *_, value in end.turn_rewards), *named)
+    awaited = (value for *_, value in end.awaited)
+    rewards = (*end.reward, *(value for *_, value in end.turn_rewards), *named, *awaited)
     for reward in rewards:
         if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
             return f"It gave {here} a value of {reward:g}; at most {MAX_REWARD:g} counts."

@@ -53,7 +53,7 @@ def contribution_of(group: "Group") -> Contribution:
         reward_parts={name: sum(values) for name, values in group.reward_parts},
         source=group.source,
         episodes=tuple(
-            EpisodeFigures.of([m for m in group.of(episode) if m.state == "finished"], episode.noted)
+            EpisodeFigures.of([m for m in group.of(episode) if m.state == "finished"], episode)
             for episode in group.kept_episodes
         ),
     )

@@ -25,6 +25,17 @@ TOLD = [
 ]
 
 
+def test_what_an_episode_noted_and_said_is_told_with_its_end():
+    ended = messages.EpisodeEnded(
+        3, 1, 1, "stop", (1.0,), metrics=(("depth", 2.0), ("hits", 0.5)), log="it began\nit won\n"
+    )
+    assert list(about(ended, 3)) == [
+        "episode 1 ended by stop, reward 1; depth 2; hits 0.5",
+        "episode 1 said: it began",
+        "episode 1 said: it won",
+    ]
+
+
 @pytest.mark.parametrize(("message", "words"), TOLD, ids=lambda value: type(value).__name__)
 def test_a_message_is_told_to_the_group_that_it_is_about(message, words):
     assert list(about(message, 3)) == [words]

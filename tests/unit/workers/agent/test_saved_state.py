@@ -7,6 +7,7 @@ import pytest
 
 from protocol.messages import Begin, SavedTrajectory, Segment, Turn
 from workers.agent.episode import EpisodeBudget, HostedEpisode
+from workers.agent.policy import MAX_LOG_CHARS, AgentPolicy, Notes
 from workers.agent.saved_state import pack, unpack
 from workers.agent.transcript import Transcript
 
@@ -19,6 +20,20 @@ def take(played, ask, sampled):
     segments = (Segment(ask.attempt + 1, 0, len(sampled)),)
     turn = Turn(*played.key, ask.number, ask.member, ask.attempt + 1, "stop", segments)
     played.take(turn, np.asarray(sampled, "<i4").tobytes())
+
+
+def test_what_was_said_is_cut_and_comes_back_with_a_state():
+    policy = AgentPolicy(None, seed=0)
+    for text in ("begun", 3, "x" * MAX_LOG_CHARS, "late"):
+        policy.log(text)
+    said = policy.notes.log
+    assert said.startswith("begun\n3\nxxx")
+    assert said.endswith("x... (more than an episode may say)")
+    assert len(said) == MAX_LOG_CHARS
+    policy.save(b"state")
+    again = Notes()
+    assert again.restore(policy.notes.take_state()) == b"state"
+    assert again.log == said
 
 
 def asked_twice(state=b"mine"):

@@ -22,6 +22,7 @@ def test_a_name_is_averaged_over_the_episodes_that_noted_it():
     )
     assert line == {
         "turns/mean": 2.5, "turns/max": 4, "given_tokens/mean": 6.0, "trajectories/mean": 1.0,
+        "episode/sampled_tokens/mean": 0.0, "environment/wait_s": 0.0,
         "agent/calls": 3.0, "agent/wins": 1.0,
     }  # fmt: skip
 
@@ -40,3 +41,44 @@ def test_what_episodes_of_a_step_noted_is_in_its_line():
     [line] = [command.metrics for command in finished if isinstance(command, ReportStep)]
     assert (line["turns/mean"], line["turns/max"], line["given_tokens/mean"]) == (1.5, 2, 4.0)
     assert line["agent/depth"] == pytest.approx(1.5)
+
+
+def one_step(run):
+    finished = run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+    [line] = [command.metrics for command in finished if isinstance(command, ReportStep)]
+    return line
+
+
+def test_a_line_says_where_the_time_of_episodes_went_and_what_turns_took_beside():
+    run = AgentRun(trainer={"batch_groups": 1})
+    run.now = 2.0  # each event takes 10 ms more; both environments took as long to begin
+    for episode in (0, 1):
+        run.ask(0, episode)
+    run.now += 3.0  # the policy has the word
+    for episode in (0, 1):
+        run.sample(0, episode, count=4)
+    run.now += 1.0  # the environment
+    run.ask(0, 1)
+    run.sample(0, 1, count=2)
+    run.end(0, 0, 0.0, awaited=((0, 0, 3030.0),))
+    run.end(0, 1, 1.0, awaited=((1, 0, 3022.0), (1, 1, 0.5)))
+    line = one_step(run)
+    assert line["episode/sampled_tokens/mean"] == 5.0
+    assert line["environment/wait_s"] == pytest.approx(2.93)
+    assert line["environment/share"] == pytest.approx(0.4921, abs=1e-4)
+    assert line["turn/overhead_ms/p50"] == pytest.approx(2.0, abs=1e-6)
+    assert line["turn/overhead_ms/p99"] == pytest.approx(10.0, abs=1e-6)
+
+
+def test_a_line_says_what_share_of_prompts_engines_had_kept():
+    run = AgentRun(trainer={"batch_groups": 1})
+    for episode in (0, 1):
+        run.ask(0, episode)
+    for episode in (0, 1):
+        run.sample(0, episode)
+        run.end(0, episode, float(episode))
+    status = run.core.state.registry.instances()
+    load = messages.InstanceStatus(1, 0, 0, 0, 0, 1, 8, 0.1, 30, 0.1, 9, 0, (), 0, 10)
+    run.say("rollout-0", load)
+    assert [one.status for one in status] == [load]
+    assert one_step(run)["kv/reused"] == 0.25

@@ -76,6 +76,8 @@ def test_more_turns_than_the_configuration_allows_are_refused():
     [
         ({"reward": 1e31}, "a value of 1e+31"),
         ({"turn_rewards": ((0, 1, 0.0),)}, "which has {0: 1}; one for each counts"),
+        ({"awaited": ((0, 0, 1.0),) * 9}, "told how long 9 turns of"),
+        ({"awaited": ((0, 0, 1e300),)}, "a value of 1e+300"),
         ({"turn_rewards": ((2, 0, 0.0),)}, "turns [(2, 0)]"),
         ({"turn_rewards": ((0, 0, 0.0), (0, 0, 1.0))}, "turns [(0, 0), (0, 0)]"),
         ({"parts": (("style", 0.5), ("style", 0.5))}, "each once"),
