@@ -18,6 +18,13 @@ PER_DEVICE = {
     "rollout": "throughput/tokens_per_s_per_device",
     "trainer": "throughput/trained_tokens_per_s_per_device",
 }
+EPISODES = (
+    ("episode_sampled_tokens", "episode/sampled_tokens/mean", "Mean tokens of the policy in an episode."),
+    ("episode_environment_seconds", "environment/wait_s", "Mean time of an episode's environment."),
+    ("episode_environment_ratio", "environment/share", "Share of environments in the time of episodes."),
+    ("kv_reused_ratio", "kv/reused", "Share of prompt tokens that engines had kept."),
+)
+"""Name, key of a line, and what it is."""
 
 
 class Series(NamedTuple):
@@ -68,6 +75,7 @@ def _of_run(state: str, now: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
         [Series({"role": role, "state": each}, count) for (role, each), count in sorted(workers.items())],
     )  # fmt: skip
     yield from _of_machines(now["workers"], now["last_step"])
+    yield from _of_episodes(now["last_step"])
     yield "staleness_versions", "histogram", "Trained trajectories by staleness.", []
     yield from _staleness(now["ages"])
     yield (
@@ -109,6 +117,17 @@ def _of_machines(
         "step_phase_ratio", "gauge", "Shares of the newest step's time by what it waited for.",
         [Series({"cause": cause}, share) for cause, share in phases.items()],
     )  # fmt: skip
+
+
+def _of_episodes(line: Mapping[str, float]) -> Iterator[tuple[str, str, str, list[Series]]]:
+    """What the newest line says of an agent's episodes; nothing of runs without one."""
+    for name, key, what in EPISODES:
+        if key in line:
+            yield name, "gauge", what, [Series({}, line[key])]
+    overhead = {share: line.get(f"turn/overhead_ms/p{share}") for share in (50, 99)}
+    told = [Series({"quantile": f"{n / 100:g}"}, ms / 1000) for n, ms in overhead.items() if ms is not None]
+    if told:
+        yield "turn_overhead_seconds", "gauge", "What a turn took beside queue and engine.", told
 
 
 def _staleness(ages: Mapping[str, int]) -> Iterator[tuple[str, str, str, list[Series]]]:

@@ -12,7 +12,8 @@ NOW = {
                 {"role": "rollout", "ready": True, "resident_mb": 4, "device_mb": 0},
                 {"role": "trainer", "ready": False, "resident_mb": 0, "device_mb": 0}],
     "last_step": {"throughput/tokens_per_s_per_device": 12.5, "compute/mfu": 0.5, "phase/training": 0.25,
-                  "phase/rollout": 0.75},
+                  "phase/rollout": 0.75, "environment/share": 0.5, "kv/reused": 0.125,
+                  "turn/overhead_ms/p50": 2.0, "turn/overhead_ms/p99": 8.0},
 }  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\} [0-9.e+-]+|# (HELP|TYPE) [a-z_]+ .+')
 
@@ -54,4 +55,16 @@ def test_memory_is_of_the_largest_worker_of_a_role_and_speed_of_the_newest_step(
     ]
     assert 'staleflow_trainer_mfu_ratio{run="a"} 0.5' in lines
     assert 'staleflow_step_phase_ratio{run="a",cause="rollout"} 0.75' in lines
+
+
+def test_figures_of_episodes_are_those_of_the_newest_step():
+    lines = exposition([("a", "live", NOW)]).splitlines()
+    for line in (
+        'staleflow_episode_environment_ratio{run="a"} 0.5',
+        'staleflow_kv_reused_ratio{run="a"} 0.125',
+        'staleflow_turn_overhead_seconds{run="a",quantile="0.5"} 0.002',
+        'staleflow_turn_overhead_seconds{run="a",quantile="0.99"} 0.0080000000000000002',
+    ):
+        assert line in lines
+    assert not [line for line in lines if "sampled_tokens" in line]
     assert not [line for line in lines if line.startswith("staleflow_flops_per_token")]
