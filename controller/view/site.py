@@ -29,7 +29,7 @@ PAGES = Path(__file__).parent / "pages"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 NO_NUMBER = 1 << 53  # of a group or a step: messages have smaller ones
 PACKED_BYTES = 1_000  # an answer from so many on: what a fleet does is a tenth of its size then
-PATIENCE_S = 0.6  # of reading a journal, before the page is told how far it is
+PATIENCE_S = 0.3  # of reading a journal, before the page is told how far it is
 MOMENTS = ("event", "second", "step")
 Order = Callable[[str, str, str, str], Awaitable[str]]
 """`order(run, action, argument, why)` gives an order to a live run and returns its answer."""

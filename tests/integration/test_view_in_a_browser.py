@@ -110,6 +110,13 @@ def page(browser, link):
     found.close()
 
 
+def test_a_view_that_is_told_to_end_takes_its_token_along(tmp_path):
+    run = recorded(tmp_path / "run")
+    with viewed(run):
+        assert (run / "view.token").exists()
+    assert not (run / "view.token").exists()
+
+
 def open_tab(page, name):
     page.click(f"nav a:has-text('{name}')")
     page.wait_for_selector(f"nav a[aria-current]:has-text('{name}')")

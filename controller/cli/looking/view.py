@@ -4,6 +4,7 @@ Invariant: no run notices: journals are only read, and orders go the way of `lau
 """
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,11 +57,18 @@ def view(
         else:
             say(f"View: {base}?token=... (the token is in {shown[0].path / 'view.token'})")
 
+    before = signal.signal(signal.SIGTERM, _leave)  # the server ends in order, and then raises it again
     try:
         asyncio.run(serve(site.app(), bound, on_ready=tell))
     finally:
+        signal.signal(signal.SIGTERM, before)
         if is_left:
             Path(shown[0].path / "view.token").unlink(missing_ok=True)
+
+
+def _leave(number: int, frame: object) -> None:
+    """End as by a signal that nobody handles, after what has to be put away."""
+    raise SystemExit(128 + number)
 
 
 def _refuse_unreadable(shown: "list[ShownRun]") -> None:

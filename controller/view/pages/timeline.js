@@ -3,7 +3,7 @@ import { make, card, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
 const LEFT = 118, ROW = 17, TOP = 22, GAP = 6, BAND = 56;
-const COLOURS = { generating: "--accent", pulling: "--v3", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
+const COLOURS = { generating: "--accent", pulling: "--ink", training: "--good", scoring: "--v4", encoding: "--v4", episodes: "--v4",
   starting: "--v1", gone: "--bad", paused: "--dim", "idle: bound": "--bad", "idle: cap": "--warn", "idle: data": "--v4", "idle: weights": "--v3", "idle: routing": "--v5", "idle: nothing to do": "--dim",
   "waits: rollout": "--accent", "waits: scoring": "--v5", "waits: weights": "--v3", "waits: data": "--v4", "waits: environments": "--v1", "waits: start-up": "--dim" };
 const shareOf = (seconds, all) => `${((100 * seconds) / Math.max(all, 1e-9)).toFixed(1)} %`;

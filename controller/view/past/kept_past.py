@@ -22,7 +22,7 @@ from protocol.private_files import for_owner_only
 
 NAME, NEWEST = "view.past", "view.newest"
 LEAST_EVENTS = 20_000  # a pass over fewer takes seconds, and is made again
-LEAST_READ = 4_000  # events: about a second of reading; fewer are read again
+LEAST_READ = 1_000  # events: a quarter of a second of reading; fewer are read again
 DIGEST_BYTES = 16
 
 
