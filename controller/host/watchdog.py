@@ -18,7 +18,7 @@ PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
 WORKERS_AT_ONCE = 100  # that are looked at in one piece: 1 to 2 ms of the controller's loop
 MOST_WAITS = 20  # that status.json names: those longest over their time
-STARTING = "starting"  # what the next step looks like until all workers have been ready once
+STARTING = "starting"  # what the next step looks like until all workers have been ready, or one was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))
 _VALUES = attrgetter(*_NAMES)
@@ -66,7 +66,8 @@ class Watchdog:
         self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
         self._usual: dict[str, float] = {}  # seconds, by kind
         self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
-        self._has_begun = False  # all workers have been ready
+        self._has_begun = False  # all workers have been ready, or a step was made while one was not
+        self._steps: int | None = None  # at the first look
 
     def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
         """All waits, longest over its time first; and the complaints that are new."""
@@ -75,7 +76,9 @@ class Watchdog:
     def look_in_slices(self, seen: ClusterSnapshot, now: float) -> Slices[tuple[list[Wait], list[str]]]:
         """The same, with a pause after each WORKERS_AT_ONCE."""
         is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
-        self._has_begun |= not is_starting
+        if self._steps is None:
+            self._steps = seen.steps
+        self._has_begun |= not is_starting or seen.steps != self._steps
         mark = str(seen.steps) if self._has_begun else STARTING
         step = self._wait("the next step", seen.waiting_for, mark, now, self._of_step(seen))
         waits = [replace(step, expected_s=max(step.expected_s, self._attach_s)) if is_starting else step]

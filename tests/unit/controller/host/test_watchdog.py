@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_what_does_not_change_is_overdue_and_complained_of_at_each_doubling():
     assert times == [FIRST_S + 1]
     assert any(line.startswith("the next step has waited 121 s for") for line in told[121])
     assert all("the first such wait" in line for line in told[121])
+
+
+def test_steps_that_are_made_while_somebody_is_not_ready_end_the_wait_for_the_first_one():
+    dog, seen = watchdog(), some_core(150).snapshot()
+    late = replace(seen.workers[0], name="late", ready=False)
+    seen = replace(seen, workers=(*seen.workers, late))
+    for second in range(0, 200, 10):
+        waits, told = dog.look(replace(seen, steps=seen.steps + second // 10), float(second))
+        step = next(wait for wait in waits if wait.owner == "the next step")
+        assert step.for_s == 0.0
+        assert not any(line.startswith("the next step") for line in told)
 
 
 def test_what_progresses_is_not_stuck():
