@@ -56,6 +56,7 @@ class TemplateRenderer:
         self._tokenizer, self._read_calls = tokenizer, read_calls
         self._special = special_tokens(tokenizer)
         self._ends = end_tokens(tokenizer)
+        self._ended: tuple[Tools, str] | None = None
         self.forged = 0
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
@@ -79,15 +80,19 @@ class TemplateRenderer:
 
     def _behind_turn(self, tools: Tools) -> str:
         """What the template writes behind the text of an answer: the end of the turn, and a newline maybe."""
-        talk = [_user(), {"role": "assistant", "content": STAND_IN}]
-        return self._behind(talk, tools, is_prompt=False)
+        if self._ended is None or self._ended[0] != tools:  # 0.06 of the 0.14 ms of `extend`
+            talk = [_user(), {"role": "assistant", "content": STAND_IN}]
+            self._ended = tools, self._behind(talk, tools, is_prompt=False)
+        return self._ended[1]
 
     def _between(self, new: Messages, tools: Tools) -> str:
         """What the template writes between a finished turn and the next one, new messages included."""
         answer: dict[str, Any] = {"role": "assistant", "content": STAND_IN}
         if ids := [message["tool_call_id"] for message in new if message["role"] == "tool"]:
             answer["tool_calls"] = [_call(id) for id in ids]
-        before = self._behind([_user(), answer], tools, is_prompt=False)
+            before = self._behind([_user(), answer], tools, is_prompt=False)
+        else:
+            before = self._behind_turn(tools)
         whole = self._behind([_user(), answer, *new], tools, is_prompt=True)
         if not whole.startswith(before):
             raise ValueError(

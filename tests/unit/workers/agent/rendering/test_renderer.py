@@ -124,3 +124,13 @@ def test_plain_texts_stand_one_behind_the_other(tokenizer):
 
 def test_tools_are_written_into_the_prompt(tokenizer, renderer):
     assert '"name": "add"' in text_of(tokenizer, renderer.render([USER], TOOLS))
+
+
+def test_what_stands_behind_a_turn_is_that_of_the_tools_of_now(tokenizer):
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.content }}]{{ tools | length if tools else 0 }}{% endfor %}"
+    )
+    renderer = TemplateRenderer(tokenizer)
+    for tools, behind in ((None, "]0[hi]0"), (TOOLS, "]1[hi]1"), (TOOLS * 2, "]2[hi]2"), (None, "]0[hi]0")):
+        new = [{"role": "user", "content": "hi"}]
+        assert text_of(tokenizer, renderer.extend(None, new, tools)) == behind
