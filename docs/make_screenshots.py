@@ -79,7 +79,8 @@ def taken(link: str, pages: list[str], output: Path) -> int:
                 for name in pages:
                     path, _, more = name.partition("?")
                     last = page.get_attribute("#slider", "max") or "0"
-                    at = "" if path in ("metrics", "whatif", "compare") else f"&at={int(last) * 3 // 5}"
+                    moment = last if path in ("metrics", "whatif", "compare") else str(int(last) * 3 // 5)
+                    at = "" if moment == last else f"&at={moment}"
                     page.evaluate(f"location.hash = '#{path}?run=0{at}&{more}'")
                     page.wait_for_selector(f"nav a[aria-current][href^='#{path}?']", timeout=WAIT_MS)
                     page.wait_for_selector(f"#page[data-page='{path}'] section", timeout=WAIT_MS)
@@ -87,6 +88,8 @@ def taken(link: str, pages: list[str], output: Path) -> int:
                         reading = page.locator("#page", has_text="reading the history")
                         reading.wait_for(state="detached", timeout=WAIT_MS)
                     page.wait_for_load_state("networkidle", timeout=WAIT_MS)
+                    page.locator("#where", has_text=f"event {int(moment):,} of").wait_for(timeout=WAIT_MS)
+                    page.wait_for_selector("#page:not(.busy)", timeout=WAIT_MS)
                     file = output / f"{path}_{width}_{scheme}.png"
                     page.screenshot(path=str(file), full_page=False)
                     trouble = page.inner_text("#trouble") if page.is_visible("#trouble") else ""
