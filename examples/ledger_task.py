@@ -109,6 +109,14 @@ def make_mixture(directory: str, *, seed: int, progress: Callable[[float, str], 
     _write(directory, seed, progress, kind="qwen3_moe", norm_topk_prob=True, **experts)
 
 
+def make_hybrid(directory: str, *, seed: int, progress: Callable[[float, str], None]) -> None:
+    """Write a warm-started model with a layer of linear attention (Qwen 3.5's), and its tokenizer."""
+    heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 4}
+    sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "intermediate_size": 192}
+    kinds = ["linear_attention", "full_attention"]
+    _write(directory, seed, progress, kind="qwen3_5_text", layer_types=kinds, **heads, **sizes)
+
+
 def _write(directory: str, seed: int, progress: Callable[[float, str], None], **shape: Any) -> None:
     model, tokenizer = _new_model(seed, **shape)
     _warm_start(model, tokenizer, random.Random(f"ledger demonstrations {seed}"), progress)

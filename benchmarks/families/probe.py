@@ -25,8 +25,9 @@ from workers.engines.torch import TorchEngine
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm
 from workers.trainer.batch import TrainBatch
-from workers.trainer.packed_forward import check_no_leak, forward_row, pack_row
+from workers.trainer.packed_forward import forward_row, pack_row
 from workers.trainer.policy import load_packed
+from workers.trainer.sequence.no_leak import check_no_leak
 
 CPU = torch.device("cpu")
 BOUND = 1e-4  # nats of a logprob, and share of a gradient: above it a part is wrong

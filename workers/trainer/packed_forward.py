@@ -2,6 +2,7 @@
 
 Invariants: attention never crosses from one sequence to another, and keeps the windows of the model
 (`check_no_leak` proves both before the first step); only positions that predict a sampled token get logits.
+Where a state would cross, the sequences of a row are computed apart (`workers/models/apart.py`).
 
 Shapes: T tokens of a packed row, N its sampled tokens, H heads, D size of a head, V vocabulary.
 
@@ -18,17 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
 from protocol.errors import ConfigError
-from protocol.model_shape import too_long
 from protocol.settings import TrainerSettings
-from workers.models.small_copy import difference, in_words, passed_spans, small_copy
+from workers.models.apart import is_apart, set_apart
 from workers.models.tail import ModelTail, called_as, tail_of
 from workers.trainer.batch import TrainBatch
 from workers.trainer.losses import KeptTokens, Softmax, chosen_logprobs, head_logprobs, parts_of
-from workers.trainer.packing import plan
+from workers.trainer.packing import plan, plan_padded
 from workers.trainer.ranks import Ranks
 from workers.trainer.sequence.group import SequenceGroup
 
@@ -91,12 +91,12 @@ def pack_rows(
 ) -> list[PackedRow]:
     """The micro-batches of some sequences that are this rank's, alone or with the ranks that share them."""
     lengths, size = [len(batch.tokens[index]) for index in indices], options.sequence_ranks
-    shares = plan(
-        lengths,
-        ranks=ranks.size // size,
-        max_tokens=options.max_tokens_per_microbatch * size,
-        half_attention=half_attention(model),
-    )
+    budget = options.max_tokens_per_microbatch * size
+    if is_apart(model):
+        shares = plan_padded(lengths, ranks=ranks.size, max_tokens=budget)
+    else:
+        half = half_attention(model)
+        shares = plan(lengths, ranks=ranks.size // size, max_tokens=budget, half_attention=half)
     mine = shares[ranks.rank // size]
     return [pack_row(batch, [indices[place] for place in some], ranks.device) for some in mine]
 
@@ -244,6 +244,8 @@ def _arguments(model: PreTrainedModel, row: PackedRow) -> dict[str, Any]:
         "position_ids": row.positions_1T,
         "use_cache": False,
     }
+    if is_apart(model):
+        return arguments | {"sequence_lengths": row.lengths}
     if model.config._attn_implementation == PACKED_SDPA:
         shared = {} if row.group is None else {"sequence_group": row.group}
         return arguments | {"sequence_lengths": row.lengths} | shared
@@ -318,62 +320,9 @@ def _by_the_tail(tail: ModelTail, row: PackedRow, arguments: dict[str, Any]) -> 
     return torch.cat([tail.logits(states, found[1], arguments) for states in found[0].split(2)])
 
 
-def check_no_leak(
-    model: PreTrainedModel,
-    device: torch.device,
-    *,
-    longest: int = 0,
-    row: int = 0,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Check that sequences of a packed row do not leak into each other.
-
-    Compare a sequence behind another one with the same sequence alone; then, in a small copy of the model,
-    sequences that pass its windows and chunks with plain passes over them.
-
-    `longest`: tokens of a sequence of this run; `row`: those of a packed row; `dtype`: of the forward pass.
-    Raises: ConfigError if they differ: the architecture mixes sequences of a packed row (recurrent layers,
-    an attention of its own), or does beyond some length what packed attention is not told, and training it
-    like this would be silently wrong.
-    """
-    if problem := too_long(model.config.to_dict(), longest):
-        raise ConfigError(problem)
-    ids = torch.arange(1, 13, device=device) % model.config.get_text_config().vocab_size
-    try:
-        with torch.no_grad():
-            packed = forward_row(model, whole_row([ids[:5], ids[5:]]))[5:]
-            alone = forward_row(model, whole_row([ids[5:]]))
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{type(model).__name__} does not take packed sequences: {error}. Expected a model that hands "
-            "its keyword arguments down to transformers' attention interface; choose another model."
-        ) from error
-    gap = (packed - alone).abs().max().item()
-    bound = tolerance(alone.dtype) * max(1.0, alone.abs().max().item())
-    if not gap <= bound:
-        raise ConfigError(
-            f"{type(model).__name__} mixes sequences packed into one row: logits differ by {gap:.3g}, "
-            f"expected at most {bound:.3g}. Recurrent and custom attention layers are not supported."
-        )
-    if passed := passed_spans(model.config, longest=longest, row=row):
-        _check_beyond(model.config, passed, device=device, dtype=dtype)
-
-
-def _check_beyond(
-    config: PretrainedConfig, passed: dict[str, int], *, device: torch.device, dtype: torch.dtype
-) -> None:
-    """Raises: ConfigError if packed sequences that pass these spans give other logits than plain passes."""
-    small = small_copy(config, passed, device=device, dtype=dtype)
-    with torch.no_grad():
-        packed = forward_row(small.model, whole_row(small.sequences)).float()
-    gap, bound = difference([packed], [torch.cat(small.logits)]), tolerance(dtype)
-    if not gap <= bound:
-        raise ConfigError(
-            f"The model ({config.model_type}) has {in_words(passed)}, and a small model like it, with "
-            f"sequences beyond that, gives logits that differ by {gap:.3g} of their size between a packed "
-            f"row and a plain pass; expected {bound:.3g} at most. Keep prompt and response within that "
-            "length (rollout.max_prompt_tokens, rollout.max_response_tokens), or choose another model."
-        )
+def compute_apart(model: PreTrainedModel) -> None:
+    """Compute the sequences of the model's rows apart from now on."""
+    set_apart(model, names_lengths=model.config._attn_implementation == PACKED_SDPA)
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -70,6 +70,25 @@ def plan(
     return [[some[rank] for some in rounds] for rank in range(ranks)]
 
 
+def plan_padded(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[MicroBatch]]:
+    """As `plan`, where sequences of a micro-batch are padded to the longest of them.
+
+    So those of like length go together, and the budget counts padding.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    batches: list[MicroBatch] = []
+    room = 0  # sequences that the last micro-batch has room for
+    for index in order:
+        if not room:
+            batches.append([])
+            room = max(1, max_tokens // max(1, lengths[index]))
+        batches[-1].append(index)
+        room -= 1
+    count = -(-len(batches) // ranks)
+    batches += [[] for _ in range(count * ranks - len(batches))]
+    return [batches[rank::ranks] for rank in range(ranks)]
+
+
 def _best_fit(lengths: Sequence[int], order: Sequence[int], max_tokens: int) -> list[MicroBatch]:
     """Each sequence, longest first, into the micro-batch where it leaves the least room."""
     batches: list[MicroBatch] = []

@@ -10,16 +10,19 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from protocol.errors import ConfigError
 from protocol.model_shape import expert_count
 from protocol.settings import WorkerSettings
+from workers.models.apart import is_apart
 from workers.models.file_layout import AS_IT_IS, FileLayout, file_layout
 from workers.models.lora import adapter_config, model_digest
 from workers.models.lora_layers import add_adapter
 from workers.models.model import load_causal_lm, stored_names
 from workers.models.tail import ModelTail
-from workers.trainer.packed_forward import check_no_leak, choose_attention, proven_tail
+from workers.trainer.packed_forward import choose_attention, compute_apart, proven_tail
 from workers.trainer.ranks import Ranks
 from workers.trainer.sequence.group import SequenceGroup
+from workers.trainer.sequence.no_leak import check_no_leak
 from workers.trainer.sequence.shared_rows import check_shared
 from workers.trainer.sharding import reshard
 
@@ -37,14 +40,17 @@ class Policy(NamedTuple):
 
 def load_packed(
     directory: Path, *, device: torch.device, forward_dtype: torch.dtype, dtype: torch.dtype = torch.float32,
-    is_shared: bool = False,
+    is_shared: bool = False, like: PreTrainedModel | None = None,
 ) -> PreTrainedModel:  # fmt: skip
     """The model with the attention of packed rows. Raises: ConfigError if it cannot be loaded.
 
-    `is_shared`: several ranks share a row.
+    `is_shared`: several ranks share a row. `like`: a model that was checked, and tells how rows are computed.
     """
     attention = choose_attention(device, forward_dtype, is_shared=is_shared)
-    return load_causal_lm(directory, dtype=dtype, device=device, attention=attention)
+    model = load_causal_lm(directory, dtype=dtype, device=device, attention=attention)
+    if like is not None and is_apart(like):
+        compute_apart(model)
+    return model
 
 
 def load_policy(
@@ -82,6 +88,11 @@ def check_policy(
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     row = max(longest, settings.trainer.max_tokens_per_microbatch)
     check_no_leak(model, ranks.device, longest=longest, row=row, dtype=forward_dtype)
+    if group is not None and is_apart(model):
+        raise ConfigError(
+            f"{type(model).__name__} carries state from token to token, which ranks that share a row cannot "
+            f"hand on; trainer.sequence_ranks is {group.size}. Expected 1 with this model."
+        )
     if group is not None:
         check_shared(model, ranks, group)
     tail = proven_tail(model, ranks.device)

@@ -133,7 +133,7 @@ class Trainer:
     def _load_again(self) -> PreTrainedModel:
         return load_packed(
             self._model_directory, device=self.ranks.device, forward_dtype=self._forward_dtype,
-            is_shared=self._group is not None,
+            is_shared=self._group is not None, like=self.model,
         )  # fmt: skip
 
     def train_step(self, train: Train, frames: Sequence[bytes]) -> dict[str, float]:

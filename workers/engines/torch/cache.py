@@ -8,26 +8,43 @@ attention over [R, L, H, D] took twice as long (256 rows, 2 heads of 32, one CPU
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from transformers import Cache
 
+from workers.engines.torch.states import RowStates, States
+
 LayerKv = tuple[torch.Tensor, torch.Tensor]
 """Keys and values of one layer, each [B, H, L, D]."""
+
+
+class Computed(NamedTuple):
+    """What layers hold after some sequences, by their numbers."""
+
+    kv: Mapping[int, LayerKv]
+    states: States  # of layers that have them
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All of it."""
+        return chain(chain.from_iterable(self.kv.values()), self.states.values())
 
 
 class KvRows(Cache):
     """A transformers cache that either collects what a prefill computes, or appends tokens to rows."""
 
-    def __init__(self, *, max_rows: int, max_length: int) -> None:
+    def __init__(
+        self, *, max_rows: int, max_length: int, kinds: Sequence[str] = (), per_layer: int = 1
+    ) -> None:
+        """`kinds` of the model's layers, and states in each that has some (`RowStates`)."""
         super().__init__(layers=[])
+        self.states = RowStates(kinds, per_layer=per_layer)
         self._bounds = (max_rows, max_length)
         self._allocated = self._least = (min(8, max_rows), min(64, max_length))
-        self._kv: list[LayerKv] = []
-        self._collected: list[LayerKv] | None = None
+        self._kv: dict[int, LayerKv] = {}
+        self._collected: dict[int, LayerKv] | None = None
         self._rows_B: torch.Tensor | None = None  # of this pass; None: the first ones
         self._positions_BT = torch.empty(0, 0, dtype=torch.long)  # where the tokens of this pass go
         self._slots: dict[int, torch.Tensor] = {}  # the same as indices of [R * H * L], by H
@@ -35,21 +52,24 @@ class KvRows(Cache):
 
     def clear(self) -> None:
         """Free the memory of all rows."""
-        self._allocated, self._kv, self._slots = self._least, [], {}
+        self._allocated, self._kv, self._slots = self._least, {}, {}
+        self.states.clear()
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Keys and values, as they are stored."""
-        return chain.from_iterable(self._kv)
+        """Keys, values and states, as they are stored."""
+        return chain(chain.from_iterable(self._kv.values()), self.states.tensors())
 
     def begin_prefill(self) -> None:
         """Make the next forward pass collect keys and values, attending to nothing but its own input."""
-        self._collected = []
+        self._collected = {}
+        self.states.begin_empty()
+        self.layers = self.states.layers
 
-    def end_prefill(self) -> list[LayerKv]:
-        """Keys and values that the forward pass since `begin_prefill` computed, by layer."""
+    def end_prefill(self) -> Computed:
+        """What the forward pass since `begin_prefill` computed."""
         collected, self._collected = self._collected, None
         assert collected is not None
-        return collected
+        return Computed(collected, self.states.made())
 
     def begin_decode(self, positions_B: torch.Tensor, *, attended: int) -> None:
         """Make the next pass put its tokens at these positions of rows 0 to B, reading `attended` of each."""
@@ -64,16 +84,22 @@ class KvRows(Cache):
     def _begin(self, rows_B: torch.Tensor | None, positions_BT: torch.Tensor, attended: int) -> None:
         self._rows_B, self._positions_BT, self._attended = rows_B, positions_BT, attended
         self._slots = {}
+        self.states.begin(rows_B, len(positions_BT))
+        self.layers = self.states.layers
+
+    def end(self) -> None:
+        """The pass that began last, but for a prefill, is over."""
+        self.states.end(self._allocated[0])
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
     ):
         """Called by the model's attention, with [B, H, T, D]; returns what to attend to, laid out alike."""
         if self._collected is not None:
-            self._collected.append((key_states, value_states))
+            self._collected[layer_idx] = (key_states, value_states)
             return key_states, value_states
-        if layer_idx == len(self._kv):
-            self._kv.append((self._empty(key_states), self._empty(value_states)))
+        if layer_idx not in self._kv:
+            self._kv[layer_idx] = (self._empty(key_states), self._empty(value_states))
         count, heads = key_states.shape[:2]
         if heads not in self._slots:
             lines_RH = torch.arange(self._allocated[0] * heads, device=key_states.device).view(-1, heads)
@@ -93,29 +119,32 @@ class KvRows(Cache):
         return 0 if self._collected is not None else self._attended - self._positions_BT.shape[1]
 
     @torch.inference_mode()
-    def install(self, source: list[LayerKv], pairs: list[tuple[int, int]], *, length: int) -> None:
-        """Copy the first `length` positions of sequences into rows; `pairs` are (sequence, row)."""
+    def install(self, source: Computed, pairs: list[tuple[int, int]], *, length: int) -> None:
+        """Copy the first `length` positions of sequences, and states, into rows; `pairs`: (sequence, row)."""
         self._reserve(max(row for _, row in pairs) + 1, length)
         if not self._kv:
-            self._kv = [(self._empty(keys), self._empty(values)) for keys, values in source]
-        from_B, to_B = torch.tensor(pairs, device=source[0][0].device).unbind(1)
-        for layer, new_layer in zip(self._kv, source, strict=True):
-            for stored, new in zip(layer, new_layer, strict=True):
+            self._kv = {number: (self._empty(k), self._empty(v)) for number, (k, v) in source.kv.items()}
+        from_B, to_B = torch.tensor(pairs, device=next(source.tensors()).device).unbind(1)
+        for number, layer in self._kv.items():
+            for stored, new in zip(layer, source.kv[number], strict=True):
                 stored[:, :, :length].index_copy_(0, to_B, new[:, :, :length].index_select(0, from_B))
+        self.states.install(source.states, from_B, to_B, rows=self._allocated[0])
 
     @torch.inference_mode()
     def move(self, source: int, target: int, *, length: int) -> None:
-        """Copy the first `length` positions of one row over another."""
-        for layer in self._kv:
+        """Copy the first `length` positions of one row, and its states, over another."""
+        for layer in self._kv.values():
             for stored in layer:
                 stored[target, :, :length] = stored[source, :, :length]
+        self.states.move(source, target)
 
     @torch.inference_mode()
     def swap(self, one: int, other: int, *, length: int) -> None:
-        """Exchange the first `length` positions of two rows."""
-        for layer in self._kv:
+        """Exchange the first `length` positions of two rows, and their states."""
+        for layer in self._kv.values():
             for stored in layer:
                 stored[[one, other], :, :length] = stored[[other, one], :, :length]
+        self.states.swap(one, other)
 
     def reserve_row(self, row: int) -> None:
         """Make room for this row."""
@@ -130,10 +159,11 @@ class KvRows(Cache):
         (old_rows, old_length), self._allocated = self._allocated, (wanted[0], wanted[1])
         if self._allocated == (old_rows, old_length):
             return
-        for index, (keys, values) in enumerate(self._kv):
-            self._kv[index] = (self._empty(keys), self._empty(values))
-            for stored, old in zip(self._kv[index], (keys, values), strict=True):
+        for number, (keys, values) in self._kv.items():
+            self._kv[number] = (self._empty(keys), self._empty(values))
+            for stored, old in zip(self._kv[number], (keys, values), strict=True):
                 stored[:old_rows, :, :old_length] = old
+        self.states.reserve(wanted[0])
 
     def _empty(self, states: torch.Tensor) -> torch.Tensor:
         # zeros, because a masked position still enters the sum with weight 0, and 0 * NaN is NaN
@@ -142,9 +172,9 @@ class KvRows(Cache):
 
 
 class Prefix(NamedTuple):
-    """Keys and values of one token sequence, by layer, [1, H, length, D]."""
+    """What layers hold after one token sequence, keys and values [1, H, length, D]."""
 
-    kv: list[LayerKv]
+    computed: Computed
     length: int
 
 
@@ -166,19 +196,23 @@ class PrefixCache:
         return self._entries.get(name)
 
     @torch.inference_mode()
-    def put(self, name: bytes, source: list[LayerKv], index: int, *, length: int) -> None:
+    def put(self, name: bytes, source: Computed, index: int, *, length: int) -> None:
         """Keep a copy of the first `length` positions of sequence `index` of `source`, under a new name."""
         assert name not in self._entries
         one = slice(index, index + 1)
-        kv = [(keys[one, :, :length].clone(), values[one, :, :length].clone()) for keys, values in source]
-        self._entries[name] = Prefix(kv, length)
+        kv = {
+            number: (keys[one, :, :length].clone(), values[one, :, :length].clone())
+            for number, (keys, values) in source.kv.items()
+        }
+        states = {place: of[one].clone() for place, of in source.states.items()}
+        self._entries[name] = Prefix(Computed(kv, states), length)
         self._tokens += length
         while self._tokens > self._max_tokens and len(self._entries) > 1:
             self._tokens -= self._entries.popitem(last=False)[1].length
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Keys and values of all entries."""
-        return (tensor for prefix in self._entries.values() for layer in prefix.kv for tensor in layer)
+        """Keys, values and states of all entries."""
+        return chain.from_iterable(prefix.computed.tensors() for prefix in self._entries.values())
 
     def clear(self) -> None:
         """Forget everything: the weights changed."""

@@ -31,11 +31,8 @@ from workers.models.file_layout import AS_IT_IS, file_layout, split
 from workers.models.lora import MergedAdapter
 from workers.models.model import load_causal_lm, pick_device, replace_weights, stop_tokens
 
-PREFILL_TOKENS = {
-    "cpu": 2048,
-    "cuda": 16_384,
-}  # per step, so that running generations are not held up for long
-PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
+# per step, so that running generations are not held up for long
+PREFILL_TOKENS = {"cpu": 2048, "cuda": 16_384}
 EXTEND_CELLS = 1 << 26  # tokens times positions that they see, of one pass that goes on with rows
 PREFIX_SHARE = 8  # prompts kept for later siblings take at most one eighth of the KV cache on top
 _TOKEN, _POSITION, _DRAWN, _LEFT, _SEED, _KIND = range(6)  # rows of TorchEngine._state
@@ -219,12 +216,15 @@ class TorchEngine:
             if match is not None:
                 extended.append(_Extended(waiting, match.shared, row))
             elif cached is not None:
-                self._forward.cache.install(cached.kv, [(0, row)], length=cached.length)
+                self._forward.cache.install(cached.computed, [(0, row)], length=cached.length)
             elif waiting.prefix:
                 missing[waiting.prefix][1].append(row)
+            else:
+                self._forward.cache.states.empty(row)
         batch: list[tuple[_Waiting, list[int]]] = []
+        most = self._forward.most_padding
         for entry in sorted(missing.values(), key=lambda entry: len(entry[0].tokens_T)):
-            if batch and (len(entry[0].tokens_T) - len(batch[-1][0].tokens_T)) * len(batch) > PASS_TOKENS:
+            if batch and (len(entry[0].tokens_T) - len(batch[-1][0].tokens_T)) * len(batch) > most:
                 self._prefill(batch)
                 batch = []
             batch.append(entry)
@@ -273,12 +273,12 @@ class TorchEngine:
         for index, (waiting, _) in enumerate(batch):
             tokens_BT[index, : len(waiting.tokens_T) - 1] = waiting.tokens_T[:-1]
             self._prefill_tokens += len(waiting.tokens_T) - 1
-        kv = self._forward.prefill(torch.from_numpy(tokens_BT).to(self._model.device))
+        computed = self._forward.prefill(torch.from_numpy(tokens_BT).to(self._model.device))
         pairs = [(index, row) for index, (_, rows) in enumerate(batch) for row in rows]
-        self._forward.cache.install(kv, pairs, length=longest)
+        self._forward.cache.install(computed, pairs, length=longest)
         for index, (waiting, _) in enumerate(batch):
             if not len(waiting.generation.response_tokens):  # a resumed response has no siblings
-                self._prefixes.put(waiting.prefix, kv, index, length=len(waiting.tokens_T) - 1)
+                self._prefixes.put(waiting.prefix, computed, index, length=len(waiting.tokens_T) - 1)
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)  # else the next decode step would be charged with this
 
@@ -288,8 +288,8 @@ class TorchEngine:
         for one in sorted(extended, key=lambda one: one.missing):
             ends = max(each.start for each in [*batch, one]) + one.missing
             padding = (one.missing - batch[-1].missing) * len(batch) if batch else 0
-            cells = (len(batch) + 1) * one.missing * ends
-            if batch and (padding > PASS_TOKENS or ends > self._context or cells > EXTEND_CELLS):
+            is_full = ends > self._context or (len(batch) + 1) * one.missing * ends > EXTEND_CELLS
+            if batch and (is_full or padding > self._forward.most_padding):
                 self._extend(batch)
                 batch = []
             batch.append(one)

@@ -1,8 +1,8 @@
 """Runs any Hugging Face causal language model over the rows of a KvRows cache.
 
 Invariants: every mask and position is explicit, so a row's result does not depend on its neighbours or on
-padding; a model that cannot be run this way (recurrent layers, positions taken from the mask) is refused when
-it is loaded.
+padding; sequences of a model whose layers have states are never padded; a model that cannot be run this way
+(positions taken from the mask, layers of other kinds) is refused when it is loaded.
 
 Shapes: B sequences, T tokens of one pass, L attended positions, V vocabulary.
 """
@@ -14,12 +14,14 @@ from transformers import PreTrainedModel
 
 from protocol.errors import ConfigError
 from protocol.model_shape import too_long
-from workers.engines.torch.cache import KvRows, LayerKv
+from workers.engines.torch.cache import Computed, KvRows
+from workers.engines.torch.states import STATE_LAYERS
 from workers.models.small_copy import SmallCopy, difference, in_words, passed_spans, small_copy
 
 ATTENDED_MULTIPLE = 16  # attended lengths are rounded up to it, so that kernels and allocations repeat
 SMALL_TOLERANCE = 1e-4  # of logits in float32, as a share of the largest
 MASK_LAYERS = ("full_attention", "sliding_attention")
+PASS_TOKENS = 128  # a pass of its own costs about as much as this much padding (124k parameters on one core)
 Masks = torch.Tensor | dict[str, torch.Tensor]
 """Additive, [B or 1, 1, T, L]: one, or one for each type of layer where a model mixes them."""
 
@@ -30,13 +32,14 @@ class Forward:
     def __init__(self, model: PreTrainedModel, *, max_rows: int, max_length: int) -> None:
         """Raises: ConfigError if the model cannot be run with a cache of rows."""
         self.model = model
-        self.cache = KvRows(max_rows=max_rows, max_length=max_length)
         self._max_length = max_length
         config = model.config.get_text_config(decoder=True)
         layer_types = getattr(config, "layer_types", None)
         self._layer_types = set(layer_types or ["full_attention"])
-        if surplus := sorted(self._layer_types.difference(MASK_LAYERS)):
-            raise _refusal(model, f"has layers of type {', '.join(surplus)}, not {' or '.join(MASK_LAYERS)}")
+        known = MASK_LAYERS + STATE_LAYERS
+        if surplus := sorted(self._layer_types.difference(known)):
+            raise _refusal(model, f"has layers of type {', '.join(surplus)}, not {' or '.join(known)}")
+        self.cache = self.empty_cache(max_rows, max_length)
         if "position_ids" not in inspect.signature(model.forward).parameters:
             raise _refusal(model, "takes no position_ids")
         # a model that does not say which layers have its window has it in all of them
@@ -46,16 +49,37 @@ class Forward:
         if next(model.parameters()).untyped_storage().nbytes():
             self.check_decoding()
 
+    @property
+    def has_states(self) -> bool:
+        """Whether rows hold more than keys and values: what can be gone on with, and never cut back."""
+        return self.cache.states.is_needed
+
+    @property
+    def most_padding(self) -> int:
+        """Tokens of padding that a pass over several sequences may have."""
+        return 0 if self.has_states else PASS_TOKENS
+
+    def empty_cache(self, max_rows: int, max_length: int) -> KvRows:
+        """A cache for this model."""
+        config = self.model.config.get_text_config(decoder=True)
+        kinds = getattr(config, "layer_types", None) or ()
+        per_layer = getattr(config, "number_of_conv_states", 1)
+        return KvRows(max_rows=max_rows, max_length=max_length, kinds=kinds, per_layer=per_layer)
+
     def check_decoding(self) -> None:
         """Compare decoding with a plain pass; of a model that gets its weights later, once they are there.
 
         Raises: ConfigError if they differ.
         """
-        _check_decoding(self.model, self)
+        expected = _check_states if self.has_states else _check_decoding
+        expected(self.model, self)
 
     @torch.inference_mode()
-    def prefill(self, tokens_BT: torch.Tensor) -> list[LayerKv]:
-        """Keys and values of these sequences, by layer; those of padding at a sequence's end mean nothing."""
+    def prefill(self, tokens_BT: torch.Tensor) -> Computed:
+        """What layers hold after these sequences.
+
+        Keys and values of padding at a sequence's end mean nothing; with states there is none.
+        """
         count, length = tokens_BT.shape
         positions_BT = torch.arange(length, device=tokens_BT.device).expand(count, length)
         self.cache.begin_prefill()
@@ -68,13 +92,16 @@ class Forward:
         attended = self._rounded(longest + 1)
         self.cache.begin_decode(positions_B, attended=attended)
         positions_B1 = positions_B[:, None]
-        return self._call(tokens_B[:, None], positions_B1, self._masks(positions_B1, attended))[:, -1]
+        logits_B1V = self._call(tokens_B[:, None], positions_B1, self._masks(positions_B1, attended))
+        self.cache.end()
+        return logits_B1V[:, -1]
 
     @torch.inference_mode()
     def extend(self, tokens_BT: torch.Tensor, starts: list[int], rows: list[int]) -> None:
         """Put keys and values of these tokens into rows, each from its start on, behind what is there.
 
-        Those of padding at the end of a sequence mean nothing; `start + T` is within the longest length.
+        Those of padding at the end of a sequence mean nothing; with states there is none, and a start is
+        where the row ends. `start + T` is within the longest length.
         """
         length = tokens_BT.shape[1]
         starts_B = torch.tensor(starts, device=tokens_BT.device)
@@ -82,6 +109,7 @@ class Forward:
         attended = self._rounded(max(starts) + length)
         self.cache.begin_extend(rows, positions_BT, attended=attended)
         self._call(tokens_BT, positions_BT, self._masks(positions_BT, attended))
+        self.cache.end()
 
     def _rounded(self, length: int) -> int:
         return min(self._max_length, -(-length // ATTENDED_MULTIPLE) * ATTENDED_MULTIPLE)
@@ -118,7 +146,7 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     tokens_BT = torch.arange(1, 9, device=model.device).view(2, 4) % vocabulary
     expected_BTV = model(input_ids=tokens_BT, use_cache=False).logits.float()
-    cache, forward.cache = forward.cache, KvRows(max_rows=2, max_length=16)
+    cache, forward.cache = forward.cache, forward.empty_cache(2, 16)
     prefilled = forward.prefill(tokens_BT[:, :-1])
     forward.cache.install(prefilled, [(0, 0), (1, 1)], length=3)
     positions_B = torch.tensor([3, 1], device=model.device)
@@ -130,6 +158,33 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
     logits_BV = forward.decode(tokens_BT[rows_B, 3], torch.full_like(rows_B, 3), longest=3).float()
     error = max(error, (logits_BV - expected_BTV[:, 3]).abs().max().item())
     forward.cache = cache
+    _refuse_beyond(model, error, spread)
+
+
+@torch.inference_mode()
+def _check_states(model: PreTrainedModel, forward: Forward) -> None:
+    """The same for a model whose rows cannot be cut back. Raises: ConfigError if they differ."""
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    tokens_BT = torch.arange(1, 17, device=model.device).view(2, 8) % vocabulary
+    expected_BTV = model(input_ids=tokens_BT, use_cache=False).logits.float()
+    cache, forward.cache = forward.cache, forward.empty_cache(2, 16)
+    rows_B = torch.arange(2, device=model.device)
+    for row, length in ((0, 5), (1, 1)):
+        prefilled = forward.prefill(tokens_BT[row : row + 1, :length])
+        forward.cache.install(prefilled, [(0, row)], length=length)
+    gaps = []
+    for positions in ((5, 1), (6, 6), (7, 7)):
+        positions_B = torch.tensor(positions, device=model.device)
+        logits_BV = forward.decode(tokens_BT[rows_B, positions_B], positions_B, longest=positions[0])
+        gaps.append((logits_BV.float() - expected_BTV[rows_B, positions_B]).abs().max().item())
+        if len(gaps) == 1:  # four tokens behind the two that the row holds
+            forward.extend(tokens_BT[1:, 2:6], [2], [1])
+    forward.cache = cache
+    _refuse_beyond(model, max(gaps), expected_BTV.std().item())
+
+
+def _refuse_beyond(model: PreTrainedModel, error: float, spread: float) -> None:
+    """Raises: ConfigError if logits are further off than rounding takes them."""
     if not error <= (0.01 if model.dtype == torch.float32 else 0.3) * spread + 1e-6:
         raise _refusal(
             model,
@@ -165,8 +220,12 @@ def _decoded(small: SmallCopy) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     halves = [len(tokens_T) // 2 for tokens_T in sequences]
     forward = Forward(small.model, max_rows=len(sequences), max_length=len(sequences[0]))
     heads = [tokens_T[:half] for tokens_T, half in zip(sequences, halves, strict=True)]
-    kv = forward.prefill(torch.nn.utils.rnn.pad_sequence(heads, batch_first=True))
-    forward.cache.install(kv, [(row, row) for row in range(len(sequences))], length=halves[0])
+    if forward.has_states:
+        for row, head_T in enumerate(heads):
+            forward.cache.install(forward.prefill(head_T[None]), [(0, row)], length=len(head_T))
+    else:
+        computed = forward.prefill(torch.nn.utils.rnn.pad_sequence(heads, batch_first=True))
+        forward.cache.install(computed, [(row, row) for row in range(len(heads))], length=halves[0])
     found, wanted = [], []
     for step in range(len(sequences[0]) - halves[0]):
         places = [half + step for half, tokens_T in zip(halves, sequences, strict=True)]

@@ -2,7 +2,7 @@
 
 Invariants: a parked row is none that runs, so its room costs nobody anything; of a trajectory one row is
 parked, and the one that was parked first goes first; what was computed under other weights serves the
-trajectory that it is of, and no other.
+trajectory that it is of, and no other; a row with states, which cannot be cut back, serves as a whole alone.
 
 Shapes: T tokens whose keys and values are in the row, from position 0 on.
 """
@@ -52,12 +52,12 @@ class ParkedRows:
     def match(self, trajectory: Trajectory, tokens_T: np.ndarray) -> Match | None:
         """The best row for these tokens: its own, else one of its group; None if none begins alike."""
         own = self._entries.get(trajectory)
-        if own is not None and (shared := _shared(own.tokens_T, tokens_T)):
+        if own is not None and (shared := self._shared(own, tokens_T)):
             return Match(trajectory, shared)
         best: Match | None = None
         for other, parked in self._entries.items():
             if other[0] == trajectory[0] and parked.updates == self._updates:
-                shared = _shared(parked.tokens_T, tokens_T)
+                shared = self._shared(parked, tokens_T)
                 if shared > (best.shared if best else 0):
                     best = Match(other, shared)
         return best
@@ -106,6 +106,11 @@ class ParkedRows:
             self._entries.clear()
             self._at.clear()
             self.tokens = 0
+
+    def _shared(self, parked: Parked, tokens_T: np.ndarray) -> int:
+        """Tokens at the beginning of both that the row can be gone on with from."""
+        shared = _shared(parked.tokens_T, tokens_T)
+        return 0 if self._cache.states.is_needed and shared < len(parked.tokens_T) else shared
 
     def _enter(self, trajectory: Trajectory, parked: Parked) -> None:
         self._entries[trajectory] = parked

@@ -21,7 +21,8 @@ from protocol.settings import RolloutSettings
 from tests.support.plain_batches import plain_batch
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
-from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.trainer.packed_forward import PACKED_SDPA, forward_row, pack_row
+from workers.trainer.sequence.no_leak import check_no_leak
 
 CPU = torch.device("cpu")
 VOCABULARY, CONTEXT = 40, 64

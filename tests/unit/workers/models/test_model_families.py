@@ -8,7 +8,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from protocol.errors import ConfigError
 from workers.models.model import load_causal_lm
 from workers.trainer.batch import TrainBatch
-from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.trainer.packed_forward import PACKED_SDPA, forward_row, pack_row
+from workers.trainer.sequence.no_leak import check_no_leak
 
 CPU = torch.device("cpu")
 VOCABULARY = 40

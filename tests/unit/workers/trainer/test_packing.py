@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.packing_bound import DISTRIBUTIONS, lower_bound
-from workers.trainer.packing import pack, plan, split_by_group
+from workers.trainer.packing import pack, plan, plan_padded, split_by_group
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=60)
 
@@ -31,6 +31,18 @@ def test_ranks_share_every_sequence_in_equally_many_micro_batches(lengths, ranks
     assert sorted(packed) == list(range(len(lengths)))
     batches = [batch for batches in shares for batch in batches]
     assert all(sum(lengths[i] for i in batch) <= budget or len(batch) == 1 for batch in batches)
+
+
+@given(lengths, st.integers(1, 5), st.integers(1, 600))
+def test_padding_counts_where_sequences_of_a_micro_batch_are_padded(lengths, ranks, budget):
+    shares = plan_padded(lengths, ranks=ranks, max_tokens=budget)
+    assert len(shares) == ranks
+    assert len({len(batches) for batches in shares}) == 1
+    batches = [batch for batches in shares for batch in batches]
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    padded = [len(batch) * max((lengths[i] for i in batch), default=0) for batch in batches]
+    assert all(size <= budget or len(batch) == 1 for size, batch in zip(padded, batches, strict=True))
+    assert sum(1 for batch in batches if not batch) < ranks
 
 
 def fewest(lengths, budget):

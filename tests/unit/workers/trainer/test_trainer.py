@@ -26,7 +26,8 @@ from protocol.settings import (
 )
 from workers.models.model import load_causal_lm
 from workers.trainer.batch import read_batch
-from workers.trainer.packed_forward import PACKED_SDPA, check_no_leak, forward_row, pack_row
+from workers.trainer.packed_forward import PACKED_SDPA, forward_row, pack_row
+from workers.trainer.sequence.no_leak import check_no_leak
 from workers.trainer.worker import Trainer, make_trainer
 
 CPU = torch.device("cpu")
@@ -158,7 +159,7 @@ def test_a_model_that_mixes_packed_sequences_is_refused(model_directory):
     inner = model.model.layers[0].forward
 
     def mixing(hidden_states, *arguments, **options):
-        return inner(hidden_states.cumsum(1), *arguments, **options)
+        return inner(hidden_states.flip(1).cumsum(1).flip(1), *arguments, **options)  # of later tokens
 
     model.model.layers[0].forward = mixing
     with pytest.raises(ConfigError, match="mixes sequences"):

@@ -6,13 +6,13 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, Qwen3Config
+from transformers import GPT2Config, Qwen3_5TextConfig, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
 
 from protocol.settings import RolloutSettings, SamplingSettings
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine
-from workers.engines.torch.cache import KvRows
+from workers.engines.torch.cache import Computed, KvRows
 from workers.engines.torch.parked import ParkedRows
 
 VOCABULARY, CONTEXT = 24, 160
@@ -24,6 +24,12 @@ CONFIGS = {
     ),
     "gpt2": GPT2Config(
         vocab_size=VOCABULARY, initializer_range=0.3, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT
+    ),
+    "qwen3.5, linear attention": Qwen3_5TextConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        intermediate_size=48, vocab_size=VOCABULARY, initializer_range=0.3, max_position_embeddings=CONTEXT,
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
     ),
 }  # fmt: skip
 
@@ -207,7 +213,7 @@ def test_without_agents_nothing_is_parked(model):
 def test_a_row_that_is_wanted_moves_what_is_parked_there_and_drops_the_oldest_last():
     cache = KvRows(max_rows=4, max_length=8)
     keys = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 8, 2).clone()
-    cache.install([(keys, keys)], [(row, row) for row in range(4)], length=8)
+    cache.install(Computed({0: (keys, keys)}, {}), [(row, row) for row in range(4)], length=8)
     parked = ParkedRows(cache, rows=4)
     lines = {name: np.full(5, name[0], dtype=np.int32) for name in ((7, 0), (8, 0), (9, 0))}
     parked.put((7, 0), 1, lines[7, 0])

@@ -10,9 +10,12 @@ from tokenizers import Tokenizer, models
 from transformers import (
     BloomConfig,
     GPT2Config,
+    Lfm2Config,
+    Llama4TextConfig,
     MambaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
+    Qwen3_5TextConfig,
     Qwen3Config,
 )
 from transformers.models.auto import AutoModelForCausalLM
@@ -29,6 +32,7 @@ from protocol.settings import (
 from workers.engines.interface import Generation
 from workers.engines.torch import TorchEngine, make_engine
 from workers.engines.torch import engine as engine_module
+from workers.engines.torch import forward as forward_module
 from workers.models.model import load_causal_lm, stop_tokens
 
 VOCABULARY, CONTEXT, STOP = 24, 96, 1
@@ -47,6 +51,15 @@ CONFIGS = {
         **SIZES, **COMMON, intermediate_size=48, max_position_embeddings=CONTEXT, sliding_window=6
     ),
     "gpt2": GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, n_positions=CONTEXT),
+    "qwen3.5, linear attention": Qwen3_5TextConfig(
+        **SIZES, **COMMON, head_dim=8, intermediate_size=48, max_position_embeddings=CONTEXT,
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "lfm2, convolutions": Lfm2Config(
+        **SIZES, **COMMON, intermediate_size=48, max_position_embeddings=CONTEXT,
+        layer_types=["conv", "full_attention"],
+    ),
 }  # fmt: skip
 
 
@@ -164,7 +177,7 @@ def test_a_long_queue_is_prefilled_over_several_steps_with_the_same_result(make,
     at_once, stepwise = make(12), make(12)
     wanted = tokens(finish(at_once, *added))
     monkeypatch.setitem(engine_module.PREFILL_TOKENS, "cpu", 10)
-    monkeypatch.setattr(engine_module, "PASS_TOKENS", 3)
+    monkeypatch.setattr(forward_module, "PASS_TOKENS", 3)
     for generation in added:
         stepwise.add(generation)
     sampled, before = {}, 0
@@ -251,9 +264,10 @@ def test_without_a_generation_config_the_tokenizer_names_the_stop_token(tmp_path
     ("config", "words"),
     [
         (BloomConfig(**COMMON, hidden_size=32, n_layer=1, n_head=4), "takes no position_ids"),
-        (MambaConfig(**COMMON, hidden_size=32, num_hidden_layers=1), "linear_attention"),
+        (MambaConfig(**COMMON, hidden_size=32, num_hidden_layers=1), "takes no position_ids"),
+        (Llama4TextConfig(**SIZES, **COMMON, head_dim=8, intermediate_size=48), "chunked_attention"),
     ],
-    ids=["bloom", "mamba"],
+    ids=["bloom", "mamba", "llama4"],
 )
 def test_a_model_that_rows_cannot_serve_is_refused_when_it_is_loaded(config, words):
     with pytest.raises(ConfigError, match=words):
