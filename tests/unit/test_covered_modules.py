@@ -112,6 +112,7 @@ unit/test_schema.py: protocol/settings
 unit/workers/engines/torch/test_torch_engine.py: workers/engines/torch/cache workers/engines/torch/forward
  workers/models/small_copy
 unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start workers/engines/vllm/weights
+unit/workers/models/test_apart.py: workers/trainer/sequence/no_leak
 unit/workers/models/test_mixtures.py: protocol/model_shape
 unit/workers/reward/kinds/test_answers.py: workers/reward/kinds/choice
 unit/workers/reward/kinds/test_judge.py: workers/reward/kinds/judge_cache
