@@ -121,12 +121,20 @@ class Ranks:
     rank, size, device = 1, 2, CPU
 
 
-def test_micro_batches_have_sequences_of_like_length(batch):
+class Alone(Ranks):
+    """The only one."""
+
+    rank, size = 0, 1
+
+
+def test_micro_batches_have_sequences_of_like_length_and_no_more_than_their_padding_allows(batch):
     model = make("qwen3_5_text")
+    options = TrainerSettings(max_tokens_per_microbatch=90)
+    packed = pack_rows(batch, range(3), model, Alone(), options=options)
+    assert [row.lengths for row in packed] == [[70, 13, 5]]
     compute_apart(model)
-    options = TrainerSettings(max_tokens_per_microbatch=30)
-    rows = pack_rows(batch, range(3), model, Ranks(), options=options)
-    assert [row.lengths for row in rows] == [[13, 5]]  # the longest is the other rank's
+    apart = pack_rows(batch, range(3), model, Alone(), options=options)
+    assert [row.lengths for row in apart] == [[70], [13, 5]]
 
 
 def settings(folder, **trainer):

@@ -281,3 +281,11 @@ def test_rows_of_one_batch_are_sampled_each_in_its_own_way(make):
     apart = tokens(finish(make(), *batch)) | tokens(finish(make(temperature=0.0), *same))
     assert tokens(finish(make(), *batch, *greedy)) == apart
     assert tokens(finish(make(), *batch, *same)) != apart
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_prompt_of_one_token_knows_nothing_of_what_ran_in_its_row_before(name):
+    used, fresh = (TorchEngine(make_model(name), make_rollout(), stop_tokens=[]) for _ in range(2))
+    finish(used, *generations(4))
+    one = Generation((9, 0, 0), [5], [], 8, 7)
+    assert tokens(finish(used, one)) == tokens(finish(fresh, one))
