@@ -18,6 +18,7 @@ PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
 WORKERS_AT_ONCE = 100  # that are looked at in one piece: 1 to 2 ms of the controller's loop
 MOST_WAITS = 20  # that status.json names: those longest over their time
+ASLEEP_S = 10.0  # between two looks, from which on the controller itself has stood still
 STARTING = "starting"  # what the next step looks like until all workers have been ready, or one was made
 
 _NAMES = tuple(field.name for field in fields(WorkerSnapshot))
@@ -68,6 +69,7 @@ class Watchdog:
         self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
         self._has_begun = False  # all workers have been ready, or a step was made while one was not
         self._steps: int | None = None  # at the first look
+        self._looked: float | None = None  # when it looked last
 
     def look(self, seen: ClusterSnapshot, now: float) -> tuple[list[Wait], list[str]]:
         """All waits, longest over its time first; and the complaints that are new."""
@@ -75,6 +77,7 @@ class Watchdog:
 
     def look_in_slices(self, seen: ClusterSnapshot, now: float) -> Slices[tuple[list[Wait], list[str]]]:
         """The same, with a pause after each WORKERS_AT_ONCE."""
+        self._forgive(now)
         is_starting = not seen.workers or any(not worker.ready for worker in seen.workers)
         if self._steps is None:
             self._steps = seen.steps
@@ -102,6 +105,13 @@ class Watchdog:
             yield
         waits.sort(key=lambda wait: wait.expected_s - wait.for_s)
         return waits, [wait.in_words() for wait in waits if self._is_news(wait)]
+
+    def _forgive(self, now: float) -> None:
+        """Hold against nobody what the controller itself stood still, as on a machine that slept."""
+        slept_s = now - self._looked if self._looked is not None else 0.0
+        if slept_s > ASLEEP_S:
+            self._since = {owner: (mark, since + slept_s) for owner, (mark, since) in self._since.items()}
+        self._looked = now
 
     def _wait(self, owner: str, what: str, mark: str, now: float, then: str) -> Wait:
         kind = owner.partition(" ")[0] if owner.startswith(("group ", "the ")) else what.partition(" ")[0]

@@ -124,3 +124,14 @@ def test_the_status_of_a_run_that_goes_on_hangs_died_or_is_done(tmp_path):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match=r"no .*status\.json"):
         in_words(tmp_path, now=0.0)
+
+
+def test_time_in_which_the_controller_itself_stood_still_counts_for_no_wait():
+    dog, core = watchdog(), some_core(150)
+    for second in range(60):
+        dog.look(core.snapshot(), float(second))
+    waits, told = dog.look(core.snapshot(), 3600.0)  # the machine slept
+    assert told == []
+    assert {wait.for_s for wait in waits} == {59.0}
+    later = [dog.look(core.snapshot(), 3600.0 + second)[1] for second in range(1, 100)]
+    assert [second for second, told in enumerate(later, 60) if told] == [FIRST_S + 1]
