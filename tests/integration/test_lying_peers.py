@@ -22,14 +22,19 @@ LIMIT_S = 300
 NAMES: dict[Role, str] = {"rollout": "node", "reward": "judge", "trainer": "trainer"}
 
 
-def some(stride: int, *, but: tuple[str, ...] = ()) -> list[object]:
+NO_LIES_HERE = ("the response of another instance", "saves twice")
+"""A liar that is first, or alone, was given that response itself; and who has saved the last version is not
+heard any more. tests/simulation/test_liars.py tells both."""
+
+
+def some(stride: int) -> list[object]:
     """One lie in `stride` by default; the others in the thorough tests."""
     return [
         pytest.param(
             lie, marks=() if place % stride == 0 else pytest.mark.thorough, id=f"{lie.role}: {lie.name}"
         )
         for place, lie in enumerate(LIES)
-        if lie.name not in but
+        if lie.name not in NO_LIES_HERE
     ]
 
 
@@ -110,8 +115,7 @@ async def test_the_liar_is_closed_by_name_and_another_of_its_role_ends_the_run(t
     check_the_end(stage, disk)
 
 
-# alone, there is no other instance, and a trainer that has saved the last version is not heard any more
-@pytest.mark.parametrize("lie", some(60, but=("the response of another instance", "saves twice")))
+@pytest.mark.parametrize("lie", some(60))
 async def test_alone_in_its_role_it_ends_the_run_which_an_honest_worker_takes_up(tmp_path, lie):
     disk, config = Disk(), settings(tmp_path, steps=STEPS)
     first = Stage(config, disk)
