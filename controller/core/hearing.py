@@ -8,6 +8,7 @@ tests/unit/test_messages_are_heard.py.
 from typing import TYPE_CHECKING, assert_never, cast
 
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
+from controller.core.state.told import ToldTrainer
 from protocol import messages
 from protocol.messages import FromAgent, FromAnyRole, FromReward, FromRollout, FromTrainer, Message
 
@@ -84,6 +85,8 @@ def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> No
             is_awaited = core.training.is_awaited(message.policy_version)
             fault = core.reports.on_pull_failed(instance, message, is_awaited=is_awaited)
             core.relay_tree.on_answer(instance)
+            if is_awaited:
+                _await_version(core, message.policy_version)
             if fault is not None:
                 core.membership.faulted(fault)
         case messages.Holding():
@@ -96,6 +99,13 @@ def _from_instance(core: "Core", instance: Instance, message: FromRollout) -> No
             core.shared_device.on_released(instance, message)
         case _:
             _from_any_role(core, instance, message)
+
+
+def _await_version(core: "Core", version: int) -> None:
+    """A lost version: the trainer that has it, and has not published it yet, is to do so in its time."""
+    trainer = core.state.registry.trainer()
+    if trainer is not None and isinstance(trainer.told, ToldTrainer) and trainer.told.owes(version):
+        core.limits.await_version(trainer, version)
 
 
 def _from_text_worker(core: "Core", worker: TextWorker, message: FromReward) -> None:

@@ -43,6 +43,7 @@ def wind_up(core: "Core") -> None:
     """
     state, trainer = core.state, core.state.registry.trainer()
     state.accounts.is_ending = True
+    core.pulls.end_rests()  # else their end would be due for ever
     if trainer is None and not state.config.trainer.local and state.ending_is_success:
         _await_trainer(core)
     is_evaluating = state.ending_is_success and _go_on_evaluating(core)

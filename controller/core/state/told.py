@@ -233,6 +233,10 @@ class ToldTrainer(Told):
     may_publish: dict[int, None] = field(default_factory=dict)  # versions that it has, or is to make
     announcements: int = 0  # versions that it has published, or found on its host
 
+    def owes(self, version: int) -> bool:
+        """Whether it has this version and has not published it."""
+        return version in self.may_publish and version not in self.making
+
     def tell(self, message: Message, now: float) -> None:
         """Batches and checkpoints."""
         match message:

@@ -157,7 +157,7 @@ class Limits:
         if isinstance(message, messages.Ready):
             self.see_roles()
             if worker.role == "trainer":  # what it holds it publishes first
-                self._await_version(worker, message.policy_version)
+                self.await_version(worker, message.policy_version)
         if duty is None:
             return
         match message:
@@ -179,7 +179,7 @@ class Limits:
                         self._answer(duty, "encoding", groups)
             case messages.TrainStepFinished(version):
                 self._answer(duty, ORDERS, ("train", version - 1))
-                self._await_version(worker, version)
+                self.await_version(worker, version)
             case _:
                 self._answer_to(duty, message)
 
@@ -198,7 +198,7 @@ class Limits:
             case _:
                 pass  # nothing waits for it
 
-    def _await_version(self, worker: Worker, version: int) -> None:
+    def await_version(self, worker: Worker, version: int) -> None:
         """What was made is to be published, unless it or a newer one can be pulled, or nobody reads it."""
         is_read = not self.state.config.trainer.is_supervised
         if is_read and not self.state.versions.has_reached(version):
