@@ -68,9 +68,8 @@ def wind_up(core: "Core") -> None:
 
 def _await_trainer(core: "Core") -> None:
     """One from outside is gone and has something to save, or to publish: it is awaited, but not for ever."""
-    newest, steps = core.state.versions.newest, core.state.steps
-    is_published = newest is not None and newest.policy_version >= steps
-    if not core.training.is_unsaved and (is_published or not core.evaluation.holds_up_the_end):
+    steps = core.state.steps
+    if not core.training.is_unsaved and (_is_at_hand(core) or not core.evaluation.holds_up_the_end):
         return
     what = "saved" if core.training.is_unsaved else "evaluated"
     core.state.warn_once(
@@ -86,12 +85,10 @@ def _go_on_evaluating(core: "Core") -> bool:
     """Whether the end of the run waits for evaluations, which is no longer than they can be made."""
     if not core.evaluation.holds_up_the_end:
         return False
-    newest = core.state.versions.newest
-    is_published = newest is not None and newest.policy_version >= core.state.steps
     needed: list[Role] = ["rollout", "reward"]
     if core.state.config.agent.is_on:
         needed.append("agent")
-    if not is_published:
+    if not _is_at_hand(core):
         needed.append("trainer")
     missing = [role for role in needed if not core.membership.expects(role)]
     if missing:
@@ -108,6 +105,12 @@ def _go_on_evaluating(core: "Core") -> bool:
     _call_off_episodes(core.state)
     core.episode_starts.run()
     return True
+
+
+def _is_at_hand(core: "Core") -> bool:
+    """Whether the last weights can be evaluated without a trainer: they can be pulled, or have been."""
+    steps, instances = core.state.steps, core.state.registry.instances()
+    return core.state.versions.has_reached(steps) or any(i.policy_version >= steps for i in instances)
 
 
 def _call_off_episodes(state: RunState) -> None:

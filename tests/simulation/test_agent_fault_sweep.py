@@ -43,6 +43,12 @@ def test_two_thousand_seeds_of_agents(first):
     assert [what for what in HAPPENS if not counts[what]] == []
 
 
+def test_an_episode_that_wants_more_turns_than_it_may_have_ends_by_that_limit():
+    settings = agentic(config(steps=2, instances=2), {"turns": 4, "turns_sigma": 0.5}, max_turns=3)
+    counts = Simulation(settings, seed=1).run().summary["counts"]
+    assert counts["ending/turns"] > counts["ending/stop"] > 0
+
+
 WAITING = {"wait_s": 1.0, "sigma": 1.0, "start_s": 0.5}
 
 

@@ -33,7 +33,7 @@ def test_random_worlds_keep_every_promise_and_end(first):
     assert failures(first, 50) == []
 
 
-@pytest.mark.parametrize("world", [942, 1074, 1803, 2014, 3203, 3561])
+@pytest.mark.parametrize("world", [942, 1074, 1803, 2014, 2551, 2666, 2669, 3203, 3561])
 def test_worlds_that_once_failed_keep_every_promise(world):
     """A rest from a pull that was due for ever once the run had ended; a version that nobody owed again."""
     assert failures(world, 1) == []

@@ -62,7 +62,8 @@ class _Asked:
 @dataclass(slots=True)
 class _Running:
     begin: messages.Begin
-    turns: int
+    wanted: int
+    most: int
     is_diverging: bool
     asked: int = 0  # in all its trajectories
     trajectories: list[_Asked] = field(default_factory=list)
@@ -72,6 +73,18 @@ class _Running:
         member = begin.episode + len(self.trajectories) * begin.episodes
         self.trajectories.append(_Asked(member, begin.attempt, is_trained))
         return self.trajectories[-1]
+
+    @property
+    def turns(self) -> int:
+        """How many it may have."""
+        return min(self.wanted, self.most)
+
+    @property
+    def ending(self) -> EpisodeEnding:
+        """What an episode ends by that does not go on."""
+        if self.asked < self.turns:
+            return "context"
+        return "stop" if self.asked >= self.wanted else "turns"
 
     @property
     def is_open(self) -> bool:
@@ -133,8 +146,7 @@ class SimulatedAgent:
         rng = random.Random(f"{begin.seed}/{begin.episode}/{begin.trial}")
         turns = max(1, round(self._environment.turns * exp(rng.gauss(0, self._environment.turns_sigma))))
         is_diverging = rng.random() < self._environment.divergence_rate
-        most = min(turns, self._limits.turns)
-        running = self._running[key] = _Running(begin, most, is_diverging)
+        running = self._running[key] = _Running(begin, turns, self._limits.turns, is_diverging)
         for place, one in enumerate(begin.restored):
             member = begin.episode + place * begin.episodes
             running.trajectories.append(_Asked(member, one.attempt, one.is_trained, one.asks, one.length))
@@ -168,9 +180,8 @@ class SimulatedAgent:
                     found.trajectories.remove(trajectory)  # there is no room to begin it
                 if not found.is_open:
                     del self._running[key]
-                    ending: EpisodeEnding = "stop" if found.asked >= found.turns else "context"
                     rewards = ((key[1], 0, rng.random()),)
-                    said.append(EpisodeEnded(*key, ending, (rng.random(),), turn_rewards=rewards))
+                    said.append(EpisodeEnded(*key, found.ending, (rng.random(),), turn_rewards=rewards))
                 return said
             digest = blake2b(f"{key}/{found.asked}/{given}/{salt}".encode(), digest_size=16).hexdigest()
             said.append(self._ask(key, found, trajectory, given, digest))

@@ -192,6 +192,7 @@ class Registry:
         if isinstance(worker, Instance):
             del self._instances[peer], self._by_id[worker.id]
             self.changed.pop(peer, None)
+            self._free_link(worker)
             self.ready_instances -= worker.ready
             self.busy_instances -= worker.ready and bool(worker.running)
             self._see_largest(without=worker)
@@ -207,6 +208,7 @@ class Registry:
         self.ready_instances -= instance.ready
         self.busy_instances -= instance.ready and bool(instance.running)
         move_worker(instance, "awaited")
+        self._free_link(instance)
         instance.pulling = None
         instance.promised.clear()
         instance.last_heard, instance.lease_s = now, lease_s
@@ -217,6 +219,11 @@ class Registry:
         """How much it can carry."""
         instance.capacity, instance.kv_tokens = capacity, kv_tokens
         self.largest_kv = max(self.largest_kv, kv_tokens)
+
+    def _free_link(self, gone: Instance) -> None:
+        """It pulls no more: of one host, one instance pulls at a time, so others may have waited for it."""
+        if gone.pulling is not None:
+            self.changed |= dict.fromkeys(peer for peer, i in self._instances.items() if i.host == gone.host)
 
     def _see_largest(self, *, without: Instance) -> None:
         if without.kv_tokens >= self.largest_kv:

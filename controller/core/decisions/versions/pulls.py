@@ -28,6 +28,7 @@ class Pulls:
         self._seen = -1  # newest version at the last decision
         self._decided_at = 0.0
         self._decided_after = 0
+        self._was_placing = False  # an evaluation, at the last look
 
     def end_rests(self) -> None:
         """Instances whose rest is over may pull again."""
@@ -36,6 +37,10 @@ class Pulls:
 
     def run(self) -> None:
         """Bring the chosen instances to the newest version."""
+        is_placing = self.evaluation.is_placing
+        if self._was_placing and not is_placing:
+            self._seen = -1  # it held idle instances at its version until now
+        self._was_placing = is_placing
         newest = self.state.versions.newest
         if newest is not None and self.state.versions.is_lost(newest.policy_version):
             self._seen = -1  # decide when it is there again
