@@ -5,6 +5,7 @@ does; what progresses starts over; a wait is complained of once when it is overd
 it has doubled.
 """
 
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 
-LEAST_S = 30.0  # that any wait may take before it is called overdue
+LEAST_S = 25.0  # that any wait may take before it is called overdue
 FIRST_S = 120.0  # the same of a wait whose like was never seen
 PATIENCE = 5.0  # times the usual length of its kind
 MEMORY = 0.2  # weight of the last wait in the usual length
@@ -137,7 +138,11 @@ class Watchdog:
 
     def _of_step(self, seen: ClusterSnapshot) -> str:
         if seen.oldest_group is not None and "trainer" not in seen.waiting_for:
-            return f"group {seen.oldest_group.id} waits for {seen.oldest_group.waits_for}"
+            awaited = seen.oldest_group.waits_for
+            names = set(re.findall(r"[^\s,;]+", awaited))
+            at_work = [worker.name for worker in seen.workers if worker.name in names and worker.working_on]
+            see = f"; see logs/{at_work[0]}.log, or `launch.py stacks` of the run" if at_work else ""
+            return f"group {seen.oldest_group.id} waits for {awaited}{see}"
         if seen.waiting_for.endswith("rows of the data"):
             return "the run goes on when the source of prompts gives them, or says that there are no more"
         return "the trainer is started again if it ends or is silent for longer than its lease"

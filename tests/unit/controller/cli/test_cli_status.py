@@ -129,7 +129,7 @@ def test_a_wait_whose_like_was_seen_is_measured_by_that():
     told = [dog.look(replace(seen, steps=9), 10.0 + second)[1] for second in range(60)]
     complaint = next(line for lines in told for line in lines if line.startswith("the next step"))
     assert f"has waited {LEAST_S + 1:.0f} s for" in complaint
-    assert "(usually at most 30 s)" in complaint
+    assert "(usually at most 25 s)" in complaint
 
 
 def test_what_is_waited_for_is_never_an_empty_list():

@@ -52,6 +52,18 @@ def test_a_source_of_prompts_that_gives_none_is_named():
     assert "source of prompts" in step.then
 
 
+def test_the_next_step_names_the_log_of_the_one_worker_that_its_oldest_group_waits_for():
+    seen = some_core(150).snapshot()
+    workers = tuple(
+        replace(one, name=name, working_on="generating 8 responses")
+        for name, one in zip(("rollout-1", "rollout-12"), seen.workers, strict=False)
+    )
+    group = replace(seen.oldest_group, waits_for="responses that run on rollout-12")
+    seen = replace(seen, workers=workers, oldest_group=group, waiting_for="4 more groups")
+    (step,) = [one for one in watchdog().look(seen, 1.0)[0] if one.owner == "the next step"]
+    assert step.then.endswith("on rollout-12; see logs/rollout-12.log, or `launch.py stacks` of the run")
+
+
 def test_what_does_not_change_is_overdue_and_complained_of_at_each_doubling():
     dog, core = watchdog(), some_core(150)
     told = [dog.look(core.snapshot(), float(second))[1] for second in range(0, 200)]
