@@ -1,4 +1,4 @@
-"""Whatever stands still in a real run is named with owner and remedy: by status and page, console, webhook."""
+"""What stands still in a real run is named with owner and remedy: by status and page, console, webhook."""
 
 import asyncio
 import json
@@ -6,13 +6,13 @@ import os
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from local_workers import local_workers
-from test_whole_runs import config, left_behind, run_to_the_end
+from test_whole_runs import config, left_behind
 
 from controller import Controller
 from tests.tasks.stalling import GATE
