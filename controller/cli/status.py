@@ -33,7 +33,13 @@ def stop(run: Run) -> None:
     pid = controller_of(Path(run))
     if pid is None:
         raise RunError(f"No controller is at work on {run}; there is nothing to stop.")
-    os.kill(pid, signal.SIGINT)
+    try:
+        os.kill(pid, signal.SIGINT)
+    except PermissionError:
+        raise RunError(
+            f"The controller of {run} (pid {pid}) is another user's process, which you may not signal. "
+            "Expected the user who started it; ask them to stop it."
+        ) from None
     say(f"The controller (pid {pid}) was asked to finish its step, save a checkpoint and end.")
 
 

@@ -24,11 +24,22 @@ def mark() -> str:
 def controller_of(run: Path) -> int | None:
     """The process that holds the run; None if it has ended, or this is a copy on another machine."""
     try:
-        pid, *started = lock_of(run.resolve()).read_text().split()
-        os.kill(int(pid), 0)
+        number, *started = lock_of(run.resolve()).read_text().split()
+        pid = int(number)
+        is_there = pid > 0 and _is_there(pid)  # to `kill`, 0 and less are groups of processes
     except (OSError, ValueError, OverflowError):
         return None
-    return int(pid) if not started or started == [started_at(int(pid))] else None
+    return pid if is_there and (not started or started == [started_at(pid)]) else None
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
 
 
 def started_at(pid: int) -> str:

@@ -2,13 +2,15 @@
 worth telling."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from controller.cli.console import verdict_lines
-from controller.cli.status import in_words
+from controller.cli.status import in_words, stop
 from controller.core.events import StopRequested
+from controller.durability.holder import lock_of, started_at
 from controller.host.watchdog import FIRST_S, LEAST_S, Watchdog, status_of
 from protocol.errors import RunError
 from protocol.messages import CheckpointSaved, TrainStepFinished
@@ -142,3 +144,13 @@ def test_what_is_waited_for_is_never_an_empty_list():
     run.core.state.ledger.blockers = lambda: []
     run.core.state.ledger._occupied = {0: 0, 1: 0}
     assert run.core.snapshot().waiting_for == "the trainer to be given the batch that is complete"
+
+
+def test_a_run_of_another_user_is_not_stopped_and_that_is_said(tmp_path, monkeypatch):
+    def kill(pid, signal):
+        raise PermissionError(1, "Operation not permitted")
+
+    lock_of(tmp_path / "run").write_text(f"1 {started_at(1)}")
+    monkeypatch.setattr(os, "kill", kill)
+    with pytest.raises(RunError, match=r"\(pid 1\) is another user's process"):
+        stop(str(tmp_path / "run"))

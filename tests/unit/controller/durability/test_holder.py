@@ -14,7 +14,17 @@ def test_the_process_that_has_marked_the_lock_holds_the_run(tmp_path):
 
 def test_words_that_name_no_living_process_name_nobody(tmp_path):
     run = tmp_path / "run"
-    for words in ("999999999", "9" * 40, "nobody", "", "1.5", f"{2**22 + 1} 17"):
+    for words in (
+        "999999999",
+        "9" * 40,
+        "nobody",
+        "",
+        "1.5",
+        f"{2**22 + 1} 17",
+        "0",
+        "-1",
+        f"-{os.getpgrp()}",
+    ):
         lock_of(run).write_text(words)
         assert controller_of(run) is None, words
 
@@ -23,6 +33,23 @@ def test_a_number_that_another_process_has_got_since_names_nobody(tmp_path):
     run = tmp_path / "run"
     lock_of(run).write_text(f"{os.getpid()} {int(started_at(os.getpid())) - 1}")
     assert controller_of(run) is None
+
+
+def test_a_process_of_another_user_holds_its_run(tmp_path, monkeypatch):
+    def kill(pid, signal):
+        raise PermissionError(1, "Operation not permitted")
+
+    run = tmp_path / "run"
+    lock_of(run).write_text(f"1 {started_at(1)}")
+    monkeypatch.setattr(os, "kill", kill)
+    assert controller_of(run) == 1
+    lock_of(run).write_text("1 17")
+    assert controller_of(run) is None
+
+
+def test_a_lock_that_nobody_may_read_names_nobody(tmp_path):
+    lock_of(tmp_path / "run").mkdir()
+    assert controller_of(tmp_path / "run") is None
 
 
 def test_the_start_of_a_process_is_told_apart_from_that_of_another():
