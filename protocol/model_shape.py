@@ -1,4 +1,4 @@
-"""What a model's config.json says of the lengths at which it computes differently, and of its experts.
+"""What a model's config.json says of the lengths at which it computes differently, its experts and its KV.
 
 Invariant: pure; reads the dictionary of a configuration, of any release of transformers, and nothing else.
 """
@@ -13,6 +13,7 @@ SPAN = re.compile(
 )
 """In names of numbers of tokens beyond which some layer computes something else."""
 LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # whose factors hang on the longest sequence of a pass
+WITHOUT_KV = ("linear_attention", "conv", "mamba")  # types of layers
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.")  # in a weight's name: one tensor for each expert
 
@@ -80,6 +81,14 @@ def expert_count(shape: Shape) -> int:
     text = text_shape(shape)
     counts = [value for name in EXPERTS if isinstance(value := text.get(name), int)]
     return count if (count := max(counts, default=0)) > 1 else 0
+
+
+def kv_layers(shape: Shape) -> int:
+    """How many layers keep keys and values: all but those with a state of fixed size in their place."""
+    text = text_shape(shape)
+    if isinstance(kinds := text.get("layer_types"), list | tuple) and kinds:
+        return sum(kind not in WITHOUT_KV for kind in kinds)
+    return text.get("num_hidden_layers", 0) // (text.get("full_attention_interval") or 1)
 
 
 def _ropes(text: Shape) -> Iterator[Shape]:

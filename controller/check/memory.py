@@ -17,7 +17,7 @@ from typing import Any, Literal
 from controller.check.lora import Shapes, adapter_parameters
 from controller.config.models import Config
 from protocol.engines import ENGINES
-from protocol.model_shape import text_shape
+from protocol.model_shape import kv_layers, text_shape
 from protocol.trainer.memory import CHUNK_COPIES, CHUNK_ELEMENTS, GRADIENT, reduces_every_microbatch
 
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -148,14 +148,17 @@ def _parts(sizes: Mapping[str, int]) -> str:
 
 
 def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
-    """KV cache of `rollout.max_running` responses of full length."""
+    """KV cache of `rollout.max_running` responses of full length.
+
+    States of layers that have them in place of keys and values do not grow with the length, and are left out.
+    """
     text, rollout = text_shape(shape), config.rollout
     heads = text.get("num_key_value_heads") or text.get("num_attention_heads", 0)
     head_size = text.get("head_dim") or text.get("hidden_size", 0) // max(
         text.get("num_attention_heads", 1), 1
     )
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    each = 2 * text.get("num_hidden_layers", 0) * heads * head_size * BYTES[config.model.dtype]
+    each = 2 * kv_layers(shape) * heads * head_size * BYTES[config.model.dtype]
     return each * longest * rollout.max_running
 
 

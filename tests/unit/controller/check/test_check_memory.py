@@ -117,3 +117,18 @@ def test_a_trainer_that_attaches_from_elsewhere_does_not_count_here(monkeypatch)
     settings = config({"local": False}, rollout={"instances": 0}, controller={"bind": "tcp://127.0.0.1:5555"})
     assert "0 instances" in text_of("rollout.max_running", settings)
     assert "more than" not in text_of("trainer.ranks", settings)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"layer_types": ["linear_attention", "linear_attention", "conv", "full_attention"] * 7},
+        {"full_attention_interval": 4},
+        {"layer_types": ["linear_attention"] * 27 + ["hybrid"], "num_key_value_heads": 28},
+    ],
+)
+def test_layers_with_a_state_keep_no_keys_and_values(more):
+    whole, found = (
+        memory_of(config(), shape, SEVEN_B).instance["KV cache"] for shape in (SHAPE, SHAPE | more)
+    )
+    assert found == whole // 4
