@@ -80,7 +80,7 @@ def _dotted(path: variables.Path) -> str:
 
 
 def _line(lines: dict[str, str], path: variables.Path) -> str:
-    """Where a value stands, or what it is in: entries of lists have no line of their own."""
+    """Where a value stands, or what it is in."""
     return next((lines[d] for n in range(len(path), 0, -1) if (d := _dotted(path[:n])) in lines), "")
 
 
@@ -168,7 +168,7 @@ def _validated(
     if config is not None:
         for fields, problem in cross_field_problems(config):
             if not bad_fields.intersection(fields):
-                problems.append(f"{fields[0]}{lines.get(fields[0], '')}: {problem}")
+                problems.append(f"{fields[0]}{_line(lines, tuple(fields[0].split('.')))}: {problem}")
     if problems or config is None:
         raise ConfigError(_summary(name, problems))
     return config
@@ -224,6 +224,10 @@ def _keys(node: yaml.Node, prefix: str) -> Iterator[tuple[str, int]]:
             dotted = f"{prefix}{key.value}"
             yield dotted, key.start_mark.line + 1
             yield from _keys(value, f"{dotted}.")
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            yield f"{prefix}{number}", value.start_mark.line + 1
+            yield from _keys(value, f"{prefix}{number}.")
 
 
 def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[str]:
@@ -237,15 +241,37 @@ def _apply_override(tree: Tree, lines: dict[str, str], override: str) -> list[st
     if dotted[0] in "+~":
         plain = override.lstrip("+~")
         return [f"{override!r} on the command line: keys are known here, so none is added; write {plain}."]
-    *sections, key = dotted.split(".")
-    place = tree
-    for section in sections:
-        place = place.setdefault(section, {})
-        if not isinstance(place, dict):
-            return [f"{override!r} on the command line: {section} is a value in the file, not a section."]
-    place[key] = value
+    try:
+        _put(tree, dotted.split("."), value)
+    except LookupError as problem:
+        return [f"{override!r} on the command line: {problem.args[0]}"]
+    for inside in [one for one in lines if one.startswith(f"{dotted}.")]:
+        del lines[inside]  # of what the file had there
     lines[dotted] = " (command line)"
     return []
+
+
+def _put(tree: Tree, names: Sequence[str], value: Any) -> None:
+    """Raises: LookupError, in words, if there is no such place."""
+    place: Any = tree
+    for depth, name in enumerate(names):
+        is_last = depth == len(names) - 1
+        if isinstance(place, list):
+            number = int(name) if name.isascii() and name.isdecimal() else len(place)
+            if number >= len(place):
+                raise LookupError(
+                    f"{'.'.join(names[:depth])} is a list of {len(place)} in the file; expected the number "
+                    f"of one of them, counted from 0, not {name!r}. To add one, write the list in the file."
+                )
+            if is_last:
+                place[number] = value
+            place = place[number]
+        elif not isinstance(place, dict):
+            raise LookupError(f"{names[depth - 1]} is a value in the file, not a section.")
+        elif is_last:
+            place[name] = value
+        else:
+            place = place.setdefault(name, {})
 
 
 def _in_words(error: ValidationError, tree: Tree, written: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -91,6 +91,47 @@ def test_all_problems_are_told_at_once_with_their_lines(tmp_path):
     assert "'no_equals_sign' on the command line: expected key.path=value" in text
 
 
+SOURCES = """data:
+  sources:
+  - {name: one, path: a.jsonl}
+  - name: two
+    path: b.jsonl
+    weight: 3
+"""
+
+
+def test_an_override_can_name_an_entry_of_a_list(tmp_path):
+    config = load(tmp_path, SOURCES, "data.sources.0.weight=2", "data.sources.1={name: third, path: c.jsonl}")
+    assert [(one.name, one.weight) for one in config.data.sources] == [("one", 2), ("third", 1)]
+
+
+@pytest.mark.parametrize("name", ["2", "-1", "first", "\u00b2", "9" * 30])
+@pytest.mark.parametrize("rest", ["", ".weight"])
+def test_an_override_of_no_entry_of_a_list_is_refused(tmp_path, name, rest):
+    text = problems(tmp_path, SOURCES, f"data.sources.{name}{rest}=2")
+    assert "on the command line: data.sources is a list of 2 in the file; expected the number of one" in text
+    assert "0.weight" not in text
+
+
+def test_an_override_below_a_value_is_refused(tmp_path):
+    text = problems(tmp_path, SOURCES, "data.sources.0.weight.x=2", "data.sources.1.weight.x=1")
+    assert "weight is a value in the file, not a section" in text
+
+
+def test_a_broken_entry_of_a_list_is_told_with_its_own_line(tmp_path):
+    text = problems(tmp_path, SOURCES.replace("weight: 3", "weight: much"))
+    assert "data.sources.1.weight (line 6): 'much' is refused" in text
+    text = problems(
+        tmp_path, SOURCES.replace("weight: 3", "quota: 0.5\n    priority: 2"), "staleness.sampler=pods.py:x"
+    )
+    assert "data.sources.1.priority (line 7): is 2, which changes the order" in text
+
+
+def test_what_the_command_line_replaces_has_no_line_of_the_file(tmp_path):
+    text = problems(tmp_path, SOURCES, "data.sources.1={name: two, path: b.jsonl, weight: much}")
+    assert "data.sources.1.weight (command line): 'much' is refused" in text
+
+
 def test_a_key_given_twice_is_refused(tmp_path):
     assert "trainer.lr (line 3): is given twice, first (line 2)" in problems(
         tmp_path, "trainer:\n  lr: 1.0\n  lr: 2.0\n"
