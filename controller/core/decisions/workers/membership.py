@@ -22,6 +22,7 @@ from protocol.settings import load_settings
 
 RESPAWN_DELAY_S = 0.5  # doubled with each failure in a row
 MAX_RESPAWN_DELAY_S = 10.0
+MOST_SHOWN_CHARS = 300  # of one line of a log
 
 
 class Membership:
@@ -238,7 +239,7 @@ class Membership:
             else f"ended with code {event.exit_code}"
         )
         words = local.last_reason or f"{event.name} {how}. The end of its log:\n{event.last_words}"
-        why = f"{event.name} {how}; it is started again."
+        why = f"{event.name} {how}; it is started again.{_last_line(event)}"
         if local.is_told:
             why = f"{event.name} is started again."
         elif local.last_reason:
@@ -385,3 +386,9 @@ class Membership:
 def _without_claims(name: str) -> str:
     """The name that a worker's key has; without keys, what it calls itself less its number."""
     return name.partition("#")[0].partition("/")[0]
+
+
+def _last_line(event: WorkerExited) -> str:
+    """What a process that ended by itself wrote last, which says why; "" of one that was killed."""
+    lines = [line.strip() for line in event.last_words.splitlines() if line.strip()]
+    return f" Its log ends: {lines[-1][:MOST_SHOWN_CHARS]}" if lines and event.exit_code >= 0 else ""

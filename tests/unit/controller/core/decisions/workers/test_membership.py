@@ -145,3 +145,19 @@ def test_who_leaves_before_it_was_ready_is_told_of_now_and_then_and_who_was_read
             said.setdefault(is_ready, []).extend(left)
     assert len(said[False]) == 2, "the 1st and the 10th"
     assert len(said[True]) == 10
+
+
+def test_the_log_of_a_worker_that_ended_without_a_word_says_why():
+    run = Failing()
+    words = "Attached.\nThe controller has been silent for 10.2 s.\n\n"
+    run.do(WorkerExited("rollout-0", "rollout", 1, words))
+    assert run.told == [
+        "rollout-0 ended with code 1; it is started again. "
+        "Its log ends: The controller has been silent for 10.2 s."
+    ]
+    run = Failing()
+    run.do(WorkerExited("rollout-0", "rollout", 1, "x" * 1000))
+    assert run.told[-1].endswith(f"Its log ends: {'x' * 300}")
+    run = Failing()
+    run.do(WorkerExited("rollout-0", "rollout", 0, ""))
+    assert run.told == ["rollout-0 ended with code 0; it is started again."]
