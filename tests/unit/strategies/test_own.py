@@ -109,6 +109,8 @@ def test_what_the_core_can_use_comes_out_as_plain_numbers(own, field, answer, ta
             "answered [[1.0], [2.0, inf]], which are not all finite",
         ),
         ("turn_advantages", "[1.0, 2.0]", "answered [1.0, 2.0], which is no list of lists"),
+        ("turn_advantages", "[[1.0], {2.0, 3.0}]", "answered [[1.0], {2.0, 3.0}], which is no list"),
+        ("turn_advantages", "[[1.0], {2.0: 0}]", "answered [[1.0], {2.0: 0}], which is no list of lists"),
         ("turn_advantages", "[[1.0], [None, 2.0]]", "answered [[1.0], [None, 2.0]], which is no number"),
         ("filter", "rewards[7]", "raised IndexError: tuple index out of range"),
         ("admission", "exit('enough')", "raised SystemExit: enough"),
