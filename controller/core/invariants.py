@@ -4,6 +4,7 @@ Invariant: nothing is changed. A run of the simulator calls this after every eve
 minute, in a copy of its process (`controller.durability.fork`).
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from controller.core.liveness import check_liveness
@@ -29,6 +30,7 @@ def check_invariants(core: "Core") -> None:
     for group in state.groups.values():
         _check_group(state, group, is_trained=group.id in core.training.batch)
         _check_members(state, group, running)
+    _check_sources(state)
     _check_instances(state)
     core.relay_tree.check()
     core.shared_device.check()
@@ -53,6 +55,13 @@ def _check_group(state: RunState, group: Group, *, is_trained: bool) -> None:
     assert in_ledger == (group.id in state.ledger), f"group {group.id} is {group.state}"
     is_kept = in_ledger and state.ledger.is_strict and not state.ledger.spare_groups
     assert not is_kept or state.ledger.deadline(group.id) >= state.ledger.train_version
+
+
+def _check_sources(state: RunState) -> None:
+    """What the ledger counts of a source of prompts is what is there."""
+    there = Counter(group.source for group in state.groups.values() if group.id in state.ledger)
+    counted = +Counter(state.ledger.by_source)
+    assert counted == there, f"groups by source: {dict(there)}, and the ledger counts {dict(counted)}"
 
 
 def _check_members(state: RunState, group: Group, running: dict[TrajectoryId, PeerId]) -> None:

@@ -284,7 +284,7 @@ def _exchange_ledger(core: Core, other: Core) -> None:
                 f"{group.policy_version} for the batch of version {ledger.train_version} or later. Choose "
                 "one that promises no more than the run's, or another --at."
             )
-        ledger.reserve(group.id, group.policy_version)
+        ledger.reserve(group.id, group.policy_version, source=group.source)
         if group.state == "occupied":
             ledger.occupy(group.id)
     state.ledger = ledger

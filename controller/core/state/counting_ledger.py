@@ -44,9 +44,9 @@ class CountingLedger(LedgerBase):
         is_too_old = self.order == "floor" and policy_version < self.train_version - self.max_staleness
         return 0 if is_too_old else UNLIMITED
 
-    def reserve(self, group: int, policy_version: int) -> None:
+    def reserve(self, group: int, policy_version: int, *, source: int = 0) -> None:
         """The group starts now."""
-        self._enter(group, policy_version)
+        self._enter(group, policy_version, source)
         self._places[group] = self._started
         self._started += 1
 
@@ -70,6 +70,7 @@ class CountingLedger(LedgerBase):
         """The group will never be trained. Raises: KeyError if it is not here."""
         (self._reserved if group in self._reserved else self._occupied).pop(group)
         del self._places[group]
+        self._leave(group)
 
     def is_ready(self) -> bool:
         """Whether there are enough groups for a batch; nobody waits for a straggler."""
@@ -93,6 +94,7 @@ class CountingLedger(LedgerBase):
         for group in groups:
             del self._occupied[group]
             del self._places[group]
+            self._leave(group)
         self.train_version += 1
 
     def useless(self) -> list[int]:
@@ -120,8 +122,8 @@ class CountingLedger(LedgerBase):
         return []
 
     def check(self) -> None:
-        """A group is here at most once."""
-        assert not self._reserved.keys() & self._occupied.keys()
+        """A group is here at most once, and has a place."""
+        super().check()
         assert self._places.keys() == self._reserved.keys() | self._occupied.keys()
 
     def _place(self, group: int) -> tuple[int, ...]:

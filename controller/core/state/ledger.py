@@ -14,6 +14,7 @@ docs/ledger.md proves that this equals the paper's slots. Source: StaleFlow (arX
 occupy / consume; restated by deadlines.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from controller.core.state.snapshot import BufferSnapshot
@@ -36,17 +37,14 @@ class LedgerBase:
     def __init__(self) -> None:
         self._reserved: dict[int, int] = {}  # group -> what the ledger binds it to, in the order of starts
         self._occupied: dict[int, int] = {}  # in the order of completion
+        self._sources: dict[int, int] = {}  # group -> the source of its prompt
+        self.by_source: dict[int, int] = {}  # source of prompts -> groups that are here
 
     def __len__(self) -> int:
         return len(self._reserved) + len(self._occupied)
 
     def __contains__(self, group: int) -> bool:
         return group in self._reserved or group in self._occupied
-
-    def __iter__(self) -> Iterator[int]:
-        """The groups that have started and are not trained, reserved ones first."""
-        yield from self._reserved
-        yield from self._occupied
 
     @property
     def reserved(self) -> int:
@@ -58,10 +56,24 @@ class LedgerBase:
         """Groups that are scored and wait for their batch."""
         return len(self._occupied)
 
-    def _enter(self, group: int, bound_to: int) -> None:
+    def check(self) -> None:
+        """A group is here at most once, and counts for its source."""
+        assert not self._reserved.keys() & self._occupied.keys()
+        assert self._sources.keys() == self._reserved.keys() | self._occupied.keys()
+        counts = Counter(self._sources.values())
+        assert +Counter(self.by_source) == counts, (
+            f"counts of sources have drifted: {self.by_source} {counts}"
+        )
+
+    def _enter(self, group: int, bound_to: int, source: int) -> None:
         assert group not in self._reserved, f"group {group} is reserved already"
         assert group not in self._occupied, f"group {group} is occupied already"
         self._reserved[group] = bound_to
+        self._sources[group] = source
+        self.by_source[source] = self.by_source.get(source, 0) + 1
+
+    def _leave(self, group: int) -> None:
+        self.by_source[self._sources.pop(group)] -= 1
 
 
 class Ledger(LedgerBase):
@@ -96,10 +108,10 @@ class Ledger(LedgerBase):
             return 0
         return max(0, min(slack for due, slack in self._slacks() if due >= deadline))
 
-    def reserve(self, group: int, policy_version: int) -> None:
+    def reserve(self, group: int, policy_version: int, *, source: int = 0) -> None:
         """Bind a group that starts now to its deadline. Call `can_reserve` first."""
         assert self.can_reserve(policy_version), f"no headroom for version {policy_version}"
-        self._enter(group, policy_version + self.max_staleness)
+        self._enter(group, policy_version + self.max_staleness, source)
         self._count(self._due, self._reserved[group], 1)
 
     def can_lower(self, group: int, policy_version: int) -> bool:
@@ -142,6 +154,7 @@ class Ledger(LedgerBase):
             self._count(self._due, self._occupied.pop(group), -1)
         else:
             self._count(self._due, self._reserved.pop(group), -1)
+        self._leave(group)
 
     def ready_batch(self) -> list[int] | None:
         """The groups to train now, oldest deadline first; None if they are too few, or would break a promise.
@@ -180,6 +193,7 @@ class Ledger(LedgerBase):
             due = self._occupied.pop(group)
             self._count(self._due, due, -1)
             self._count(self._due_occupied, due, -1)
+            self._leave(group)
         self.train_version += 1
 
     def useless(self) -> list[int]:
@@ -274,7 +288,7 @@ class Ledger(LedgerBase):
 
     def check(self) -> None:
         """L1 to L3 as assertions."""
-        assert not self._reserved.keys() & self._occupied.keys()
+        super().check()
         counts: dict[int, int] = {}
         for due in (*self._reserved.values(), *self._occupied.values()):
             assert due <= self.train_version + self.max_staleness, f"deadline {due} is out of window"

@@ -247,7 +247,7 @@ class Dispatch:
         """Reserve, and queue all members; returns the first of them."""
         state, config = self.state, self.state.config
         group = state.groups[group_id]
-        state.ledger.reserve(group.id, policy_version)
+        state.ledger.reserve(group.id, policy_version, source=group.source)
         group.start(policy_version, size=config.rollout.group_size, spare=config.staleness.spare_responses)
         state.started += 1
         deadline = state.ledger.deadline(group.id)

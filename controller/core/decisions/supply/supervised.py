@@ -32,7 +32,7 @@ class SupervisedGroups:
         while self._lengths and waiting and state.ledger.occupied < state.ledger.batch_groups:
             group = state.groups[waiting.popleft()]
             version, tokens = state.ledger.train_version, self._lengths.pop(group.id)
-            state.ledger.reserve(group.id, version)
+            state.ledger.reserve(group.id, version, source=group.source)
             state.started += 1
             group.start(version, size=1)
             (member,) = group.members

@@ -3,8 +3,6 @@
 Invariant: pure functions of the state; nothing is kept between two calls.
 """
 
-from collections import Counter
-
 from controller.core.state.run_state import RunState
 from strategies.admission import Claim, first_to_start
 from strategies.views import AdmissionView
@@ -46,10 +44,10 @@ def next_fresh(state: RunState) -> int:
     sources = state.config.data.sources
     if not any(one.is_ranked for one in sources):
         return state.fresh[0]
-    counts = Counter(state.groups[group].source for group in state.ledger)
     waiting = (state.groups[group].source for group in state.fresh)
     claims = [Claim(one.priority, one.quota) for one in sources]
-    return state.fresh[first_to_start(waiting, [counts[n] for n in range(len(sources))], claims)]
+    in_system = [state.ledger.by_source.get(number, 0) for number in range(len(sources))]
+    return state.fresh[first_to_start(waiting, in_system, claims)]
 
 
 def admissible(state: RunState) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from controller.config.models import Config
 from controller.config.rules import cross_field_problems
+from controller.core.invariants import check_invariants
 from tests.support.answered_run import AnsweredRun
 from tests.support.placing_run import Run
 
@@ -55,6 +56,7 @@ def test_a_run_with_priorities_and_quotas_trains_prompts_of_all_sources_to_its_e
     run.answer_message = note
     run.to_the_end()
     assert run.core.state.steps == 6
+    check_invariants(run.core)  # what the ledger counts of each source among them
     assert trained == {0, 1}
 
 
