@@ -87,7 +87,6 @@ unit/controller/core/state/test_transition_coverage.py: controller/core/state/gr
 unit/controller/core/test_core.py: controller/core/state/run_state
 unit/controller/durability/test_payload_given.py: protocol/messages/from_agents
 unit/controller/durability/test_kept_payload.py: controller/durability/kept_sets
- controller/durability/payload_cache
 unit/controller/data/test_fingerprints.py: controller/data/sources controller/data/text_files
 unit/controller/data/test_formats.py: controller/data/parquet controller/data/tables
 unit/controller/data/test_prompts.py: controller/data/saved
