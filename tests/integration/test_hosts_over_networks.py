@@ -11,12 +11,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_killed_runs import check_whole
 from test_whole_runs import config
 
-from controller.config.models import Config, ControllerSettings
+from controller.config.models import Config, ControllerSettings, WeightsSettings
+from controller.core.commands import Send
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from protocol.messages import Pull
 from protocol.wire.security import make_keys
 from tests.support.hosts import HUB, Network, end, network, why_not
 
@@ -24,25 +29,33 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900.0
 STEP = re.compile(r"step +(\d+)/")  # in a line of the console
 WORKERS = {"training": "trainer", "rolls-a": "rollout", "rolls-b": "rollout", "rewards": "reward"}
+DEEP = {
+    "training": "trainer", "rolls-a": "rollout", "rolls-b": "rollout", "rolls-c": "rollout",
+    "rewards": "reward",
+}  # fmt: skip
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 class Hosts:
     """A run whose controller is on the hub, and whose workers are each on a host of their own."""
 
-    def __init__(self, folder: Path, made: Network, *, steps: int, **controller: object) -> None:
-        self.made, self.folder, self.run = made, folder, folder / "run"
+    def __init__(
+        self, folder: Path, made: Network, *, steps: int, roles: Mapping[str, str] = WORKERS, fan_out: int = 2
+    ) -> None:
+        self.made, self.folder, self.run, self.roles = made, folder, folder / "run", roles
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         keys = folder / "keys"
-        self.keys = {name: make_keys(keys, name, (role,)) for name, role in WORKERS.items()}
+        self.keys = {name: make_keys(keys, name, (role,)) for name, role in roles.items()}
         settings = ControllerSettings.model_validate(
-            {"bind": "tcp://0.0.0.0:29500", "keys": str(keys), "reattach_s": 300.0} | controller
+            {"bind": "tcp://0.0.0.0:29500", "keys": str(keys), "reattach_s": 300.0}
         )
         self.config: Config = config(
             folder, run={"steps": steps}, trainer={"local": False, "checkpoint_steps": 4, "lr": 0.01},
             rollout={"instances": 0, "progress_s": 0.3, "max_prompt_tokens": 40},
             reward={"workers": 0, "timeout_s": 60.0}, logging={"console": "plain"},
-        ).model_copy(update={"controller": settings})  # fmt: skip
+        )  # fmt: skip
+        changes = {"controller": settings, "weights": WeightsSettings(fan_out=fan_out)}
+        self.config = self.config.model_copy(update=changes)
         self.file = folder / "run.json"
         self.file.write_text(self.config.model_dump_json())
         self.controller: subprocess.Popen[str] | None = None
@@ -57,12 +70,12 @@ class Hosts:
 
     def attach(self, name: str) -> None:
         """Start the worker of a host."""
-        number = list(WORKERS).index(name) + 1
+        number = list(self.roles).index(name) + 1
         words = [
             "attach",
             f"tcp://10.77.{number}.1:29500",
             "--role",
-            WORKERS[name],
+            self.roles[name],
             "--key",
             str(self.keys[name]),
         ]
@@ -125,15 +138,18 @@ Plan = Mapping[int, Callable[[], None]]
 """What to do after a step."""
 
 
-def run(folder: Path, steps: int, plan: Callable[[Hosts], Plan], *, delay_s: float = 0.025) -> dict[str, int]:
-    """A whole run over five hosts; its summary."""
-    with network(*WORKERS) as made:
-        hosts = Hosts(folder, made, steps=steps)
-        for name in WORKERS:
+def run(
+    folder: Path, steps: int, plan: Callable[[Hosts], Plan], *, roles: Mapping[str, str] = WORKERS,
+    fan_out: int = 2, delay_s: float = 0.025,
+) -> dict[str, Any]:  # fmt: skip
+    """A whole run over the controller's host and one for each worker; its summary."""
+    with network(*roles) as made:
+        hosts = Hosts(folder, made, steps=steps, roles=roles, fan_out=fan_out)
+        for name in roles:
             made.to_host[name].delay_s = made.to_hub[name].delay_s = delay_s
         try:
             hosts.begin()
-            for name in WORKERS:
+            for name in roles:
                 hosts.attach(name)
             said = follow(hosts, plan(hosts))
             assert hosts.controller is not None
@@ -195,3 +211,21 @@ def test_a_controller_that_is_killed_finds_its_hosts_again(tmp_path):
         return {3: kill, 7: kill}
 
     run(tmp_path, 10, plan)
+
+
+@pytest.mark.thorough
+def test_behind_relays_three_deep_a_run_is_whole_though_the_middle_one_vanishes(tmp_path):
+    def plan(hosts: Hosts) -> Plan:
+        def back() -> None:
+            hosts.made.heal("rolls-b")
+            hosts.attach("rolls-b")
+
+        return {3: lambda: hosts.vanish("rolls-b"), 6: back}
+
+    summary = run(tmp_path, 24, plan, roles=DEEP, fan_out=1)
+    assert "weights/chunks_refused" not in summary["counts"]
+    with Recording(tmp_path / "run") as recording:
+        steps = list(turns(recording, recording.make_core()))
+    sent = [command for turn in steps for command in turn.commands if isinstance(command, Send)]
+    depths = [len(pull.sources) for pull in (command.message for command in sent) if isinstance(pull, Pull)]
+    assert set(depths) == {1, 2, 3}

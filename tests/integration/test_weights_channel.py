@@ -36,9 +36,9 @@ class Hosts:
         self.all: list[WeightsExchangeProcess] = []
         self.restarted: asyncio.Queue[str] = asyncio.Queue()
 
-    def add(self, name: str, **options) -> WeightsExchangeProcess:
+    def add(self, name: str, *, address: Announced = HERE, **options) -> WeightsExchangeProcess:
         made = WeightsExchangeProcess(
-            self.folder / name, address=HERE, window_bytes=WINDOW * CHUNK_BYTES,
+            self.folder / name, address=address, window_bytes=WINDOW * CHUNK_BYTES,
             is_writers=name == "trainer", on_restart=self.restarted.put_nowait, **options,
         )  # fmt: skip
         self.all.append(made)
@@ -71,6 +71,7 @@ class Source:
         self.socket.bind("tcp://127.0.0.1:*")
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.asked: list[int] = []
+        self.held_back: list[tuple[bytes, bytes]] = []  # reader, and what it asked for
 
     def answer(self, *, only=None, spoil=lambda chunk, data: data, wait_ms=5000) -> bool:
         """Answer one word, chunks `only` if they are named; False if none came."""
@@ -89,10 +90,16 @@ class Source:
         if word.kind == DELTA:
             frame = word._replace(kind=CHUNK).encode()
         if only is None or word.chunk in only:
-            start = self.begin + word.chunk * CHUNK_BYTES
-            data = spoil(word.chunk, self.content[start : start + CHUNK_BYTES])
-            self.socket.send_multipart([reader, frame, data])
+            self.send(reader, frame, spoil)
+        else:
+            self.held_back.append((reader, frame))
         return True
+
+    def send(self, reader, frame, spoil=lambda chunk, data: data):
+        chunk = decode(frame).chunk
+        start = self.begin + chunk * CHUNK_BYTES
+        data = spoil(chunk, self.content[start : start + CHUNK_BYTES])
+        self.socket.send_multipart([reader, frame, data])
 
     def close(self) -> None:
         self.socket.close(0)

@@ -247,7 +247,7 @@ class WeightsExchange:
         if not self._is_telling_deltas or not self._deltas.is_worth_trying(pair):
             return whole, chunk
         base = self._hold(word.base)
-        if base is None or len(told := base.chunk(word.chunk)) != len(chunk):
+        if base is None or len(told := base.sound_chunk(word.chunk)) != len(chunk):
             return whole, chunk
         made = self._deltas.make(pair, word.chunk, chunk, told)
         return (word, made) if made is not None else (whole, chunk)

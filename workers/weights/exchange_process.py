@@ -51,6 +51,9 @@ class Fetched(NamedTuple):
 class WeightsExchangeProcess:
     """The exchange of one worker."""
 
+    command: Sequence[str] = COMMAND
+    """What starts its process."""
+
     def __init__(
         self,
         directory: Path,
@@ -89,7 +92,7 @@ class WeightsExchangeProcess:
             self._endpoint = asyncio.get_running_loop().create_future()
             path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
             self._process = await asyncio.create_subprocess_exec(
-                *COMMAND,
+                *self.command,
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=LIMIT,

@@ -12,8 +12,8 @@ from workers.weights.store import map_file
 class VersionFile:
     """A mapped version; its storage is not used again as long as this lives."""
 
-    def __init__(self, mapped: mmap.mmap, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, mapped: mmap.mmap, layout: Layout, digests: list[str]) -> None:
+        self.layout, self._digests = layout, digests
         self._whole = memoryview(mapped)
 
     @classmethod
@@ -21,10 +21,10 @@ class VersionFile:
         """The version there; None if there is none that is whole."""
         try:
             mapped = map_file(path)
-            layout, _ = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
+            layout, digests = manifest.read_header(mapped, manifest.digest_of(mapped), source=str(path))
         except (OSError, WeightsError):
             return None
-        return cls(mapped, layout) if len(mapped) == layout.file_bytes else None
+        return cls(mapped, layout, digests) if len(mapped) == layout.file_bytes else None
 
     @property
     def policy_version(self) -> int:
@@ -40,3 +40,8 @@ class VersionFile:
         """One chunk of the data; empty beyond its end."""
         start = self.layout.header_bytes + index * CHUNK_BYTES
         return self._whole[start : start + CHUNK_BYTES] if start < len(self._whole) else memoryview(b"")
+
+    def sound_chunk(self, index: int) -> memoryview:
+        """One chunk that still has its published checksum; empty if it was damaged here."""
+        found = self.chunk(index)
+        return found if found and manifest.chunk_digest(found) == self._digests[index] else memoryview(b"")

@@ -27,6 +27,16 @@ def test_header_and_chunks_are_the_file_and_nothing_lies_behind_its_end(publishe
     assert len(opened.chunk(2)) == 0
 
 
+def test_a_chunk_that_was_damaged_after_it_was_published_is_not_sound(published):
+    with Path(published.location).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"!")
+    opened = VersionFile.open(Path(published.location))
+    assert bytes(opened.sound_chunk(0)) == bytes(opened.chunk(0))
+    assert len(opened.chunk(1)) == 40
+    assert len(opened.sound_chunk(1)) == len(opened.sound_chunk(2)) == 0
+
+
 def test_what_is_missing_cut_off_or_garbage_is_not_opened(published, tmp_path):
     content = Path(published.location).read_bytes()
     for name, bad in (
