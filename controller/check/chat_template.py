@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from controller.check.data import Remark
+from controller.check.source import asks_at_door
 from controller.config.models import Config
 from protocol.asking import ask
 from protocol.errors import Unanswered
@@ -45,7 +46,7 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
         yield "error", "model.path", problem
     elif verdicts is None:
         yield (
-            "error" if agent.has_door else "note",
+            "error" if agent.has_door or asks_at_door(agent.import_path) else "note",
             "agent.renderer",
             f"the tokenizer in {directory} {NO_TEMPLATE}",
         )

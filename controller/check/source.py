@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from protocol.agents.function_shapes import shape_of
+
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
@@ -33,6 +35,7 @@ class Definition:
     is_class: bool = False
     parameters: Parameters | None = None
     has_result: bool = True  # it returns or yields something somewhere
+    methods: tuple[tuple[str, Parameters], ...] = ()  # of a class
 
     @property
     def place(self) -> str:
@@ -71,6 +74,17 @@ def look_up(spec: str) -> Definition | str | None:
     return _find_name(Path(found.origin), name, spec)
 
 
+def asks_at_door(spec: str) -> bool:
+    """Whether the agent of an import path is of a shape that asks at the door, as far as its source tells."""
+    found = look_up(spec)
+    if not isinstance(found, Definition):
+        return False
+    methods = dict(found.methods)
+    called = found.parameters or methods.get("run") or methods.get("__call__")
+    shape = None if called is None or "reset" in methods else shape_of(called.names)
+    return shape is not None and shape.asks_at_door
+
+
 def _find_name(source: Path, name: str, spec: str) -> Definition | str | None:
     try:
         tree = ast.parse(source.read_bytes())
@@ -101,12 +115,17 @@ def _definition(tree: ast.Module, name: str, source: Path) -> Definition | None:
         return None
     match top[0]:
         case ast.ClassDef(decorator_list=[]):
-            return Definition(source, top[0].lineno, name, is_class=True)
+            return Definition(source, top[0].lineno, name, is_class=True, methods=_methods(top[0]))
         case (ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[])) as function:
             parameters = _parameters(function.args)
             has_result = any(map(_gives, function.body))
             return Definition(source, function.lineno, name, parameters=parameters, has_result=has_result)
     return None
+
+
+def _methods(made: ast.ClassDef) -> tuple[tuple[str, Parameters], ...]:
+    functions = [each for each in made.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return tuple((each.name, _parameters(each.args)) for each in functions)
 
 
 def _makes(node: ast.AST, name: str) -> bool:

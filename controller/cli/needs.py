@@ -11,6 +11,7 @@ from functools import partial
 
 import install
 from controller.check.data import package_for
+from controller.check.source import asks_at_door
 from controller.cli.install import why_not_here
 from controller.config.models import Config
 from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
@@ -37,7 +38,7 @@ NEEDS = (
     Need("parquet", "data.path", lambda config: _read_by(config, "pyarrow")),
     Need("reasoning-gym", "data.path", lambda config: _read_by(config, "reasoning_gym")),
     Need("web", "agent.command", lambda config: config.agent.command[:1] if config.agent.workers else ()),
-    Need("web", "agent.door", lambda config: [True] if config.agent.workers and config.agent.door else []),
+    Need("web", "agent.door", lambda config: _doors(config)),
     Need("verifiers", "data.path", lambda config: _read_by(config, "verifiers")),
     Need("verifiers", "agent.function", lambda config: _plays(config, "verifiers")),
     Need("openenv", "agent.function", lambda config: _plays(config, "openenv", at_server=True)),
@@ -140,6 +141,15 @@ def _sources(config: Config) -> Iterator[str]:
 def _read_by(config: Config, package: str) -> list[str]:
     """Sources that this package reads."""
     return [path for path in _sources(config) if package_for(path) == package]
+
+
+def _doors(config: Config) -> list[object]:
+    """Whether agents of this machine ask at a door: as it is set, or by the shape of their function."""
+    agent = config.agent
+    if agent.workers and agent.door:
+        return [True]
+    is_implied = agent.workers and agent.kind in ("auto", "function") and asks_at_door(agent.import_path)
+    return [f"(which the parameters of {agent.function} ask for)"] if is_implied else []
 
 
 def _plays(config: Config, kind: str, *, at_server: bool = False) -> list[str]:

@@ -25,12 +25,13 @@ class AgentSettings(Section):
     JSON on standard input and `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL` and `EPISODE_SEED` set. A
     last line of output `{"reward": x}` is its reward; without one, `reward.function` scores what was said."""
     kind: Literal["auto", "function", "tools", "gym", "verifiers", "openenv"] = "auto"
-    """What `function` names: a coroutine function of `(policy, row)`, a class whose methods are tools
-    (docs/agents.md), a Gymnasium environment of texts, a taskset of verifiers, or an environment of OpenEnv
-    (docs/environments.md). `auto`: by what it has."""
+    """What `function` names: a coroutine function of `(policy, row)`, or one for AReaL or Miles, a class
+    whose methods are tools (docs/agents.md), a Gymnasium environment of texts, a taskset of verifiers, or an
+    environment of OpenEnv (docs/environments.md). `auto`: by what it has."""
     door: bool = False
     """Let any client of OpenAI's chat completions ask the policy: each episode has a `policy.base_url` on its
-    own machine, and a `policy.api_key` that names it. Needs the extra `web`."""
+    own machine, and a `policy.api_key` that names it. Needs the extra `web`. Functions for AReaL and Miles
+    have it without this key."""
     other_sampling: Literal["refuse", "ignore"] = "refuse"
     """What becomes of a request at the door for a temperature, or the like, that is not the run's own:
     `refuse` it, or `ignore` what it asks for, with one warning. Training has to know the distribution."""
@@ -114,6 +115,11 @@ class AgentSettings(Section):
     def has_door(self) -> bool:
         """Whether clients may ask the policy over HTTP."""
         return self.door or bool(self.command)
+
+    @property
+    def door_key(self) -> str:
+        """The key that asks for a door; a function may do so by its shape."""
+        return "agent.door" if self.door else self.key
 
     @property
     def import_path(self) -> str:

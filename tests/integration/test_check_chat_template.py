@@ -45,6 +45,12 @@ def test_without_a_template_only_tokens_can_be_asked_for(model, door, level):
     assert "agent.renderer: plain" in text
 
 
+def test_an_agent_that_asks_at_a_door_by_its_shape_needs_a_template(model, tmp_path):
+    (tmp_path / "mine.py").write_text("async def run(data, **extra_kwargs): ...")
+    ((found, key, _),) = remarks(model(template=None), function=f"{tmp_path}/mine.py:run")
+    assert (found, key) == ("error", "agent.renderer")
+
+
 def test_what_the_template_refuses_is_named(model):
     ((_, _, text),) = remarks(model(template="{{ raise_exception('never') }}"))
     assert "refuses a user's turn" in text

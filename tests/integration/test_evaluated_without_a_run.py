@@ -17,6 +17,15 @@ async def episode(policy, row):
     answer = await policy.chat([*messages, {"role": "user", "content": "sure?"}])
     return float(answer["content"] == "four")
 """
+WORKFLOW = """
+import asyncio, json, urllib.request
+
+async def run(data, base_url, api_key):
+    body = json.dumps({"model": "small", "messages": [{"role": "user", "content": data["prompt"]}]})
+    request = urllib.request.Request(base_url + "/chat/completions", body.encode())
+    answer = json.loads((await asyncio.to_thread(urllib.request.urlopen, request)).read())
+    return {"an id of theirs": float(answer["choices"][0]["message"]["content"] == "four")}
+"""
 
 
 def configured(tmp_path, **sections):
@@ -71,6 +80,16 @@ def test_an_endpoint_plays_episodes_without_a_model_here(tmp_path, capsys):
     with serving((404, "no such model")) as stub:
         assert main(["eval", path, agent, "--base-url", stub.url, *model, "--rows", "3"]) == 2
         assert "no such model" in capsys.readouterr().err
+
+
+def test_a_function_for_another_system_plays_at_an_endpoint_whose_ids_are_its_own(tmp_path, capsys):
+    (tmp_path / "talker.py").write_text(WORKFLOW)
+    path = configured(tmp_path, reward={"function": ""})
+    agent, model = f"agent.function={tmp_path}/talker.py:run", ("--model", "small")
+    with serving("four") as stub:
+        code, line = evaluated(capsys, path, agent, "--base-url", stub.url, *model, "--rows", "3")
+        assert (code, line["pass@1"], line["failed"]) == (0, 1.0, 0)
+        assert stub.asked[-1]["model"] == "small"
 
 
 def test_an_agent_that_fails_is_named_and_in_no_figure(tmp_path, capsys):

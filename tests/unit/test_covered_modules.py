@@ -55,6 +55,7 @@ simulation/test_simulated_runs.py: controller/simulation/simulated_workers contr
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
 simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
 unit/workers/agent/door/test_bad_requests.py: workers/agent/door/refusal
+unit/workers/agent/kinds/test_other_systems.py: protocol/agents/function_shapes
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion
  workers/agent/door/keys workers/agent/door/listener
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/decisions/supply/episode_starts

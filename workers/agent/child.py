@@ -18,6 +18,7 @@ from workers.agent.policy import MAX_LOG_CHARS, MAX_METRICS, finite
 from workers.children.packets import GarbageError, packet
 from workers.children.process import Code, KeptProcess
 
+NO_DOOR = ("", "")
 GRACE_S = 5.0
 """For an episode that was ended to close what it has opened."""
 
@@ -60,6 +61,8 @@ class AgentChild(KeptProcess):
         """`most_blocked_s`: for which an episode may keep all others from running."""
         super().__init__(code, setup=setup, max_bytes=MAX_WORD_BYTES)
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asks_at_door = False
+        """Whether its agent has no other way to its policy; known when it is ready."""
         self.episodes: set[int] = set()
         """Those that are begun, and not at an end."""
         self._ending: dict[int, asyncio.TimerHandle] = {}
@@ -72,15 +75,20 @@ class AgentChild(KeptProcess):
         """Whether it takes episodes."""
         return self.is_open and self.ready.done() and self.ready.exception() is None
 
-    def begin(self, number: int, seed: int, row: bytes, key: str = "", state: bytes = b"") -> None:
-        """Run an episode of the row. `key`: of the door, if there is one. `state`: b"": from its start."""
+    def begin(
+        self, number: int, seed: int, row: bytes, door: tuple[str, str] = NO_DOOR, state: bytes = b""
+    ) -> None:
+        """Run an episode of the row. `door`: its url and the key. `state`: b"": from its start."""
         self.episodes.add(number)
-        self._write(packet(pipe.BEGIN, number, seed, row, key, state))
+        self._write(packet(pipe.BEGIN, number, seed, row, *door, state))
 
-    def count(self, number: int, turns: int, limit: str = "") -> None:
-        """What came of a request at the door: a turn more, or a limit that is reached."""
+    def count(self, number: int, turns: int, limit: str = "", *, id: str = "", place: int = -1) -> None:
+        """What came of a request at the door: a limit that is reached, or an answer.
+
+        `id`, `place`: of the answer, and of its turn in the episode; -1: it is not trained.
+        """
         if number in self.episodes:
-            self._write(packet(pipe.COUNTED, number, turns, limit))
+            self._write(packet(pipe.COUNTED, number, turns, limit, id, place))
 
     def answer(self, number: int, question: int, answer: dict[str, Any]) -> None:
         """What the policy has said."""
@@ -119,7 +127,8 @@ class AgentChild(KeptProcess):
         return False
 
     def _take_first(self, kind: Any, parts: list[Any]) -> None:
-        if kind == pipe.READY and not parts:
+        if kind == pipe.READY and [type(part) for part in parts] == [bool]:
+            self.asks_at_door = parts[0]
             self.ready.set_result(None)
         elif kind == pipe.BROKEN and len(parts) == 1:
             self.ready.set_exception(ConfigError(str(parts[0])))

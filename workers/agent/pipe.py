@@ -6,10 +6,12 @@ Questions and answers are JSON in bytes: a packet shortens long texts, and never
 MAX_WORD_BYTES = 40 << 20  # a request, and a state of 16 MB
 
 SETUP = "setup"  # to the process: the agent as JSON (AgentCode); first of all
-BEGIN, END = "begin", "end"  # to the process: episode, seed, row, key of the door, state or b""; episode
+BEGIN, END = "begin", "end"  # to it: episode, seed, row, url and key of the door or "", state or b""; episode
 ANSWER, REFUSE = "answer", "refuse"  # to it: episode, question, JSON; episode, question, limit or "", text
-COUNTED = "counted"  # to it: episode, its turns so far, the limit that the door told its client, or ""
-READY, BROKEN = "ready", "broken"  # from it: nothing; the reason
+COUNTED = "counted"
+"""To it, of what came of a request at the door: episode, its turns so far, the limit that its client was told
+or "", the id of the answer or "", the turn's place or -1 if it is not trained."""
+READY, BROKEN = "ready", "broken"  # from it: whether its agent asks at a door; the reason
 ASK = "ask"  # from it: episode, question, JSON[, state]
 ENDED, FAILED = "ended", "failed"  # from it: episode, JSON; episode, kind, reason
 GONE = "gone"  # from it: an episode that was to end has ended

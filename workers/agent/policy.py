@@ -4,11 +4,13 @@ Invariants: this module runs in the process of the user's code and knows neither
 `PolicyLine` brings every question to the worker; what the code hands over is checked before it is believed.
 """
 
+import copy
 import math
 import numbers
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from protocol.messages import MAX_REWARD
@@ -24,6 +26,8 @@ MODEL = "policy"
 """The name of the one model that clients find at the door."""
 UNTRAINED = "/untrained/v1"
 """Where clients at the door ask for what is not trained."""
+KEYED = "/e"
+"""Below it, the path of a request at the door holds the key."""
 
 
 class EnvironmentFailed(Exception):
@@ -56,11 +60,21 @@ class DoorAddress(NamedTuple):
 
     base_url: str
     api_key: str
+    request_kwargs: Mapping[str, Any] = MappingProxyType({})
+    """Fields of a request that say how the run samples."""
+    is_elsewhere: bool = False
+    """Whether it is an endpoint of somebody else, which names its answers as it likes."""
+
+    @property
+    def with_key(self) -> str:
+        """For clients that send no key: paths of chat completions go behind it, with or without `/v1`."""
+        root = self.base_url.removesuffix("/v1")
+        return root if self.is_elsewhere else f"{root}{KEYED}/{self.api_key}"
 
     @property
     def untrained(self) -> "DoorAddress":
         """The same for calls that are not trained."""
-        return DoorAddress(self.base_url.removesuffix("/v1") + UNTRAINED, self.api_key)
+        return self._replace(base_url=self.base_url.removesuffix("/v1") + UNTRAINED)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,10 +111,14 @@ class Notes:
     log: str = ""
     """What it said of itself, a line each."""
     state: bytes | None = None  # that the next request is to take along
+    completions: dict[str, int] = field(default_factory=dict)
+    """The place of each answer of the door by its id; -1: it is not trained."""
 
-    def count(self, turns: int, limit: str) -> None:
+    def count(self, turns: int, limit: str, id: str = "", place: int = -1) -> None:
         """What came of a request at the door."""
         self.turns = max(self.turns, turns)
+        if id:
+            self.completions[id] = place
         if limit:
             self.limit, self.is_limit_of_door = self.limit or limit, True
 
@@ -112,6 +130,7 @@ class Notes:
         fields = {
             "rewards": [*self.rewards.items()], "metrics": self.metrics, "turns": self.turns,
             "limit": self.limit, "is_limit_of_door": self.is_limit_of_door, "log": self.log,
+            "completions": self.completions,
         }  # fmt: skip
         return pack(fields, state)
 
@@ -143,6 +162,16 @@ class PolicyCalls:
     def api_key(self) -> str:
         """The key of this episode, for the same clients. Raises: ValueError if there is no door."""
         return self._address.api_key
+
+    @property
+    def url_with_key(self) -> str:
+        """For clients that send no key: `/chat/completions` goes behind it. Raises: as `base_url`."""
+        return self._address.with_key
+
+    @property
+    def request_kwargs(self) -> dict[str, Any]:
+        """How the run samples, as fields of a request at the door. Raises: as `base_url`."""
+        return copy.deepcopy(dict(self._address.request_kwargs))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -229,13 +258,16 @@ class AgentPolicy(PolicyCalls):
             raise ValueError(too_large(len(state), self._max_state_mb))
         self.notes.state = state
 
-    def reward(self, value: float, turn: int = -1) -> None:
+    def reward(self, value: float, turn: int | str = -1) -> None:
         """Add to the reward of a turn, counted from 0 or from the end, -1 being the newest.
 
-        Raises: ValueError if it is no finite number, or there is no such turn.
+        `turn`: or the id of its answer, as the door gave it. Raises: ValueError if it is no finite number, or
+        there is no such turn.
         """
         if self._door is not None:
             self._line.read_all()
+        if isinstance(turn, str):
+            turn = self._place_of(turn)
         place = turn + self.notes.turns if turn < 0 else turn
         if not 0 <= place < self.notes.turns:
             raise ValueError(
@@ -243,6 +275,20 @@ class AgentPolicy(PolicyCalls):
                 "reward after the turn that it is for."
             )
         self.notes.rewards[place] = self.notes.rewards.get(place, 0.0) + finite(value, "policy.reward")
+
+    def _place_of(self, id: str) -> int:
+        """The turn of an answer of the door. Raises: ValueError."""
+        if self._door is not None and self._door.is_elsewhere:
+            return -1  # an endpoint's own id, of an answer that is not trained: only sums count
+        place = self.notes.completions.get(id)
+        if place is None:
+            raise ValueError(
+                f"No answer of this episode has the id {id!r:.80}; expected the `id` of a completion that "
+                "the door gave in it."
+            )
+        if place < 0:
+            raise ValueError(f"The answer {id!r:.80} came from {UNTRAINED}, and is not trained.")
+        return place
 
     def metric(self, name: str, value: float) -> None:
         """Note a number; metrics have its mean over episodes. Raises: ValueError if it is none."""

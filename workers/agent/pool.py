@@ -8,8 +8,9 @@ kills processes is found; none is left behind the pool.
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError, RunError
@@ -33,14 +34,15 @@ class AgentPool:
 
     def __init__(
         self, settings: AgentSettings, listener: EpisodeListener, import_paths: tuple[str, ...] = (),
-        door_url: str = "",
+        *, request_kwargs: Mapping[str, Any], is_elsewhere: bool = False,
     ) -> None:  # fmt: skip
-        """`door_url`: where clients of episodes find the policy, if there is a door."""
+        """`request_kwargs`: as `DoorAddress`. `is_elsewhere`: what stands for the door is no door of ours."""
         self._settings, self._listener = settings, listener
         agent = {
             "function": settings.function, "command": settings.command, "kind": settings.kind,
-            "options": settings.options, "concurrency": settings.concurrency, "door": door_url,
+            "options": settings.options, "concurrency": settings.concurrency, "has_door": settings.has_door,
             "is_isolated": settings.isolation == "process", "max_state_mb": settings.max_state_mb,
+            "request_kwargs": dict(request_kwargs), "is_elsewhere": is_elsewhere,
         }  # fmt: skip
         self._setup = packet(SETUP, json.dumps(agent).encode())
         self._code = Code("the agent", "agent.memory_mb", settings.memory_mb or half_mb())
@@ -52,6 +54,8 @@ class AgentPool:
         self._has_started = asyncio.Event()
         self._idle_deaths = 0
         self._is_closed = False
+        self.asks_at_door = False
+        """Whether the agent has no other way to its policy; known when they are started."""
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -130,6 +134,7 @@ class AgentPool:
                 f"The process of the agent {self._settings.name!r} did not start; expected it to import "
                 f"the module within {START_LIMIT_S:g} s. {child.reason}"
             ) from None
+        self.asks_at_door |= child.asks_at_door
         self._has_started.set()
         return child
 

@@ -18,11 +18,12 @@ import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.stacks import dump_on_signal
-from workers.agent.kinds.chosen_kind import load_agent, make_episode
+from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.results import BadResult, reward_of
@@ -117,11 +118,15 @@ class EpisodeServer:
     """Runs as many episodes at once as it is told to."""
 
     def __init__(
-        self, pipe: WorkerPipe, play: PlayEpisode, *, door_url: str = "", is_isolated: bool = False,
-        max_state_mb: int = MAX_STATE_MB,
+        self, pipe: WorkerPipe, play: PlayEpisode, *, is_isolated: bool = False,
+        max_state_mb: int = MAX_STATE_MB, make_address: Callable[[str, str], DoorAddress] = DoorAddress,
     ) -> None:  # fmt: skip
-        """`is_isolated`: it has one episode, so that the process's environment may name its door."""
-        self._pipe, self._play, self._door_url, self._is_isolated = pipe, play, door_url, is_isolated
+        """`is_isolated`: it has one episode, so that the process's environment may name its door.
+
+        `make_address`: from its url and the key.
+        """
+        self._pipe, self._play, self._is_isolated = pipe, play, is_isolated
+        self._make_address = make_address
         self._max_state_mb = max_state_mb
         self._packets = Packets()
         self._loop: asyncio.AbstractEventLoop
@@ -169,9 +174,9 @@ class EpisodeServer:
         elif kind == COUNTED and line is not None:
             line.notes.count(*parts)
 
-    async def _run(self, number: int, seed: int, row: bytes, key: str, state: bytes = b"") -> None:
+    async def _run(self, number: int, seed: int, row: bytes, url: str, key: str, state: bytes = b"") -> None:
         line = self._lines[number]
-        address = DoorAddress(self._door_url, key) if key else None
+        address = self._make_address(url, key) if key else None
         if address and self._is_isolated:
             os.environ.update(address.environment)
         saved = line.notes.restore(state) if state else None
@@ -262,12 +267,14 @@ class LoopWatch:
                 self._pipe.write(BLOCKED, number, blocked_s)
 
 
-def _agent_of(code: Mapping[str, Any]) -> PlayEpisode:
-    """What the configuration names. Raises: ConfigError."""
+def _agent_of(code: Mapping[str, Any]) -> tuple[PlayEpisode, bool]:
+    """What the configuration names, and whether it asks at a door. Raises: ConfigError."""
+    kind = code["kind"]
     if code["command"]:
-        return from_command(code["command"])
-    target, has_door = load_agent(code["function"], code["kind"]), bool(code["door"])
-    return make_episode(target, kind=code["kind"], options=code["options"], has_door=has_door)
+        return from_command(code["command"]), True
+    target = load_agent(code["function"], kind)
+    play = make_episode(target, kind=kind, options=code["options"], has_door=code["has_door"])
+    return play, asks_at_door(target, kind)
 
 
 def main() -> None:
@@ -278,7 +285,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # prints survive a kill
     code = json.loads(pipe.read_setup()[1])
     try:
-        play = _agent_of(code)
+        play, is_at_door = _agent_of(code)
     except ConfigError as error:
         pipe.write(BROKEN, str(error))
         sys.exit(1)
@@ -286,10 +293,12 @@ def main() -> None:
         loop = runner.get_loop()
         loop.set_default_executor(ThreadPoolExecutor(max_workers=code["concurrency"]))
         LoopWatch(loop, pipe)
-        pipe.write(READY)
+        pipe.write(READY, is_at_door)
         server = EpisodeServer(
-            pipe, play, door_url=code["door"], is_isolated=code["is_isolated"],
-            max_state_mb=code["max_state_mb"],
+            pipe, play, is_isolated=code["is_isolated"], max_state_mb=code["max_state_mb"],
+            make_address=partial(
+                DoorAddress, request_kwargs=code["request_kwargs"], is_elsewhere=code["is_elsewhere"]
+            ),
         )  # fmt: skip
         serving = loop.create_task(server.run(), name="episodes")
         while True:

@@ -21,8 +21,9 @@ from protocol.messages import Begin, EndEpisodes, EpisodeEnded, EpisodeFailed, M
 from protocol.messages.pieces import EpisodeEnding
 from protocol.model_files import vocabulary_of
 from protocol.settings import WorkerSettings
-from workers.agent.child import AgentChild, Ended, FailureKind
-from workers.agent.door.desk import DoorQuestion
+from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
+from workers.agent.door.chat_request import run_fields
+from workers.agent.door.desk import DoorQuestion, name_of
 from workers.agent.door.refusal import refusal_of
 from workers.agent.episode import EpisodeBudget, EpisodeKey, HostedEpisode
 from workers.agent.policy import BudgetExceeded
@@ -88,14 +89,17 @@ class AgentHost:
         if not agent.is_on:
             raise ConfigError("`agent.function` is empty; expected `module:function` or `file.py:function`.")
         async with AsyncExitStack() as stack:
+            doors = await stack.enter_async_context(AsyncExitStack())  # it closes after the pool
             if agent.has_door:
-                self._door = await stack.enter_async_context(self._make_door())
-            url = self._door.url if self._door is not None else ""
-            pool = AgentPool(agent, self, self._settings.import_paths, url)
+                self._door = await doors.enter_async_context(self._make_door())
+            fields = run_fields(self._settings)
+            pool = AgentPool(agent, self, self._settings.import_paths, request_kwargs=fields)
             self._pool = await stack.enter_async_context(pool)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(pool.start(), name="agents")
                 self._renderer = await asyncio.to_thread(make_renderer, self._model_directory, agent)
+            if pool.asks_at_door and self._door is None:
+                self._door = await doors.enter_async_context(self._make_door())
             self._check_renderer()
             link.send(Ready(0, agent.concurrency, 0))
             logger.info("Ready: %d processes, %d episodes at once.", agent.processes, agent.concurrency)
@@ -129,7 +133,8 @@ class AgentHost:
             from workers.agent.door.door import Door  # its packages are an extra
         except ImportError as error:
             raise ConfigError(
-                f"`agent.door`: {cannot_import(error)} Install them: pip install -e '.[web]'."
+                f"`{self._settings.agent.door_key}`: {cannot_import(error)} Clients of episodes ask at a "
+                "door, which needs them. Install them: pip install -e '.[web]'."
             ) from error
         return Door(self._settings, self.on_chat)
 
@@ -172,8 +177,8 @@ class AgentHost:
             self._pool.answered(child)
             return
         in_hand.child = child
-        key = "" if self._door is None else self._door.desk.open(in_hand.number)
-        child.begin(in_hand.number, episode.seed, episode.row, key, episode.state)
+        door = NO_DOOR if self._door is None else (self._door.url, self._door.desk.open(in_hand.number))
+        child.begin(in_hand.number, episode.seed, episode.row, door, episode.state)
 
     def _answer(self, turn: Turn, frames: tuple[bytes, ...]) -> None:
         number = self._numbers.get((turn.group, turn.episode, turn.trial))
@@ -191,7 +196,9 @@ class AgentHost:
         question, answer = found
         if isinstance(question, DoorQuestion):
             assert self._renderer is not None
-            in_hand.child.count(number, in_hand.episode.turns)  # before its client knows
+            turns = in_hand.episode.turns
+            place = -1 if question.request.is_untrained else turns - 1
+            in_hand.child.count(number, turns, id=name_of(turn), place=place)  # before its client knows
             question.take(turn, answer["message"], frames, self._renderer.text)
         else:
             in_hand.child.answer(number, question, answer)

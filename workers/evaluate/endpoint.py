@@ -14,7 +14,8 @@ import httpx2
 
 from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings, WorkerSettings
-from workers.agent.child import AgentChild, Ended, FailureKind
+from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
+from workers.agent.door.chat_request import run_fields
 from workers.agent.messages import check_messages
 from workers.agent.pool import AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
@@ -152,8 +153,13 @@ class EndpointEpisodes:
         self._settings, self._endpoint = settings, endpoint
         self._playing: dict[int, _Playing] = {}
         self._count = 0
-        url = endpoint.base_url if settings.agent.has_door else ""
-        self._pool = AgentPool(settings.agent, self, settings.import_paths, url)
+        self._pool = AgentPool(
+            settings.agent,
+            self,
+            settings.import_paths,
+            request_kwargs=run_fields(settings),
+            is_elsewhere=True,
+        )
 
     async def __aenter__(self) -> Self:
         """Raises: ConfigError, RunError, in a group, if the agent is no good."""
@@ -188,9 +194,10 @@ class EndpointEpisodes:
         number, playing = self._count, _Playing()
         self._playing[number] = playing
         seed = environment_seed(self._settings.seed, row_number)
-        key = (self._endpoint.key or "none") if agent.has_door else ""
-        child.begin(number, seed, json.dumps(row).encode(), key)
-        if agent.has_door:
+        has_door = agent.has_door or child.asks_at_door
+        door = (self._endpoint.base_url, self._endpoint.key or "none") if has_door else NO_DOOR
+        child.begin(number, seed, json.dumps(row).encode(), door)
+        if has_door:
             child.count(number, 1)  # its turns are between its client and the endpoint
         try:
             async with asyncio.timeout(agent.start_timeout_s + agent.episode_timeout_s + REQUEST_S):
@@ -205,7 +212,7 @@ class EndpointEpisodes:
             self._pool.answered(child)
             for task in playing.tasks:
                 task.cancel()
-        if not playing.turns and not agent.has_door:
+        if not playing.turns and not has_door:
             raise Lost("The agent returned before the policy had answered once.")
         last = next((m for m in reversed(playing.talk) if m["role"] == "assistant"), {"content": ""})
         first = next((str(m["content"]) for m in playing.talk if m["role"] == "user"), "")

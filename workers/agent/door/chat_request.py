@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.settings import SamplingSettings
+from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.door.refusal import DoorRefusal
 
 MAX_DEPTH = 64
@@ -63,6 +63,21 @@ class ChatRequest:
             "chat": self.messages, "tools": self.tools, "max_tokens": self.max_tokens,
             "reads_calls": self.reads_calls, "is_untrained": self.is_untrained,
         }  # fmt: skip
+
+
+def run_fields(settings: WorkerSettings) -> dict[str, Any]:
+    """The fields of a request that asks for what the run samples anyway.
+
+    Those that not every client knows are there only where the run sets them.
+    """
+    sampling = settings.rollout.sampling
+    most = settings.agent.max_turn_tokens or settings.rollout.max_response_tokens
+    rare = {name: getattr(sampling, name) for name in ("top_k", "min_p", "min_tokens")}
+    return {
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "max_tokens": most,
+        **{name: value for name, value in rare.items() if value},
+        **({"stop": [*sampling.stop]} if sampling.stop else {}),
+    }  # fmt: skip
 
 
 def read_request(body: bytes, sampling: SamplingSettings, *, is_refusing: bool = True) -> ChatRequest:

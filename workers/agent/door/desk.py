@@ -49,8 +49,13 @@ class DoorQuestion:
             told = np.frombuffer(frames[1], dtype="<f4").tolist()
             pairs = [(text_of([token]), value) for token, value in zip(tokens, told, strict=True)]
             logprobs = [(text, value) for text, value in pairs if text]
-        name = f"chatcmpl-{turn.group}-{turn.episode}-{turn.trial}-{turn.member}-{turn.number}"
-        self.settle(DoorAnswer(name, message, turn.ending == "length", self.given, len(tokens), logprobs))
+        is_cut = turn.ending == "length"
+        self.settle(DoorAnswer(name_of(turn), message, is_cut, self.given, len(tokens), logprobs))
+
+
+def name_of(turn: Turn) -> str:
+    """The id of the completion that answers with this turn."""
+    return f"chatcmpl-{turn.group}-{turn.episode}-{turn.trial}-{turn.member}-{turn.number}"
 
 
 @dataclass(slots=True)

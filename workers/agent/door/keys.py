@@ -36,7 +36,10 @@ class EpisodeKeys:
     def number_of(self, authorization: str) -> int:
         """The episode that a header names. Raises: DoorRefusal."""
         kind, _, key = authorization.partition(" ")
-        key = key.strip() if kind.lower() == "bearer" else ""
+        return self.number_of_key(key.strip() if kind.lower() == "bearer" else "")
+
+    def number_of_key(self, key: str) -> int:
+        """The episode of a key. Raises: DoorRefusal."""
         number = self._numbers.get(key)
         if number is not None:
             return number
@@ -44,8 +47,9 @@ class EpisodeKeys:
         if hmac.compare_digest(key.encode(), f"{PREFIX}{name}{self._mac(name)}".encode()):
             raise episode_over()
         raise DoorRefusal(
-            401, "The API key is none of an episode that runs here. Use policy.api_key, or OPENAI_API_KEY as "
-            "it was set for the program.", code="invalid_api_key",
+            401, "The API key is none of an episode that runs here. Use policy.api_key, OPENAI_API_KEY as "
+            "it was set for the program, or the `base_url` that the function was given.",
+            code="invalid_api_key",
         )  # fmt: skip
 
     def _mac(self, name: str) -> str:

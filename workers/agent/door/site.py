@@ -20,7 +20,7 @@ from workers.agent.door.completion import CREATED, DoorAnswer, events, whole
 from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.keys import episode_over
 from workers.agent.door.refusal import DoorRefusal
-from workers.agent.policy import MODEL, UNTRAINED
+from workers.agent.policy import KEYED, MODEL, UNTRAINED
 
 MAX_BODY_BYTES = 16 << 20
 BODY_LIMIT_S = 30.0
@@ -39,10 +39,16 @@ class EpisodeLost(Exception):
 def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
     """The application. `read`: makes a request of a body, or raises DoorRefusal."""
 
+    def episode_of(request: Request) -> int:
+        """By the key in its path, or in its header. Raises: DoorRefusal."""
+        if (key := request.path_params.get("key")) is not None:
+            return desk.keys.number_of_key(key)
+        return desk.keys.number_of(request.headers.get("authorization", ""))
+
     async def chat(request: Request) -> Response:
-        number = desk.keys.number_of(request.headers.get("authorization", ""))
+        number = episode_of(request)
         body = await _body(request)
-        desk.keys.number_of(request.headers["authorization"])  # it may be over by now
+        episode_of(request)  # it may be over by now
         is_untrained = request.url.path.startswith(UNTRAINED)
         question = desk.take(
             number, body, replace(read(body), is_untrained=is_untrained), is_retry=_is_retry(request),
@@ -51,7 +57,7 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
         return await _answer(question)
 
     async def models(request: Request) -> Response:
-        desk.keys.number_of(request.headers.get("authorization", ""))
+        episode_of(request)
         model = {"id": MODEL, "object": "model", "created": CREATED, "owned_by": "staleflow"}
         name = request.path_params.get("name")
         if name not in (None, MODEL):
@@ -63,7 +69,7 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
     return Starlette(
         routes=[
             route
-            for root in ("/v1", UNTRAINED)
+            for root in ("/v1", UNTRAINED, f"{KEYED}/{{key}}", f"{KEYED}/{{key}}/v1")
             for route in (
                 Route(f"{root}/chat/completions", chat, methods=["POST"]),
                 Route(f"{root}/models", models),

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from protocol.agents.function_shapes import EPISODE, SESSION, WORKFLOW
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from workers.agent.kinds.function import PlayEpisode, from_function, is_function
+from workers.agent.kinds.function import PlayEpisode, from_function, function_shape, is_function
 from workers.agent.kinds.gym import from_gym, is_gym
 from workers.agent.kinds.openenv import from_openenv, is_address, is_openenv
 from workers.agent.kinds.tools import from_tools, is_tools
@@ -21,7 +22,11 @@ class AgentKind(NamedTuple):
 
 
 KINDS = {
-    "function": AgentKind(is_function, from_function, "`async def episode(policy, row)`, or a class with it"),
+    "function": AgentKind(
+        is_function,
+        from_function,
+        f"{EPISODE.words}, or a class with it, {WORKFLOW.words} or {SESSION.words}",
+    ),
     "verifiers": AgentKind(is_taskset, from_taskset, "a taskset of verifiers, by its id or its class"),
     "openenv": AgentKind(is_openenv, from_openenv, "the address of a server of OpenEnv, or a class of it"),
     "gym": AgentKind(is_gym, from_gym, "a class with `reset(seed, options)` and `step(text)`"),
@@ -44,8 +49,7 @@ def make_episode(
 
     `has_door`: what is not async has a way to its policy. Raises: ConfigError.
     """
-    if kind == "auto":
-        kind = next((name for name, each in KINDS.items() if each.is_of(target)), "")
+    kind = _kind_of(target, kind)
     if kind not in KINDS:
         shapes = "; ".join(f"{name}: {each.shape}" for name, each in KINDS.items())
         raise ConfigError(
@@ -55,3 +59,17 @@ def make_episode(
     if kind == "function":
         return from_function(target, options or {}, has_door=has_door)
     return KINDS[kind].make(target, options or {})
+
+
+def asks_at_door(target: Any, kind: str = "auto") -> bool:
+    """Whether the user's object has no other way to its policy."""
+    shape = function_shape(target) if _kind_of(target, kind) == "function" else None
+    return shape is not None and shape.asks_at_door
+
+
+def _kind_of(target: Any, kind: str) -> str:
+    """`agent.kind`, or what the object has; "" if that is nothing."""
+    if kind != "auto":
+        return kind
+    of_another_system = "function" if function_shape(target) is not None else ""  # only if it is nothing else
+    return next((name for name, each in KINDS.items() if each.is_of(target)), of_another_system)

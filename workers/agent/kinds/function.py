@@ -1,25 +1,31 @@
-"""Agents that are a function, or a class with one: `async def episode(policy, row)`.
+"""Agents that are a function, or a class with one: `async def episode(policy, row)`, or of another shape.
 
 One that is not async runs in a thread, and asks its policy at the door.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+from protocol.agents.function_shapes import EPISODE, SHAPES, FunctionShape, shape_of
 from protocol.errors import ConfigError
+from workers.agent.kinds.other_systems import PLAYERS
 from workers.agent.policy import AgentPolicy
 
 PlayEpisode = Callable[[AgentPolicy, Mapping[str, Any]], Awaitable[Any]]
 """One episode of the user's code: what every kind is made into."""
-OFFERED = ("policy", "row")
 
 
 def is_function(target: Any) -> bool:
-    """Whether it is of this kind by its shape: something with the parameters `policy` and `row`."""
+    """Whether it is something with the parameters `policy` and `row`."""
+    return function_shape(target) is EPISODE
+
+
+def function_shape(target: Any) -> FunctionShape | None:
+    """Its shape by the names of its parameters; None if it has none."""
     called = _called(target)
-    return called is not None and {*OFFERED} <= {*_parameters(called)}
+    return None if called is None else shape_of(_parameters(called))
 
 
 def from_function(target: Any, options: Mapping[str, Any], *, has_door: bool = False) -> PlayEpisode:
@@ -27,21 +33,27 @@ def from_function(target: Any, options: Mapping[str, Any], *, has_door: bool = F
     if inspect.isclass(target):
         target, options = _made(target, options), {}
     called = _called(target)
+    shape = function_shape(target) or EPISODE
     is_async = called is not None and inspect.iscoroutinefunction(inspect.unwrap(called))
-    if called is None or not (is_async or has_door):
+    if called is None or not (is_async or has_door or shape.asks_at_door):
         raise ConfigError(
             f"The agent is {type(target).__name__} {target!r:.80}; expected `async def episode(policy, "
             "row)`, or a class with such a `run` or `__call__`. One that is not async asks its policy over "
             "HTTP: set `agent.door: true`."
         )
-    _check_parameters(called, options)
+    takes = _taken(called, shape, options)
+
+    async def call(given: Mapping[str, Any]) -> Any:
+        given = {name: value for name, value in given.items() if name in takes}
+        if not is_async:
+            return await asyncio.to_thread(called, **given, **options)
+        return await called(**given, **options)
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> Any:
-        if not is_async:
-            return await asyncio.to_thread(called, policy=policy, row=row, **options)
-        return await called(policy=policy, row=row, **options)
+        return await call({"policy": policy, "row": row})
 
-    return episode
+    make = PLAYERS.get(shape)
+    return episode if make is None else make(call, takes)
 
 
 def _made(target: Any, options: Mapping[str, Any]) -> Any:
@@ -70,20 +82,34 @@ def _parameters(called: Any) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _check_parameters(called: Any, options: Mapping[str, Any]) -> None:
-    """Raises: ConfigError."""
+def _taken(called: Any, shape: FunctionShape, options: Mapping[str, Any]) -> frozenset[str]:
+    """The names of its shape that a function takes. Raises: ConfigError if it cannot be called by them."""
     parameters = _parameters(called)
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    offered = {*OFFERED, *options}
     needed = [
         name
         for name, each in parameters.items()
         if each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
     ]
-    lacking = [name for name in needed if name not in offered]
-    unknown = [name for name in (*OFFERED, *options) if name not in parameters and not takes_any]
-    if lacking or unknown:
+    lacking = [name for name in needed if name not in (*shape.names, *options)]
+    by_name = {name for name, each in parameters.items() if each.kind is not each.POSITIONAL_ONLY}
+    unknown = [name for name in (*shape.told_by, *options) if name not in by_name and not takes_any]
+    twice = [name for name in options if name in shape.names]
+    if lacking or unknown or twice:
+        more = f", if it wants them {_listed(shape.more)}" if shape.more else ""
+        others = [each.words for each in SHAPES if each is not EPISODE]
+        or_else = f" Or {' or '.join(others)}." if shape is EPISODE else ""
         raise ConfigError(
-            f"The agent takes ({', '.join(parameters)}); expected `policy` and `row`, and what "
-            f"`agent.options` gives ({', '.join(options) or 'nothing'})."
+            f"The agent takes ({_told(parameters, by_name)}); expected {_listed(shape.told_by)}{more}, and "
+            f"what `agent.options` gives ({', '.join(options) or 'nothing'}).{or_else}"
         )
+    return frozenset(name for name in shape.names if takes_any or name in by_name)
+
+
+def _told(parameters: Collection[str], by_name: Collection[str]) -> str:
+    return ", ".join(name if name in by_name else f"{name} by position only" for name in parameters)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return " and ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]]))

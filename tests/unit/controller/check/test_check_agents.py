@@ -16,6 +16,10 @@ class Silent:
     def look(self, where: str) -> str: return "x"
     def get_reward(self): return 1.0
 number = 3
+class Workflow:
+    async def run(self, data, **extra_kwargs): return 1.0
+async def session(base_url, prompt, request_kwargs, metadata): return 1.0
+async def odd(base_url, prompt, colour): return 1.0
 """
 FAILING = "import not_there_at_all\nasync def episode(policy, row): return 1.0\n"
 EXITING = "import sys; sys.exit('enough')\nasync def episode(policy, row): return 1.0\n"
@@ -47,6 +51,9 @@ def tried(function, **agent):
         ("other", {}, "takes (policy, row, colour); expected `policy` and `row`"),
         ("Silent", {}, "'look' has no docstring"),
         ("number", {}, "of no kind"),
+        ("odd", {}, "takes (base_url, prompt, colour); expected `base_url` and `prompt`, if it wants them"),
+        ("session", {"options": {"size": 3}}, "`agent.options` gives (size)"),
+        ("Workflow", {"options": {"size": 3}}, "cannot be made of `agent.options`"),
         ("episode", {"options": {"size": 3}}, "agent.options"),
     ],
 )
@@ -68,6 +75,7 @@ def test_a_server_that_is_not_there_is_named():
 def test_a_sound_agent_is_left_alone(file):
     assert tried(f"{file()}:episode") is None
     assert tried(f"{file()}:other", options={"colour": "red"}) is None
+    assert tried(f"{file()}:Workflow") is tried(f"{file()}:session") is None  # by their shape, without a door
 
 
 def test_it_is_asked_only_if_there_is_time_and_this_machine_runs_it(file, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.check.source import Definition, call_problem, look_up
+from controller.check.source import Definition, asks_at_door, call_problem, look_up
 
 
 @pytest.fixture
@@ -95,3 +95,22 @@ def test_what_is_no_import_path_leads_to_one(spec, meant):
 def test_a_call_that_cannot_work_is_known(define, parameters, problem):
     found = define(f"def f({parameters}): return 1")
     assert call_problem(found.parameters, positional=1, by_name=("seed", "progress")) == problem
+
+
+@pytest.mark.parametrize(
+    ("code", "is_at_door"),
+    [
+        ("async def f(policy, row): ...", False),
+        ("async def f(data, **more): ...", True),
+        ("async def f(base_url, prompt, **more): ...", True),
+        ("class f:\n    async def run(self, data, **more): ...", True),
+        ("class f:\n    async def __call__(self, base_url, prompt): ...", True),
+        ("class f:\n    def reset(self): ...\n    def run(self, data: str): ...", False),
+        ("class f: ...", False),
+        ("f = made()", False),
+        ("def g(): ...", False),
+    ],
+)
+def test_what_asks_at_a_door_is_read_out_of_the_source(tmp_path, code, is_at_door):
+    (tmp_path / "mine.py").write_text(code)
+    assert asks_at_door(f"{tmp_path}/mine.py:f") is is_at_door

@@ -162,3 +162,19 @@ def test_a_connector_is_installed_once_and_alone(agent, path, extras):
     needs.require(
         Config.model_validate({"agent": {**agent, "workers": 0}, "data": {"path": "prompts.jsonl"}})
     )
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_needed"),
+    [({}, True), ({"workers": 0}, False), ({"kind": "gym"}, False), ({"door": True}, True)],
+)
+def test_a_function_that_asks_at_a_door_by_its_shape_needs_the_packages_of_one(tmp_path, agent, is_needed):
+    (tmp_path / "mine.py").write_text("async def run(data, **extra_kwargs): ...")
+    tree = {"agent": {"function": f"{tmp_path}/mine.py:run", **agent}}
+    if not is_needed:
+        needs.require(Config.model_validate(tree))
+        return
+    found = lacking(tree)
+    assert found.extras == ["workers", "web"]
+    assert str(found).startswith("agent.door ")
+    assert "door" in agent or "the parameters of" in str(found)

@@ -29,14 +29,14 @@ def test_an_episode_that_reads_the_pipe_empty_first_does_not_stop_the_loop():
         end, wrong = OwnEnd(), []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: wrong.append(context))
-        server = EpisodeServer(end, play, door_url="http://here/v1")
+        server = EpisodeServer(end, play)
         serving = loop.create_task(server.run())
         await asyncio.sleep(0)
-        os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "sk-1"))
+        os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "http://here/v1", "sk-1"))
         await asyncio.sleep(0)  # the loop hears of it only with its next look
         server._read_all()
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 1)
-        os.write(end.worker, packet(pipe.BEGIN, 2, 7, b"{}", "sk-1"))
+        os.write(end.worker, packet(pipe.BEGIN, 2, 7, b"{}", "http://here/v1", "sk-1"))
         loop.call_soon(server._read_all)  # before the reader, in the same round
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 2)
         assert wrong == []

@@ -36,3 +36,24 @@ def test_variables_name_the_door_and_keep_proxies_from_it(monkeypatch):
 def test_without_a_door_the_key_that_opens_one_is_named():
     with pytest.raises(ValueError, match=r"set `agent\.door: true`"):
         _ = AgentPolicy(Line(Notes()), seed=1).base_url
+
+
+def test_a_reward_is_for_the_answer_of_this_id_also_after_a_restart():
+    notes = Notes()
+    policy = AgentPolicy(Line(notes), seed=1, notes=notes, door=DoorAddress("http://here/v1", "sk-1"))
+    notes.count(2, "", "b", 1)
+    notes.state = b"mine"
+    again = Notes()
+    assert again.restore(notes.take_state()) == b"mine"
+    for each in (policy, AgentPolicy(Line(again), seed=1, notes=again)):
+        each.reward(0.5, turn="b")
+        assert each.notes.rewards == {1: 0.5}
+        with pytest.raises(ValueError, match="No answer of this episode has the id 'c'"):
+            each.reward(0.5, turn="c")
+
+
+def test_the_address_with_its_key_is_of_the_same_door():
+    door = DoorAddress("http://here:8/v1", "sk-1", {"temperature": 0.5})
+    policy = AgentPolicy(Line(Notes()), seed=1, door=door)
+    assert (policy.url_with_key, policy.request_kwargs) == ("http://here:8/e/sk-1", {"temperature": 0.5})
+    assert policy.untrained.base_url == "http://here:8/untrained/v1"

@@ -176,3 +176,24 @@ def test_with_other_sampling_ignored_the_runs_own_is_used_and_said_once(tokenize
     with caplog.at_level("WARNING"):
         asyncio.run(test())
     assert [record.message.count("another temperature, stop") for record in caplog.records] == [1]
+
+
+@pytest.mark.parametrize("version", ["", "/v1"])
+def test_a_key_in_the_path_is_checked_as_one_in_the_header_which_is_not_looked_at(tokenizer, version):
+    async def test():
+        async with opened(tokenizer, "yes") as counter:
+            first, second = counter.key, counter.begin(2)
+            chat, models = f"{version}/chat/completions", f"{version}/models"
+            status, _, told = await send(counter, asking(), path=f"/e/{second}{chat}", key=first)
+            assert (status, json.loads(told)["choices"][0]["message"]["content"]) == (200, "yes")
+            assert counter.asked[-1][0].group == 2
+            assert (await send(counter, b"", method="GET", path=f"/e/{second}{models}", key="none"))[0] == 200
+            for key in ("none", first[:-1], f"{first}0"):
+                status, _, told = await send(counter, asking(), path=f"/e/{key}{chat}", key=first)
+                assert (status, json.loads(told)["error"]["code"]) == (401, "invalid_api_key")
+            counter.door.desk.close(2)
+            status, _, told = await send(counter, asking(), path=f"/e/{second}{chat}", key=first)
+            assert (status, json.loads(told)["error"]["code"]) == (410, "episode_over")
+            assert len(counter.asked) == 1
+
+    asyncio.run(test())

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
-from protocol.settings import SamplingSettings
-from workers.agent.door.chat_request import NO_EFFECT, ONLY, SAMPLED, read_request
+from protocol.agents.settings import AgentSettings
+from protocol.settings import (
+    ModelSettings,
+    RewardSettings,
+    RolloutSettings,
+    SamplingSettings,
+    TrainerSettings,
+    WorkerSettings,
+)
+from workers.agent.door.chat_request import NO_EFFECT, ONLY, SAMPLED, read_request, run_fields
 from workers.agent.door.refusal import DoorRefusal
 
 OWN = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, stop=("END",))
@@ -75,3 +83,17 @@ def test_what_cannot_be_obeyed_is_refused_by_its_name(name, value):
     with pytest.raises(DoorRefusal, match=f"`{name}`") as refused:
         read(**{name: value})
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.5, "top_k": 3, "stop": ["x"], "min_tokens": 2}])
+def test_the_fields_of_the_run_are_taken_by_its_own_door(sampling):
+    settings = WorkerSettings(
+        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        trainer=TrainerSettings(), agent=AgentSettings(),
+        rollout=RolloutSettings(max_response_tokens=7, sampling=sampling),
+    )  # fmt: skip
+    fields = run_fields(settings)
+    assert {*fields} == {"temperature", "top_p", "max_tokens", *sampling}
+    body = json.dumps({"messages": [], **fields}).encode()
+    request = read_request(body, settings.rollout.sampling)
+    assert (request.max_tokens, request.disobeyed) == (7, ())
