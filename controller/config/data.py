@@ -73,8 +73,8 @@ class SourceSettings(RowSettings):
     `rollout.max_response_tokens`, which 0 stands for."""
     priority: int = 0
     """Of the prompts that wait, those of the highest priority start first. How many are read is a matter of
-    `weight`, so no source waits for ever: those with less priority wait until others do not, a batch or two
-    at most."""
+    `weight`, so no source waits for ever: at most two batches of prompts wait, and one of a source that gives
+    a tenth of the prompts starts within 20 batches."""
     quota: float = Field(default=1.0, gt=0, le=1)
     """Share of the groups in the system (started and not yet trained) that this source may have while prompts
     of other sources wait: no more of long or costly episodes at a time. Where none does, it gives way, so
