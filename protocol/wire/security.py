@@ -30,7 +30,8 @@ from protocol.wire.descriptors import are_spent
 
 DOMAIN = b"staleflow"
 ROLES: tuple[Role, ...] = get_args(Role)
-RACY_NS = 2_000_000_000  # a folder changed this shortly before it was read may have changed again unseen
+RACY_NS = 2_000_000_000  # a folder whose change was seen this shortly ago may change again unseen
+CLOCKS_NS = 3_600_000_000_000  # by which a file server's clock and ours may differ
 RESERVED = re.compile(r"local|server|trainer|(rollout|reward|agent)-\d+")  # names of the run's own processes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Key = Annotated[str, Field(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}$")]  # 32 bytes as Z85
@@ -156,7 +157,8 @@ class Keyring:
         )
         """Of this life of the controller: for local workers, and whoever may read the run directory."""
         self._grants: dict[str, Grant] = {}
-        self._seen_ns = self._read_ns = 0
+        self._changed_ns = 0  # of the folder when it was read last, by the clock of its file server
+        self._first_ns = self._read_ns = 0  # when that was seen first, and when it was read, by ours
 
     def grant(self, public: str) -> Grant | None:
         """What the key with this public half may be; None if it is unknown or was revoked."""
@@ -171,18 +173,22 @@ class Keyring:
         try:
             changed_ns = folder.stat().st_mtime_ns
         except OSError:
-            self._grants, self._seen_ns = {}, 0
+            self._grants, self._changed_ns = {}, 0
             return True
-        if changed_ns == self._seen_ns and self._read_ns - changed_ns > RACY_NS:
+        now_ns = time.monotonic_ns()
+        if changed_ns != self._changed_ns:
+            is_old = time.time_ns() - changed_ns > CLOCKS_NS
+            self._changed_ns, self._first_ns = changed_ns, now_ns - is_old * (RACY_NS + 1)
+        elif self._read_ns - self._first_ns > RACY_NS:
             return False
-        self._seen_ns, self._read_ns = changed_ns, time.time_ns()
+        self._read_ns = now_ns
         grants: dict[str, Grant] = {}
         try:
             files = [(path, _content(path)) for path in folder.glob("*.json")]
         except OSError as error:
             if not are_spent(error):
                 raise
-            self._seen_ns = 0  # those that were admitted stay so until it can be read
+            self._changed_ns = 0  # those that were admitted stay so until it can be read
             return False
         for path, content in files:
             try:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -327,3 +328,30 @@ def test_a_grant_under_another_files_name_is_ignored(tmp_path: Path) -> None:
     (grants / "junk.json").write_text("{")
     key: WorkerKey = load_worker_key(str(path))
     assert Keyring(tmp_path).grant(key.public) is None
+
+
+@pytest.mark.parametrize("behind_s", [100, 0, -100], ids=["behind", "alike", "ahead"])
+def test_a_key_is_revoked_whatever_the_clock_of_the_file_server_says(tmp_path: Path, behind_s: int) -> None:
+    grants, tick_s = tmp_path / "workers", int(time.time()) - behind_s  # its times are whole seconds
+    key = load_worker_key(str(make_keys(tmp_path, "node1", ("rollout",))))
+    os.utime(grants, (tick_s, tick_s))
+    keys = Keyring(tmp_path)
+    assert keys.grant(key.public) is not None
+    revoke(tmp_path, "node1")
+    os.utime(grants, (tick_s, tick_s))
+    assert keys.grant(key.public) is None
+
+
+@pytest.mark.parametrize("behind_s", [10**6, 100, 0, -100])
+def test_a_folder_that_stays_as_it_is_is_not_read_for_ever(
+    tmp_path: Path, monkeypatch, behind_s: int
+) -> None:
+    make_keys(tmp_path, "node1", ("rollout",))
+    at_s, now_ns = time.time() - behind_s, time.monotonic_ns()
+    os.utime(tmp_path / "workers", (at_s, at_s))
+    keys = Keyring(tmp_path)
+    assert keys.refresh()
+    assert keys.refresh() == (behind_s < 10**6), "one that was changed long ago is read once"
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns + 10 * 10**9)
+    keys.refresh()
+    assert not keys.refresh()
