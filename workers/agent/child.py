@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from protocol.errors import ConfigError, RunError
+from protocol.plain_text import is_plain_line, plain
 from workers.agent import pipe as pipe
 from workers.agent.pipe import MAX_WORD_BYTES
 from workers.agent.policy import MAX_LOG_CHARS, MAX_METRICS, finite
@@ -218,8 +219,9 @@ def _ended(told: dict[str, Any]) -> Ended:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GarbageError(f"{told!r:.80} as the end of an episode: {error}") from None
     limit, log = told.get("limit"), told.get("log", "")
-    if not isinstance(log, str) or len(log) > MAX_LOG_CHARS:
+    if not isinstance(log, str) or len(log) > MAX_LOG_CHARS or plain(log) != log:
         raise GarbageError(f"{log!r:.80} as the log of an episode")
-    if limit not in ("", "turns", "tokens", "context") or len(metrics) > MAX_METRICS:
+    is_named = len(metrics) <= MAX_METRICS and all(is_plain_line(name) for name, _ in metrics)
+    if limit not in ("", "turns", "tokens", "context") or not is_named:
         raise GarbageError(f"{told!r:.80} as the end of an episode")
     return Ended(checked, rewards, metrics, limit, log)

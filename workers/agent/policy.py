@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from protocol.messages import MAX_REWARD
+from protocol.plain_text import plain
 from workers.agent.saved_state import pack, unpack
 
 MAX_METRICS = 64
@@ -306,7 +307,7 @@ class AgentPolicy(PolicyCalls):
         """Say something to people: `launch.py story` has it with the episode. It is cut where it is long."""
         notes = self.notes
         if len(notes.log) < MAX_LOG_CHARS:
-            notes.log += f"{text}\n"
+            notes.log += f"{plain(str(text))}\n"  # half a character could not be sent
             if len(notes.log) > MAX_LOG_CHARS:
                 notes.log = notes.log[: MAX_LOG_CHARS - len(CUT)] + CUT
 
