@@ -76,6 +76,11 @@ def use(renderer):
     ("change", "words"),
     [
         (("[1, 2, len(messages)]", "[1.5]"), r"`render` gave \[1.5\]; expected a list of token ids"),
+        (("[1, 2, len(messages)]", "[1, True]"), r"`render` gave \[1, True\]; expected a list of token ids"),
+        (
+            ("[1, 2, len(messages)]", "[1 << 31]"),
+            r"`render` gave \[2147483648\]; expected a list",
+        ),
         (("[1, 2, len(messages)]", "[]"), "`render` gave no tokens"),
         (("[1, 2, len(messages)]", "1 / 0"), r"render \(.*own_0.py, line 4\) raised ZeroDivisionError"),
         (("[1, 2, len(messages)]", "exit(3)"), "raised SystemExit: 3"),

@@ -5,6 +5,7 @@ import pytest
 from controller.core.commands import ReportStep
 from controller.core.state.accounts import batch_metrics
 from controller.core.state.agents.episode_figures import EpisodeFigures, episode_metrics
+from controller.core.state.agents.episodes import Episode
 from controller.core.state.batches.contributions import Contribution
 from protocol import messages
 from tests.support.agent_run import AgentRun
@@ -82,3 +83,38 @@ def test_a_line_says_what_share_of_prompts_engines_had_kept():
     run.say("rollout-0", load)
     assert [one.status for one in status] == [load]
     assert one_step(run)["kv/reused"] == 0.25
+    run.say("rollout-0", messages.InstanceStatus(2, 0, 0, 0, 0, 1, 8, 0.1, 60, 0.1, 9, 0, (), 0, 40))
+    accounts = run.core.state.accounts
+    assert (accounts.prefilled, accounts.reused) == (60, 40), "engines count from their start"
+    assert accounts._reused() == {"kv/reused": 0.5}, "of 30 and 30 since the last line"
+    assert accounts._reused() == {}
+
+
+def played() -> Episode:
+    """One whose environment took 1 s, its policy 2 s, and its environment 3 s again."""
+    episode = Episode(0, 1)
+    episode.wait(10.0, 60.0)
+    episode.go_on(11.0)
+    episode.wait(13.0, 60.0)
+    return episode
+
+
+def test_times_are_of_the_attempt_that_came_to_an_end():
+    episode = played()
+    episode.conclude(16.0, [])
+    assert episode.waited == (4.0, 2.0)
+    again = played()
+    again.leave()  # its worker was lost, and another begins it
+    again.wait(20.0, 60.0)
+    again.go_on(20.5)
+    again.wait(20.75, 60.0)
+    again.conclude(20.75, [])
+    assert again.waited == (0.5, 0.25)
+
+
+def test_what_a_worker_says_of_turns_counts_for_those_that_were_asked_and_not_below_nothing():
+    episode = played()
+    episode.add(messages.Ask(0, 1, 0, 0, 1, 0, 0, 3, "d", 5), begins=0, now=11.0)
+    episode.asked[1, 0].took_s = 2.0
+    episode.conclude(16.0, [(1, 0, 2005.0), (1, 0, 1000.0), (7, 7, 1.0)])
+    assert episode.overhead_ms == (5.0, 0.0)
