@@ -15,6 +15,7 @@ from protocol.errors import Unanswered
 
 KEY = "agent.history"
 LIMIT_S = 120.0  # to import transformers and load a tokenizer
+OWN = "agent.renderer: "  # what is wrong with a renderer of the user's
 REFUSED = "the template refuses it"
 NO_TEMPLATE = (
     "has no chat template, so `policy.chat` and clients of the door cannot be answered; `policy.generate` "
@@ -43,7 +44,8 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
         yield "error", "model.path", f"the process that was to try the chat template in {directory} {error}."
         return
     if problem is not None:
-        yield "error", "model.path", problem
+        is_own, text = problem.startswith(OWN), problem.removeprefix(OWN)
+        yield "error", "agent.renderer" if is_own else "model.path", text
     elif verdicts is None:
         yield (
             "error" if agent.has_door or asks_at_door(agent.import_path) else "note",

@@ -1,5 +1,7 @@
 """What check says of the chat template that an agent's conversations are made by."""
 
+import re
+
 import pytest
 
 from controller.check.chat_template import template_remarks
@@ -49,6 +51,25 @@ def test_an_agent_that_asks_at_a_door_by_its_shape_needs_a_template(model, tmp_p
     (tmp_path / "mine.py").write_text("async def run(data, **extra_kwargs): ...")
     ((found, key, _),) = remarks(model(template=None), function=f"{tmp_path}/mine.py:run")
     assert (found, key) == ("error", "agent.renderer")
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("", ""),
+        ("    def render(self, messages, tools): return 1 / 0", "Mine.render .* raised ZeroDivisionError"),
+        ("    def extend(self, last, messages, tools): return 'x'", "`extend` gave .*a list of token ids"),
+        ("    def parse(self, tokens): raise KeyError(tokens[0])", "Mine.parse .* raised KeyError"),
+        ("    def __init__(self, tokenizer): exit(3)", "raised SystemExit"),
+    ],
+)
+def test_a_renderer_of_ones_own_that_always_fails_is_named(model, tmp_path, broken, words):
+    base = "from workers.agent.rendering.renderer import TemplateRenderer\nclass Mine(TemplateRenderer):\n"
+    (tmp_path / "mine.py").write_text(f"{base}    pass\n{broken}\n")
+    ((level, key, text),) = remarks(model(), renderer=f"{tmp_path}/mine.py:Mine")
+    assert (level, key) == (("error", "agent.renderer") if words else ("note", "agent.history"))
+    assert re.search(words, text)
+    assert not text.startswith("agent.renderer")
 
 
 def test_what_the_template_refuses_is_named(model):

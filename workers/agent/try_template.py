@@ -8,7 +8,8 @@ from typing import Any
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
 from workers.agent.rendering.chosen import make_renderer
-from workers.agent.rendering.probes import probe
+from workers.agent.rendering.own import OwnRenderer
+from workers.agent.rendering.probes import probe, why_useless
 
 
 def prepare_process() -> None:
@@ -18,10 +19,12 @@ def prepare_process() -> None:
 
 
 def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
-    """(why there is no tokenizer, the verdict of each probe); None and None where there is no template."""
+    """(why there is no tokenizer or renderer, the verdict of each probe); both None without a template."""
     settings = AgentSettings.model_validate_json(question["agent"], strict=False)
     try:
         renderer = make_renderer(question["model"], settings)
     except ConfigError as error:
         return " ".join(str(error).split()), None
+    if isinstance(renderer, OwnRenderer) and (problem := why_useless(renderer)) is not None:
+        return " ".join(problem.split()), None
     return None, None if renderer is None else probe(renderer)

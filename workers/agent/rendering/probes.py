@@ -77,10 +77,24 @@ def _try(renderer: Renderer, talk: Talk) -> str:
         return "the template writes the prompt otherwise once it is answered"
     if answered[len(answered) - len(behind) :] != behind or len(answered) < len(prompt) + len(behind):
         return "the template writes what follows an answer otherwise than behind a stand-in"
-    said = renderer.parse(answered[len(prompt) : len(answered) - len(behind)])
+    try:
+        said = renderer.parse(answered[len(prompt) : len(answered) - len(behind)])
+    except ValueError as error:  # of a renderer of the user's own
+        return f"{REFUSED}: {error}"
     if said.reasoning != talk.answer.get("reasoning_content", ""):
         return "the template strips the thinking of earlier turns"
     return ""
+
+
+def why_useless(renderer: Renderer) -> str | None:
+    """What a renderer of the user's own raises on a question and what follows it; None if nothing."""
+    try:
+        prompt = renderer.render([USER], None)
+        renderer.parse(prompt)  # the policy may say anything
+        renderer.extend(prompt[-1], [MORE], None)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def check_probes(renderer: Renderer, history: str) -> dict[str, str]:

@@ -136,3 +136,9 @@ def test_a_reader_that_fails_is_named(made, code, words):
 def test_a_reader_that_is_no_function_ends_the_start(made):
     with pytest.raises(ConfigError, match=r"agent.tool_calls: .* is 3; expected a function"):
         made("read = 3", "read", "tool_calls")
+
+
+def test_a_probe_whose_answer_cannot_be_read_says_so(made):
+    code = "from workers.agent.rendering.renderer import TemplateRenderer\nclass Mine(TemplateRenderer):\n"
+    renderer = made(code + "    def parse(self, tokens): raise KeyError(1)", "Mine")
+    assert {"raised KeyError" in why for why in probe(renderer).values()} == {True}
