@@ -86,7 +86,7 @@ def expert_count(shape: Shape) -> int:
 def kv_layers(shape: Shape) -> int:
     """How many layers keep keys and values: all but those with a state of fixed size in their place."""
     text = text_shape(shape)
-    kinds: Any = text.get("layer_types")
+    kinds: object = text.get("layer_types")
     if isinstance(kinds, list | tuple) and kinds:
         return sum(kind not in WITHOUT_KV for kind in cast("list[object]", kinds))
     return text.get("num_hidden_layers", 0) // (text.get("full_attention_interval") or 1)
