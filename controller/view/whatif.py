@@ -5,6 +5,7 @@ each, so that no import path and no file is ever named by one; it ends with the 
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -78,10 +79,11 @@ class WhatIf:
             self._process = await asyncio.create_subprocess_exec(
                 *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=_environment(), start_new_session=True
             )
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST)
         except OSError as error:
             self._state = {"state": "failed", "error": f"It could not be started: {error.strerror}."}
             return self._state
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already, and has said why
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST)
         self._task = asyncio.create_task(self._follow(self._process, words), name="what if")
         return self._state
 

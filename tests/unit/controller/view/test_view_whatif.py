@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 
 import pytest
@@ -53,6 +54,18 @@ async def test_a_result_is_kept_until_the_next_one_is_asked_for(tmp_path):
     assert job.state()["state"] == "done"
     assert job.state()["result"] == {"own": 1}
     assert job.state()["changes"] == ["rollout.instances=4"]
+
+
+async def test_a_command_that_ends_at_once_is_heard_as_one_that_takes_its_time(tmp_path, monkeypatch):
+    def gone(*which):
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(os, "setpriority", gone)
+    job = WhatIf(saying(json.dumps({"own": 1})))
+    await job.begin(tmp_path, {}, None)
+    async with asyncio.timeout(LIMIT_S):
+        await job._task
+    assert job.state()["result"] == {"own": 1}
 
 
 async def test_what_the_command_says_of_its_failure_is_told(tmp_path):
