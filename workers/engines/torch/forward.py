@@ -143,9 +143,7 @@ class Forward:
 @torch.inference_mode()
 def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
     """Compare decoding of rows of unequal length with a plain pass. Raises: ConfigError if they differ."""
-    vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    tokens_BT = torch.arange(1, 9, device=model.device).view(2, 4) % vocabulary
-    expected_BTV = model(input_ids=tokens_BT, use_cache=False).logits.float()
+    tokens_BT, expected_BTV = _plain_pass(model, 4)
     cache, forward.cache = forward.cache, forward.empty_cache(2, 16)
     prefilled = forward.prefill(tokens_BT[:, :-1])
     forward.cache.install(prefilled, [(0, 0), (1, 1)], length=3)
@@ -164,9 +162,7 @@ def _check_decoding(model: PreTrainedModel, forward: Forward) -> None:
 @torch.inference_mode()
 def _check_states(model: PreTrainedModel, forward: Forward) -> None:
     """The same for a model whose rows cannot be cut back. Raises: ConfigError if they differ."""
-    vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    tokens_BT = torch.arange(1, 17, device=model.device).view(2, 8) % vocabulary
-    expected_BTV = model(input_ids=tokens_BT, use_cache=False).logits.float()
+    tokens_BT, expected_BTV = _plain_pass(model, 8)
     cache, forward.cache = forward.cache, forward.empty_cache(2, 16)
     rows_B = torch.arange(2, device=model.device)
     for row, length in ((0, 5), (1, 1)):
@@ -181,6 +177,13 @@ def _check_states(model: PreTrainedModel, forward: Forward) -> None:
             forward.extend(tokens_BT[1:, 2:6], [2], [1])
     forward.cache = cache
     _refuse_beyond(model, max(gaps), expected_BTV.std().item())
+
+
+def _plain_pass(model: PreTrainedModel, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two sequences of this length, [B, T], and their logits [B, T, V] without a cache."""
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    tokens_BT = torch.arange(1, 2 * length + 1, device=model.device).view(2, length) % vocabulary
+    return tokens_BT, model(input_ids=tokens_BT, use_cache=False).logits.float()
 
 
 def _refuse_beyond(model: PreTrainedModel, error: float, spread: float) -> None:

@@ -121,11 +121,8 @@ def test_the_parts_of_rewards_are_metrics():
     assert run.core.state.groups[0].reward_parts == (("style", (0.5, 0.5)),)
 
 
-def test_each_turn_may_have_an_advantage_of_its_own():
-    run = AgentRun(
-        agent={"turn_rewards": True, "turn_discount": 0.5},
-        trainer={"batch_groups": 2, "advantage_scale": "none"},
-    )
+def play_two_turns_and_one(run):
+    """The first episode of group 0 has two turns, the first of which brings 2, and the other episode one."""
     run.ask_all()
     for episode in (0, 1):
         run.sample(0, episode)
@@ -133,6 +130,14 @@ def test_each_turn_may_have_an_advantage_of_its_own():
     run.sample(0, 0)
     run.end(0, 0, 1.0, turn_rewards=((0, 0, 2.0),))
     run.end(0, 1, 0.5)
+
+
+def test_each_turn_may_have_an_advantage_of_its_own():
+    run = AgentRun(
+        agent={"turn_rewards": True, "turn_discount": 0.5},
+        trainer={"batch_groups": 2, "advantage_scale": "none"},
+    )
+    play_two_turns_and_one(run)
     group = run.core.state.groups[0]
     # returns: 2 + 0.5 * 1 and 1; 0.5
     assert group.turn_outcomes == ((1.0, 0.0), (-1.0,))
@@ -148,13 +153,7 @@ def test_another_function_may_make_the_advantages_of_turns():
         return [[10.0 * place + turn for turn, _ in enumerate(one)] for place, one in enumerate(view.rewards)]
 
     run.core.state.strategies = replace(run.core.state.strategies, credit=credit)
-    run.ask_all()
-    for episode in (0, 1):
-        run.sample(0, episode)
-    run.ask(0, 0)
-    run.sample(0, 0)
-    run.end(0, 0, 1.0, turn_rewards=((0, 0, 2.0),))
-    run.end(0, 1, 0.5)
+    play_two_turns_and_one(run)
     (view,) = seen
     assert (view.rewards, view.discount, view.baseline) == (((2.0, 1.0), (0.5,)), 0.5, "group_mean")
     items = run.core.state.groups[0].contribute().items
