@@ -185,6 +185,12 @@ class Server(DrainedSocket):
                 type(packet.message) is Attach and packet.sequence != 1
             ):
                 raise RemoteError(f"A worker must not say {type(packet.message).__name__} here.")
+            if (
+                peer is not None
+                and peer.role is not None
+                and isinstance(packet.message, DrainWorker | Control)
+            ):
+                raise RemoteError(f"A {peer.role} worker must not say {type(packet.message).__name__}.")
             if peer is None:
                 peer, packet = self._admit(routing_id, packet)
         except RemoteError as error:

@@ -15,6 +15,8 @@ from protocol.messages import (
     Attach,
     Beat,
     Close,
+    Control,
+    DrainWorker,
     Message,
     PromptsEncoded,
     Ready,
@@ -196,19 +198,22 @@ async def test_garbage_drops_its_sender_alone_and_tells_it_why(ends: Ends, dial:
         [hello, encode(Packet(2, 0, PromptsEncoded(((0, 2),), ()), (b"short",)))],
         [hello, encode(Packet(2, 0, Close("no", False), ()))],
         [hello, encode(Packet(2, 0, ATTACH, ()))],
+        [hello, encode(Packet(2, 0, DrainWorker("other"), ()))],
+        [hello, encode(Packet(2, 0, Control("pause", "", "worker", ""), ()))],
     ]
     dealers = [dial(ends.server.endpoint) for _ in speeches]
     for dealer, speech in zip(dealers, speeches, strict=True):
         for frames in speech:
             dealer.send_multipart(frames)
-    await ends.until(lambda: len(ends.faults) == 3)
+    await ends.until(lambda: len(ends.faults) == 5)
     reasons = " ".join(reason for _, reason in ends.faults)
-    for words in ("frames of [5] bytes", "must not say Close", "say Attach"):
+    for words in ("frames of [5] bytes", "say Close", "say Attach", "say DrainWorker", "say Control"):
         assert words in reasons
     for dealer in dealers:
         packet = decode(await asyncio.to_thread(dealer.recv_multipart))
         assert isinstance(packet.message, Close)
         assert packet.message.is_fault
+    assert not [message for _, message in ends.heard if isinstance(message, DrainWorker | Control)]
     assert len(ends.refusals) == 1  # of four peers that never attached
     good.send(Ready(1, 2, 3))
     await ends.until(lambda: ends.heard[-1][1] == Ready(1, 2, 3))

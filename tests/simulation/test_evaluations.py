@@ -27,8 +27,8 @@ class Watched(Simulation):
         self.reserved: list[tuple[int, int]] = []
         ledger, reserve = self.core.state.ledger, self.core.state.ledger.reserve
 
-        def watched(group: int, policy_version: int) -> None:
-            reserve(group, policy_version)
+        def watched(group: int, policy_version: int, *, source: int) -> None:
+            reserve(group, policy_version, source=source)
             self.reserved.append((group, ledger.deadline(group)))
 
         ledger.reserve = watched

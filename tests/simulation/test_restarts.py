@@ -13,7 +13,7 @@ PROMPTS, STEPS = 48, 12
 def run(settings, *, seed: int, controller_deaths: float, trainer_deaths: float, **others: float):
     plagues = Plagues(controller_deaths=controller_deaths, trainer_deaths=trainer_deaths, **others)
     simulation = FaultySimulation(settings, seed=seed, prompts=PROMPTS, plagues=plagues)
-    return simulation, simulation.run_through(max_events=100_000)
+    return simulation, simulation.run_through(faults_until=100_000)
 
 
 @pytest.mark.parametrize("seed", sampled_seeds(4, 48))
@@ -50,7 +50,7 @@ def test_versions_that_are_gone_with_their_trainer_are_made_again_for_those_that
         settings, seed=seed, prompts=PROMPTS, plagues=Plagues(trainer_deaths=0.02, wiped=1.0),
         faults=Faults(rollout_kills=0.5),
     )  # fmt: skip
-    outcome = simulation.run_through(max_events=30_000)
+    outcome = simulation.run_through()
     assert outcome.is_success, outcome.reason
     assert trained_once(simulation, steps=STEPS) == list(range(PROMPTS))
 

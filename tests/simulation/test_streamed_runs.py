@@ -74,7 +74,7 @@ def test_controllers_and_trainers_die_amid_batches_and_nothing_is_lost(seed):
         prompts=PROMPTS,
         plagues=Plagues(controller_deaths=0.01, trainer_deaths=0.01, snapshots=0.02),
     )
-    outcome = simulation.run_through(max_events=100_000)
+    outcome = simulation.run_through(faults_until=100_000)
     assert outcome.is_success, outcome.reason
     assert trained_once(simulation, steps=STEPS) == list(range(PROMPTS))
     assert [line["step"] for line in outcome.lines] == list(range(1, STEPS + 1))

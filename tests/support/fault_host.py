@@ -17,6 +17,7 @@ from controller.core.events import Event, Received
 from controller.core.liveness import check_liveness
 from controller.durability.core_image import Freezer, thaw
 from controller.simulation import Faults, Simulation
+from controller.simulation.faults import Kind
 from controller.simulation.host import LINK_S, _Process
 from protocol import messages
 from protocol.messages import Beat, Message, Pull, PullFailed, Retire, Role, Train
@@ -142,6 +143,7 @@ class FaultySimulation(Simulation):
         self._snapshot: tuple[int, bytes] | None = None
         self._links: dict[str, _Link] = {}
         self._dice = random.Random(f"plagues/{seed}")
+        self._faults_until = float("inf")
         super().__init__(
             settings, seed=seed, faults=faults, prompts=prompts, check_every=check_every, with_digest=False
         )
@@ -153,13 +155,18 @@ class FaultySimulation(Simulation):
 
         self.cluster.make = durable  # type: ignore[method-assign]
 
-    def run_through(self, *, max_events: int = 30_000):
-        """Run to the end, through all deaths of the controller."""
+    def run_through(self, *, faults_until: int = 15_000):
+        """Run to the end, through all deaths of the controller.
+
+        After this many events there are no more faults, since a few worlds lose as fast as they make: within
+        as many more, the run has to end. Most end before, after 2,000 to 10,000.
+        """
+        self._faults_until = faults_until
         while True:
             if self.plagues.pauses_s:
                 self._at(self._dice.expovariate(1 / self.plagues.pauses_s), self._pause_one)
             try:
-                return self.run(max_events=max_events)
+                return self.run(max_events=2 * faults_until)
             except Killed:
                 self._crash()
 
@@ -189,10 +196,17 @@ class FaultySimulation(Simulation):
     def _dies(self) -> bool:
         if self.crash_at is not None:
             return len(self.history) == self.crash_at and not self.counts["controller_deaths"]
-        return self._dice.random() < self.plagues.controller_deaths
+        return self._dice.random() < self.plagues.controller_deaths and not self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.outcome.events > self._faults_until
+
+    def _strike(self, kind: Kind) -> None:
+        if not self._is_over():
+            super()._strike(kind)
 
     def _chance(self, what: str) -> bool:
-        is_hit = self._dice.random() < getattr(self.plagues, what)
+        is_hit = self._dice.random() < getattr(self.plagues, what) and not self._is_over()
         self.counts[what] += is_hit
         return is_hit
 
@@ -298,6 +312,8 @@ class FaultySimulation(Simulation):
     # -- SIGSTOP and SIGCONT ----------------------------------------------------------------------------
 
     def _pause_one(self) -> None:
+        if self._is_over():
+            return
         awake = [p for p in self._processes.values() if p.is_alive and not self._link(p).is_paused]
         if awake:
             self.counts["pauses_s"] += 1

@@ -24,7 +24,18 @@ from controller.host.going_back import write_way_back
 from controller.host.resume import read_past
 from controller.host.stepper import Stepper
 from protocol.errors import RemoteError
-from protocol.messages import Attach, Beat, Close, Drain, Message, Reattach, Role, Welcome
+from protocol.messages import (
+    Attach,
+    Beat,
+    Close,
+    Control,
+    Drain,
+    DrainWorker,
+    Message,
+    Reattach,
+    Role,
+    Welcome,
+)
 from protocol.wire.codec import Packet, decode, encode
 from tests.support.scripted import (
     VOCABULARY,
@@ -137,8 +148,8 @@ class ScriptedRun:
                 self.heard_s = self.now
             try:
                 packet = decode(encode(Packet(1, 0, message, frames)), vocabulary=VOCABULARY)
-                if isinstance(message, Attach) and peer in self._attached:
-                    raise RemoteError("A worker must not say Attach here.")
+                if isinstance(message, Attach | DrainWorker | Control) and peer in self._attached:
+                    raise RemoteError(f"A worker must not say {type(message).__name__} here.")
             except RemoteError as error:
                 known = self.workers.pop(peer, None)
                 if known is not None:

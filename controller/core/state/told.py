@@ -153,18 +153,18 @@ class ToldInstance(Told):
             if self.called_off:
                 self._passed(max(given.order for given in self.steady))
             return
-        is_handed_back = False
+        is_handed_back, order = False, 0
         for key, count, ending in zip(message.keys, message.counts, message.endings, strict=True):
             given = self.given.get(key)
             if given is not None:
                 is_handed_back |= ending == "interrupt" and not given.is_called_back
-                if self.called_off:
-                    self._passed(given.order)
+                order = max(order, given.order)
             else:
                 given = self.called_off[key]
             given.reported += count
             if ending:
                 self._ended(key)
+        self._passed(order)  # after the whole message: one that lies may tell of both
         self.hand_backs += is_handed_back
 
     def _ended(self, key: Key) -> None:

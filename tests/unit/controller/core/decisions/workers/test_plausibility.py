@@ -60,6 +60,17 @@ def test_who_has_answered_a_later_order_says_no_more_of_an_earlier_one():
     assert is_closed(run)
 
 
+def test_a_report_that_tells_of_both_is_heard_as_one():
+    run = Run()
+    first, *_ = run.start_groups(3)
+    told = run.core.state.registry.workers["rollout-0"].told
+    call_off(run, first)
+    (behind, *_) = run.sent(messages.Route)
+    rows = [(each.group, each.member, each.attempt, 0, 1, 0, "") for each in (behind, first)]
+    run.say("rollout-0", Generated.of(tuple(Delta(*row) for row in rows)))
+    assert not told.called_off
+
+
 def test_what_an_instance_was_to_generate_under_weights_that_did_not_come_is_late():
     run = Run()
     routes = run.start_groups()
