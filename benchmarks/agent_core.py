@@ -4,7 +4,8 @@
     python -m benchmarks.agent_core --instances 16 --groups 64
 
 Simulated workers, an environment that takes as long as a turn. The first events, which attach workers and
-begin the first episodes, are left out, and so is everything but `Core.step`.
+begin the first episodes, are left out, and so is everything but `Core.step`. Python's garbage collector is
+set as in a run.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from contextlib import suppress
 
 from controller.config.models import Config
 from controller.core.state.agents.episodes import LIVE_GROUPS
+from controller.host.collector import rare_collections
 from controller.simulation.host import Simulation
 
 GROUP_SIZE, BOUND = 16, 1
@@ -69,7 +71,7 @@ def main() -> None:
     simulation = Simulation(config_for(chosen.instances, chosen.groups), with_digest=False)
     timed = Timed(simulation, chosen.skipped)
     simulation.core.step = timed.step  # pyright: ignore[reportAttributeAccessIssue]
-    with suppress(RuntimeError):  # it has no end within so many events
+    with rare_collections(), suppress(RuntimeError):  # it has no end within so many events
         simulation.run(max_events=chosen.events)
     count = timed.events - chosen.skipped
     print(

@@ -58,8 +58,15 @@ def throughput(coefficients: Coefficients, running: float, tokens: float) -> flo
 
 def marginal_gain(coefficients: Coefficients, running: float, tokens: float, length: float) -> float:
     """Tokens per second that a trajectory of `length` tokens adds; negative if it does harm."""
-    before = throughput(coefficients, running, tokens)
-    return throughput(coefficients, running + 1, tokens + length) - before
+    # the difference of two throughputs, written out: every route asks for it ten times
+    c = coefficients
+    base, slope, least, other_b, other_k = c.attention_b, c.attention_k, c.floor, c.other_b, c.other_k
+    before = 0.0
+    if running:
+        other = other_b + other_k * running
+        before = running / (base + slope * tokens + (other if other > least else least))
+    other = other_b + other_k * (running + 1)
+    return (running + 1) / (base + slope * (tokens + length) + (other if other > least else least)) - before
 
 
 def ideal_gain(coefficients: Coefficients, length: float) -> float:

@@ -40,6 +40,7 @@ def remove(state: RunState, group: Group, end: GroupEnd) -> None:
     if group.members:
         state.accounts.counts[f"groups/{end}"] += 1
     state.started -= group.policy_version is not None and not group.is_evaluation
+    state.beginnings.groups.pop(group.id, None)
     del state.groups[group.id]
     state.emit(DropPayload((group.id,)))
 

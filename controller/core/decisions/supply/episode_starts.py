@@ -55,8 +55,6 @@ class EpisodeStarts:
         """What has started first, then what is being prepared, then another group; the oldest of each."""
         for key in [key for key in self.state.unbegun if self._find(*key) is None]:
             del self.state.unbegun[key]  # its group has left
-        for id in [id for id in self.state.beginnings.groups if id not in self.state.groups]:
-            del self.state.beginnings.groups[id]
 
         def order(key: tuple[int, int]) -> tuple[bool, bool, int, int]:
             is_training = key[0] < FIRST_EVALUATION_GROUP
@@ -67,9 +65,8 @@ class EpisodeStarts:
         first = min(keys, key=order, default=None)
         if first is not None and order(first) < (True, True):  # a prepared group of training may wait
             return self._find(*first)
-        wants_more = first is not None or self._is_preparing_more
-        held_out = self.evaluation.episodes.next()
-        if held_out is not None and (self.evaluation.episodes.is_below_share or not wants_more):
+        held_out, share = self.evaluation.episodes.next(), self.evaluation.episodes
+        if held_out is not None and (share.is_below_share or not (first or self._is_preparing_more)):
             self.evaluation.episodes.on_begun(held_out)
             return self._first_of(held_out)
         if first is not None:
@@ -83,11 +80,14 @@ class EpisodeStarts:
     @property
     def _is_preparing_more(self) -> bool:
         """Whether another group of training is to be prepared."""
+        if not self.state.rows:
+            return False
         most = self.state.config.agent.prepare_groups or self.state.config.trainer.batch_groups
-        prepared = len(self.state.fresh) + sum(
-            id < FIRST_EVALUATION_GROUP for id in self.state.beginnings.groups
-        )
-        return bool(self.state.rows) and prepared < most
+        beginning = self.state.beginnings.groups
+        count = len(beginning)
+        if self.evaluation.round is not None:
+            count = sum(id < FIRST_EVALUATION_GROUP for id in beginning)
+        return len(self.state.fresh) + count < most
 
     def _first_of(self, group: Group) -> Episode:
         """Of a group whose episodes are to be begun."""

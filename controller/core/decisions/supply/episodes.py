@@ -240,6 +240,8 @@ class Episodes:
             )
             for episode in group.episodes:
                 self._check(group, episode, at)
+        left = [id for id in self.state.beginnings.groups if id not in self.state.groups]
+        assert not left, f"groups that have left are being prepared: {left}"
         there = {key for key in at if key[0] in self.state.groups}
         assert len(there) == len(at), f"episodes of groups that have left: {at}"
 
