@@ -1,4 +1,4 @@
-"""The quickstart over several seeds: does it learn, how long does it take, is the bound kept?
+"""The quickstart over several seeds: does it learn, how long does it take, the bound kept, an alarm raised?
 
 Every run starts from nothing (own model, own prompts) through the command line, as a user starts it.
 """
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,22 +20,27 @@ def run(seed: int, overrides: list[str]) -> dict[str, object]:
     settings = [f"run.seed={seed}", f"run.name={name}", "run.dir=runs/quickstart_seeds", *overrides]
     began = time.monotonic()
     command = [sys.executable, "launch.py", "examples/quickstart.yaml", *settings]
-    code = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     wall_s = time.monotonic() - began
     folder = ROOT / "runs" / "quickstart_seeds" / name
     summary = json.loads((folder / "summary.json").read_text())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     first = sum(line["reward/mean"] for line in lines[:10]) / 10
     last = sum(line["reward/mean"] for line in lines[-10:]) / 10
+    equal = [line["groups/equal_rewards"] for line in lines]
     return {
         "seed": seed,
-        "exit_code": code,
+        "exit_code": done.returncode,
         "reward_first_10": round(first, 3),
         "reward_last_10": round(last, 3),
         "gain": round(last - first, 3),
         "wall_s": round(wall_s, 1),
         "staleness_max": max(line["staleness/max"] for line in lines),
         "violations": summary["staleness/violations"],
+        "alarms": [line for line in done.stdout.splitlines() if "ALARM," in line],
+        "equal_rewards": round(max(fmean(equal[i : i + 5]) for i in range(len(equal) - 4)), 3),
         "tokens": {k.split("/")[1]: v for k, v in summary.items() if k.startswith("tokens/")},
     }
 

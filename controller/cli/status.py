@@ -1,7 +1,7 @@
 """`launch.py status RUN` and `launch.py stop RUN`: what another process can learn of a run, and ask of it.
 
-Invariants: only status.json, summary.json and the lock file are read, so nothing of the run is disturbed; it
-works while the run goes on, while its controller hangs, and after it died.
+Invariants: only status.json, summary.json, lines of metrics and the lock file are read, so nothing of the run
+is disturbed; it works while the run goes on, while its controller hangs, and after it died.
 """
 
 import json
@@ -15,7 +15,7 @@ from controller.cli.command_line import Run
 from controller.cli.console import verdict_lines
 from controller.cli.say import say
 from controller.durability.holder import controller_of
-from controller.history.alarms import Alarm, alarms
+from controller.history.alarms import alarms
 from protocol.errors import RunError
 
 LATE_S = 15.0  # status.json is written every 10 s at least, while the controller is well
@@ -84,14 +84,17 @@ def _of_now(run: Path, path: Path, seen: dict[str, Any], *, now: float) -> list[
     lines += _table(seen["workers"])
     serving = [worker for worker in seen["workers"] if worker.get("serves_at")]
     lines += [f"{one['name']} hands versions to other hosts at {one['serves_at']}" for one in serving]
-    lines += [f"ALARM, {one.name} ({one.owner}): {one.evidence}. {one.remedy}" for one in _alarms(run)]
+    lines += _alarms(run)
     return lines + (_waits(seen["waits"], seen.get("waits_left_out", 0)) if pid is not None else [])
 
 
-def _alarms(run: Path) -> list[Alarm]:
-    """What is wrong with the learning of the run, by its metrics."""
+def _alarms(run: Path, *, bound: int | None = None) -> list[str]:
+    """What is wrong with the learning of the run, by its metrics; `bound`: its max_staleness, where known."""
     made, evaluated = (_whole_lines(run / name) for name in ("metrics.jsonl", "evaluations.jsonl"))
-    return alarms(made, evaluated)
+    return [
+        f"ALARM, {one.name} ({one.owner}): {one.evidence}. {one.remedy}"
+        for one in alarms(made, evaluated, bound=bound)
+    ]
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
@@ -118,7 +121,8 @@ def _of_the_end(run: Path, summary: dict[str, Any]) -> list[str]:
     """A run that is over: how it ended, and what came of it."""
     ending = summary.get("ending") or ("done" if summary["is_success"] else "failed")
     how = {"done": "is done", "stopped": "was stopped", "failed": "has failed"}[ending]
-    return [f"{run} {how}: {summary['reason']}", *verdict_lines(summary, run)]
+    wrong = _alarms(run, bound=summary.get("staleness/max_allowed"))
+    return [f"{run} {how}: {summary['reason']}", *verdict_lines(summary, run), *wrong]
 
 
 def _headline(run: Path, seen: dict[str, Any], pid: int | None, *, age_s: float) -> str:

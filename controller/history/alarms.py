@@ -10,13 +10,20 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import NamedTuple
 
+from controller.core.decisions.training.logprob_drift import FRESH_TOKENS, is_other_temperature
+from strategies.outcomes import EPSILON
+
 Line = Mapping[str, object]
 NEWEST = 5  # steps that an alarm looks at: one bad step is none
 FIRST = 20  # steps that the beginning of a run is
 MANY = 20  # steps before the newest that tell what is usual
 ENTROPY_SHARE, GRADIENT_TIMES, MISMATCH_TIMES = 0.2, 10.0, 5.0
 MISMATCH_NOISE = 0.01  # nats; below it a rise says nothing
+MISMATCH_MOST = 0.5  # nats, whatever is usual; 0.3 from random weights at lr 0.01
+FRESH_MOST = 0.03  # nats, of tokens that the very weights sampled; of another precision: 0.0001
+ENGINE = ("engine/temperature", "engine/temperature_error", "engine/fresh_kl", "engine/fresh_tokens")
 CUT_SHARE, LENGTH_TIMES, LOST_SHARE = 0.25, 3.0, 0.25
+EQUAL_SHARE = 0.9  # of groups; that of the quickstart is 0.69 at most: it solves most prompts at last
 LESS = 0.02  # reward: a change that counts as none
 LOST_REWARD = 0.15  # of the best; the noise of a small run is a fifth of it
 FALLS = 3  # evaluations in a row
@@ -56,18 +63,23 @@ def _skipped(lines: Sequence[Line]) -> str:
 
 
 def _flat_rewards(lines: Sequence[Line]) -> str:
-    spread = _last(lines, "reward/std", NEWEST)
-    if len(spread) < NEWEST or max(spread) > 0:
-        return ""
-    return f"all rewards of the last {NEWEST} steps are {_last(lines, 'reward/mean', 1)[0]:g}"
+    spread, equal = _last(lines, "reward/std", NEWEST), _last(lines, "groups/equal_rewards", NEWEST)
+    if len(spread) == NEWEST and max(spread) <= EPSILON:
+        return f"all rewards of the last {NEWEST} steps are {_last(lines, 'reward/mean', 1)[0]:g}"
+    if len(equal) == NEWEST and fmean(equal) > EQUAL_SHARE:
+        return f"in {fmean(equal):.0%} of the groups of the last {NEWEST} steps all rewards are equal"
+    return ""
 
 
 def _collapsed(lines: Sequence[Line]) -> str:
-    """Entropy falls in every run that learns; one that falls while nothing is learned any more is lost."""
+    """Entropy falls in every run that learns; one that falls while nothing is learned any more is lost.
+
+    What it was at first is the mean of few steps: a far too large step takes it all at once.
+    """
     entropy, reward = _all(lines, "entropy"), _all(lines, "reward/mean")
-    if len(entropy) < 2 * FIRST or len(reward) < 2 * FIRST:
+    if len(entropy) < 2 * NEWEST or len(reward) < 2 * NEWEST:
         return ""
-    first, now = fmean(entropy[:FIRST]), fmean(entropy[-NEWEST:])
+    first, now = fmean(entropy[:NEWEST]), fmean(entropy[-NEWEST:])
     best = max(fmean(reward[i : i + NEWEST]) for i in range(len(reward) - NEWEST + 1))
     lost = best - fmean(reward[-NEWEST:])
     if now >= ENTROPY_SHARE * first or lost < max(LESS, LOST_REWARD * abs(best)):
@@ -76,7 +88,28 @@ def _collapsed(lines: Sequence[Line]) -> str:
 
 
 def _drifted(lines: Sequence[Line]) -> str:
-    return _risen(lines, "mismatch_kl", MISMATCH_TIMES, least=MISMATCH_NOISE)
+    """Engine and trainer do not mean the same policy, from the first step on, too."""
+    newest = _last(lines, "mismatch_kl", NEWEST)
+    if len(newest) == NEWEST and median(newest) > MISMATCH_MOST:
+        return f"mismatch_kl is {median(newest):.3g} nats in the last {NEWEST} steps"
+    return _is_at_odds(lines) or _risen(lines, "mismatch_kl", MISMATCH_TIMES, least=MISMATCH_NOISE)
+
+
+def _is_at_odds(lines: Sequence[Line]) -> str:
+    """What the newest tokens tell that were sampled by the very weights that were then trained."""
+    told = map(_engine, reversed(lines))
+    found = next((one for one in told if one.get("engine/fresh_tokens", 0.0) >= FRESH_TOKENS), {})
+    if is_other_temperature(found):
+        return f"the engine samples at {found['engine/temperature']:.2f} times the trainer's temperature"
+    if (kl := found.get("engine/fresh_kl", 0.0)) > FRESH_MOST:
+        return f"engine and trainer are {kl:.2g} nats apart on tokens that the same version sampled"
+    return ""
+
+
+def _engine(line: Line) -> dict[str, float]:
+    """What a step told of its engine, as far as it is numbers."""
+    told = {key: _one(line, key) for key in ENGINE}
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _jumped(lines: Sequence[Line]) -> str:
@@ -131,7 +164,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (
         "mismatch",
         "trainer",
         _drifted,
-        "Lower trainer.lr or max_staleness; compare model.dtype of both sides.",
+        "Lower trainer.lr or max_staleness; compare weights, temperature and dtype of engine and trainer.",
     ),
     ("gradient", "trainer", _jumped, "Lower trainer.lr or trainer.grad_clip; look at the last samples."),
     (
@@ -186,6 +219,11 @@ def _grown(lines: Sequence[Line], key: str) -> float:
 
 def _numbers(lines: Sequence[Line], key: str) -> Iterator[float]:
     for line in lines:
-        value = line.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield float(value)
+        if (value := _one(line, key)) is not None:
+            yield value
+
+
+def _one(line: Line, key: str) -> float | None:
+    """A number of a line; None where it has none."""
+    value = line.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

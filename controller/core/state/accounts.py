@@ -18,9 +18,10 @@ from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
 from controller.core.state.groups import Group
 from controller.core.state.snapshot import TokenLedger
+from strategies.outcomes import EPSILON
 
 ROLLOUT_ONLY = (
-    "reward/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
+    "reward/", "groups/", "staleness/", "partial/", "cost_model/", "idle/rollout", "response_length/cut",
     "tokens/reprefilled", "time_s/pull", "time_s/publish", "source/",
 )  # fmt: skip
 
@@ -78,6 +79,7 @@ def batch_metrics(
     return {
         "reward/mean": mean,
         "reward/std": sqrt(squares / count),
+        **_equal_groups(contributions),
         **_reward_parts(contributions),
         **_by_source(contributions, sources),
         **episode_metrics(list(chain.from_iterable(c.episodes for c in contributions))),
@@ -92,6 +94,15 @@ def batch_metrics(
         "partial/share": sum(c.partial for c in contributions)
         / max(1, sum(len(c.items) for c in contributions)),
     }
+
+
+def _equal_groups(contributions: Sequence[Contribution]) -> dict[str, float]:
+    """The share of groups whose rewards are all equal, of those with several responses; empty without any."""
+    compared = [contribution for contribution in contributions if len(contribution.lengths) > 1]
+    if not compared:
+        return {}
+    equal = sum(one.reward_squares <= len(one.lengths) * EPSILON**2 for one in compared)
+    return {"groups/equal_rewards": equal / len(compared)}
 
 
 def _by_source(contributions: Sequence[Contribution], sources: Sequence[str]) -> dict[str, float]:

@@ -28,7 +28,7 @@ def mismatch_metrics(
     if not len(d_N):
         d_N = importance_weights_N = d_N.new_zeros(1)
     return {
-        "mismatch_kl": (torch.expm1(d_N) - d_N).mean().item(),
+        "mismatch_kl": _kl(d_N),
         "logprob_gap_p99": d_N.abs().kthvalue(max(1, round(0.99 * len(d_N)))).values.item(),
         "importance_weight/mean": importance_weights_N.mean().item(),
         "importance_weight/max": importance_weights_N.max().item(),
@@ -53,7 +53,8 @@ def engine_metrics(
     beta of ours: d = (1 - beta)(log p + H) but for terms of second order, H being the entropy. So the slope
     of d over log p + H tells beta, whichever tokens were selected, and rounding, which does not know log p,
     adds error but no slope. `engine/temperature` is 1 / beta, 1 where both mean the same. log p is the mean
-    of both sides', so that the rounding of neither counts twice. Left out where there are no such tokens.
+    of both sides', so that the rounding of neither counts twice. `engine/fresh_kl` is `mismatch_kl` of these
+    tokens alone: rounding, unless the engine has other weights. Left out where there are no such tokens.
     """
     is_known_N = ~nonfinite(trained_logprobs_N, rollout_logprobs_N)
     d_N = log_ratio(trained_logprobs_N, rollout_logprobs_N)[is_known_N].double()
@@ -70,23 +71,29 @@ def engine_metrics(
 
 
 def _temperature(d_N: torch.Tensor, surprise_N: torch.Tensor) -> dict[str, float]:
-    """Of the engine against the trainer, by least squares."""
+    """Of the engine against the trainer, by least squares; and how far they are apart on these tokens."""
     if len(d_N) < 3:
         return {}
     x_N, y_N = surprise_N - surprise_N.mean(), d_N - d_N.mean()
     spread = x_N.square().sum().item()
     if not spread > 0:
         return {}
+    found = {"engine/fresh_kl": _kl(d_N), "engine/fresh_tokens": float(len(d_N))}
     slope = (x_N * y_N).sum().item() / spread
     error = math.sqrt((y_N - slope * x_N).square().sum().item() / (len(d_N) - 2) / spread)
     inverse = 1 - slope / max(0.1, 1 + slope / 2)  # the mean of both logprobs has half of the engine's beta
     if not inverse > 0:
-        return {}
+        return found
     return {
         "engine/temperature": 1 / inverse,
         "engine/temperature_error": error / inverse**2,
-        "engine/fresh_tokens": float(len(d_N)),
+        **found,
     }
+
+
+def _kl(d_N: torch.Tensor) -> float:
+    """The k3 estimate of KL(rollout, trained), in nats."""
+    return (torch.expm1(d_N) - d_N).mean().item()
 
 
 def means(steps: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:

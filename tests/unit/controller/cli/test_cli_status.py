@@ -154,3 +154,15 @@ def test_a_run_of_another_user_is_not_stopped_and_that_is_said(tmp_path, monkeyp
     monkeypatch.setattr(os, "kill", kill)
     with pytest.raises(RunError, match=r"\(pid 1\) is another user's process"):
         stop(str(tmp_path / "run"))
+
+
+def test_alarms_are_told_while_a_run_goes_on_and_after_its_end(tmp_path):
+    run = written(tmp_path)
+    step = {"reward/std": 0.0, "reward/mean": 0.5, "staleness/max": 3}
+    (run / "metrics.jsonl").write_text((json.dumps(step) + "\n") * 5 + '{"step"')
+    (told,) = [line for line in shown(run, waits=[]) if line.startswith("ALARM")]
+    assert told.startswith("ALARM, no signal (reward): all rewards of the last 5 steps are 0.5.")
+    summary = {"is_success": True, "reason": "all", "steps": 5, "time_s": 9.0, "staleness/max_allowed": 2}
+    (run / "summary.json").write_text(json.dumps(summary))
+    ended = [line for line in in_words(run, now=0.0) if line.startswith("ALARM")]
+    assert [line.split(" (")[0] for line in ended] == ["ALARM, bound broken", "ALARM, no signal"]

@@ -8,7 +8,7 @@ import pytest
 from controller.history.alarms import RULES, alarms
 
 QUICKSTART = json.loads((Path(__file__).parents[3] / "support" / "quickstart_metrics.json").read_text())
-"""Some columns of metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
+"""By seed, what the rules look at in metrics.jsonl of the 140 steps of examples/quickstart.yaml."""
 
 
 def lines(count=60, **columns):
@@ -29,8 +29,10 @@ def names(*args, **more):
     return [alarm.name for alarm in alarms(*args, **more)]
 
 
-def test_the_healthy_quickstart_raises_none_at_any_step():
-    steps = [dict(zip(QUICKSTART, row, strict=True)) for row in zip(*QUICKSTART.values(), strict=True)]
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_the_healthy_quickstart_raises_none_at_any_step(seed):
+    columns = QUICKSTART[seed]
+    steps = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     assert len(steps) == 140
     for count in range(len(steps) + 1):
         assert not alarms(steps[:count], bound=2), f"after step {count}"
@@ -73,6 +75,53 @@ def test_a_broken_bound_is_named():
 
 def test_one_bad_step_is_no_alarm():
     assert names(lines(mismatch_kl=lambda n: 0.5 if n == 60 else 0.002)) == []
+
+
+def test_a_mismatch_that_was_there_from_the_start_needs_no_steps_before():
+    assert names(lines(4, mismatch_kl=2.0)) == []
+    assert names(lines(5, mismatch_kl=2.0)) == ["mismatch"]
+    assert names(lines(60, mismatch_kl=2.0)) == ["mismatch"], "nor is it right because it is usual"
+
+
+def test_every_column_that_a_rule_looks_at_is_in_the_recorded_quickstarts():
+    healthy = lines()[0] | engine() | {"groups/equal_rewards": 0.0}
+    assert healthy.keys() <= QUICKSTART["0"].keys()
+
+
+def engine(temperature=1.0, kl=0.001, tokens=8000):
+    return {
+        "engine/temperature": temperature, "engine/temperature_error": 0.005,
+        "engine/fresh_kl": kl, "engine/fresh_tokens": tokens,
+    }  # fmt: skip
+
+
+def test_the_first_batch_tells_an_engine_with_another_temperature_or_other_weights():
+    healthy = lines()
+    assert names([healthy[0] | engine(), *healthy[1:]]) == []
+    assert names([healthy[0] | engine(temperature=1.08, kl=1e-11)]) == [], "rounding, as all is certain"
+    for broken in (engine(temperature=0.9), engine(temperature=1.2), engine(kl=0.05)):
+        assert names([healthy[0] | broken]) == ["mismatch"]
+        assert names([healthy[0] | broken, *healthy[1:]]) == ["mismatch"], "later batches have no such tokens"
+        assert names([healthy[0] | broken, healthy[1] | engine()]) == [], "it was mended"
+    assert names([healthy[0] | engine(temperature=0.9, kl=0.05, tokens=99)]) == [], "too few tokens"
+    assert names([healthy[0] | engine(temperature=1.04)]) == [], "3 % and four standard errors"
+
+
+def test_a_collapse_within_the_first_steps_does_not_become_what_is_usual():
+    columns = {"entropy": lambda n: 2.6 if n == 1 else 0.05, "reward__mean": lambda n: 0.4 if n < 4 else 0.1}
+    assert names(lines(10, **columns)) == ["entropy collapse"]
+    assert names(lines(40, **columns)) == ["entropy collapse"], "as it is later"
+    assert names(lines(9, **columns)) == []
+
+
+def test_a_reward_that_is_constant_but_for_rounding_gives_no_signal():
+    assert names(lines(reward__std=1.4e-17, reward__mean=0.5)) == ["no signal"]
+
+
+def test_a_reward_that_looks_at_the_prompt_alone_gives_no_signal():
+    assert names(lines(groups__equal_rewards=1.0)) == ["no signal"]
+    assert names(lines(groups__equal_rewards=late(1.0, 0.0, since=56))) == []
+    assert names(lines(groups__equal_rewards=0.85)) == [], "a task that is nearly solved"
 
 
 def test_entropy_may_fall_as_long_as_the_run_learns():

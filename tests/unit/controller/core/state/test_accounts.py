@@ -66,3 +66,22 @@ def test_what_a_group_brings_is_made_once_and_forgotten_when_it_begins_anew():
     move_group(one, "withdrawn")
     one.start(3, size=2)
     assert one.contribution is None
+
+
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [
+        ([[1.0, 1.0], [0.0, 1.0]], 0.5),
+        ([[0.1] * 3, [0.7] * 7], 1.0),  # their means are not exact
+        ([[0.0, 1e-3]], 0.0),
+        ([[1.0], [0.5, 0.5]], 1.0),  # a group of one compares nothing
+    ],
+)
+def test_a_line_says_in_how_many_groups_all_rewards_are_equal(rewards, share):
+    groups = [group(n, [("stop", [(0, 5)], reward) for reward in some]) for n, some in enumerate(rewards)]
+    assert batch_metrics([one.contribute() for one in groups], 1)["groups/equal_rewards"] == share
+
+
+def test_groups_of_one_say_nothing_of_equal_rewards():
+    alone = group(0, [("stop", [(0, 5)], 1.0)])
+    assert "groups/equal_rewards" not in batch_metrics([alone.contribute()], 1)

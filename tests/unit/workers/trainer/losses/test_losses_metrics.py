@@ -40,6 +40,23 @@ def test_the_temperature_is_found_out(temperature):
     assert found["engine/fresh_tokens"] == COUNT
 
 
+def test_how_far_engine_and_trainer_are_apart_is_told_of_fresh_tokens_alone():
+    sampled = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+    trained = torch.tensor([-1.1, -2.0, -3.2, 0.0, 0.0])
+    fresh = torch.tensor([True, True, True, False, False])
+    found = engine_metrics(trained, sampled, torch.ones(5), is_fresh_N=fresh)
+    expected = [math.exp(d) - 1 - d for d in (-0.1, 0.0, -0.2)]
+    assert found["engine/fresh_kl"] == pytest.approx(sum(expected) / 3, rel=1e-4)
+    assert found["engine/fresh_tokens"] == 3
+
+
+def test_an_engine_of_which_no_temperature_makes_sense_is_still_told_to_be_apart():
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    found = engine_metrics(logprobs, -logprobs / 3, torch.ones(4), is_fresh_N=torch.ones(4, dtype=torch.bool))
+    assert found["engine/fresh_kl"] > 1
+    assert "engine/temperature" not in found
+
+
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounding_is_neither_another_temperature_nor_a_cut(noise, seed):

@@ -54,3 +54,17 @@ def test_two_kinds_at_once_are_two_lines():
 def test_a_cut_explains_what_looks_like_another_temperature():
     (words,) = warnings({"engine/temperature": 0.95, "engine/cut": 0.3})
     assert "times the trainer's temperature" not in words
+
+
+def test_a_policy_that_is_certain_of_every_token_has_no_temperature_but_that_of_rounding():
+    cold = {"engine/temperature": 0.9}
+    rounding, sampled = warnings(cold | {"engine/fresh_kl": 1e-11}, cold | {"engine/fresh_kl": 1e-3})
+    assert rounding is None
+    assert "0.90" in sampled
+
+
+def test_weights_so_far_off_that_no_temperature_fits_break_nothing():
+    (told,) = warnings({"engine/fresh_kl": 5.0})
+    assert told is None
+    drift = LogprobDrift(1.0)
+    assert drift.observe(1, {"engine/fresh_kl": 5.0, "engine/fresh_tokens": 5000.0}) is None
