@@ -194,3 +194,27 @@ def test_loading_after_a_restart_is_nobodys_idling():
     assert "by training: " in outcome.summary["verdict"]
     again = outcome.lines[7]
     assert again["idle/trainer"] < 0.3
+
+
+def test_a_trainer_that_is_lost_and_loads_again_is_no_idle_trainer():
+    """Instances are ready meanwhile, and versions are there from before."""
+
+    class LateTrainer(Simulation):
+        is_lost = False
+
+        def _deliver(self, event):
+            super()._deliver(event)
+            if len(self.outcome.lines) == 7 and not self.is_lost:
+                self.is_lost = True
+                for process in [one for one in self._processes.values() if one.role == "trainer"]:
+                    self._kill(process)
+
+        def _spawn(self, name, role):
+            is_late = self.is_lost and role == "trainer"
+            self._at(300.0 if is_late else 0.0, super()._spawn, name, role)
+
+    slow = BASE["simulation"] | {"train_token_s": 2e-3}
+    outcome = LateTrainer(config(simulation=slow)).run()
+    assert outcome.summary["spent_s"]["start-up"] >= 290.0, outcome.summary["spent_s"]
+    assert outcome.lines[7]["idle/trainer"] < 0.3, outcome.lines[7]
+    assert "by training: " in outcome.summary["verdict"]
