@@ -31,6 +31,15 @@ async def keyless(base_url, prompt):  # the path that ends without /v1, and no h
 
 async def demanding(data, colour):
     return 1.0
+
+async def mixed(policy, row):  # of both answers it hears in one go, of its own one first
+    import asyncio
+    client = openai.OpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=0)
+    mine = asyncio.create_task(policy.chat([{"role": "user", "content": "a"}]))
+    await asyncio.sleep(0)
+    client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "b"}])
+    await mine
+    policy.reward(1.0)
 """
 
 
@@ -103,6 +112,18 @@ def test_a_function_of_miles_asks_at_an_address_that_holds_its_key(settings, tok
         )
 
     asyncio.run(serving(settings(name), test))
+
+
+def test_a_turn_at_the_door_and_one_that_was_asked_for_beside_it_count_once_each(settings, tokenizer):
+    async def test(link):
+        link.begin(1)
+        asks = [(await link.hear(Ask))[0] for _ in range(2)]
+        for ask in asks:
+            link.answer(ask, "yes", tokenizer)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert ended.turn_rewards == ((asks[1].member, 0, 1.0),)  # of the newest
+
+    asyncio.run(serving(settings("mixed", door=True), test))
 
 
 def test_a_function_that_cannot_be_called_ends_the_start_in_one_sentence(settings):

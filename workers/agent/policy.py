@@ -115,7 +115,7 @@ class Notes:
     completions: dict[str, int] = field(default_factory=dict)
     """The place of each answer of the door by its id; -1: it is not trained."""
 
-    def count(self, turns: int, limit: str, id: str = "", place: int = -1) -> None:
+    def count(self, turns: int, limit: str = "", id: str = "", place: int = -1) -> None:
         """What came of a request at the door."""
         self.turns = max(self.turns, turns)
         if id:
@@ -225,7 +225,8 @@ class PolicyCalls:
         except BudgetExceeded as error:
             self.notes.limit = self.notes.limit or error.limit
             raise
-        self.notes.turns += self._is_trained
+        # A worker says how many there are with this one: of a later one at the door it may have told already.
+        self.notes.count(answer.get("turns", self.notes.turns + self._is_trained))
         return answer
 
 

@@ -201,7 +201,7 @@ class AgentHost:
             in_hand.child.count(number, turns, id=name_of(turn), place=place)  # before its client knows
             question.take(turn, answer["message"], frames, self._renderer.text)
         else:
-            in_hand.child.answer(number, question, answer)
+            in_hand.child.answer(number, question, answer | {"turns": in_hand.episode.turns})
         in_hand.heard(turn)
 
     def _end(self, key: EpisodeKey) -> None:

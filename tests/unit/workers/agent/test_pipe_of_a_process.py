@@ -1,6 +1,7 @@
 """How a process of episodes reads what its worker says."""
 
 import asyncio
+import json
 import os
 
 from workers.agent import pipe
@@ -40,6 +41,40 @@ def test_an_episode_that_reads_the_pipe_empty_first_does_not_stop_the_loop():
         loop.call_soon(server._read_all)  # before the reader, in the same round
         assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 2)
         assert wrong == []
+        serving.cancel()
+        loop.remove_reader(end.requests)
+        os.close(end.requests)
+        os.close(end.worker)
+
+    asyncio.run(test())
+
+
+def test_a_turn_at_the_door_that_is_told_of_behind_an_answer_counts_once():
+    heard = []
+
+    async def play(policy, row):
+        await policy.generate([5])
+        heard.append(policy.notes.turns)
+        await policy.untrained.generate([5])
+        heard.append(policy.notes.turns)
+        return 1.0
+
+    async def test():
+        end = OwnEnd()
+        loop = asyncio.get_running_loop()
+        server = EpisodeServer(end, play)
+        serving = loop.create_task(server.run())
+        await asyncio.sleep(0)
+        os.write(end.worker, packet(pipe.BEGIN, 1, 7, b"{}", "http://here/v1", "sk-1"))
+        answer = json.dumps({"sampled": [6], "ending": "stop", "turns": 1}).encode()
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ASK, 1)
+        counted = packet(pipe.COUNTED, 1, 2, "", "chatcmpl-1", 1)
+        os.write(end.worker, packet(pipe.ANSWER, 1, 1, answer) + counted)  # heard in one go
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ASK, 1)
+        late = json.dumps({"sampled": [6], "ending": "stop", "turns": 2}).encode()
+        os.write(end.worker, packet(pipe.ANSWER, 1, 2, late))
+        assert await asyncio.wait_for(end.said.get(), 300) == (pipe.ENDED, 1)
+        assert heard == [2, 2]
         serving.cancel()
         loop.remove_reader(end.requests)
         os.close(end.requests)
