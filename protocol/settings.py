@@ -105,9 +105,9 @@ class RolloutSettings(Section):
     """Local rollout workers that the run starts by itself. 0: only workers that attach from outside."""
     group_size: int = Field(default=8, ge=1, le=4096)
     """Responses per prompt. Group-normalised advantages need at least 2."""
-    max_prompt_tokens: int = Field(default=512, ge=1)
+    max_prompt_tokens: int = Field(default=512, ge=1, le=2**24)  # above any context
     """A longer prompt is refused, counted and named."""
-    max_response_tokens: int = Field(default=512, ge=1)
+    max_response_tokens: int = Field(default=512, ge=1, le=2**24)
     """A response that reaches this many tokens ends with `length`."""
     max_running: int = Field(default=64, ge=1)
     """Trajectories in one instance's decode batch: bounded by memory for the KV cache."""

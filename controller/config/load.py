@@ -257,11 +257,11 @@ def _put(tree: Tree, names: Sequence[str], value: Any) -> None:
     for depth, name in enumerate(names):
         is_last = depth == len(names) - 1
         if isinstance(place, list):
-            number = int(name) if name.isascii() and name.isdecimal() else len(place)
-            if number >= len(place):
+            number = {str(n): n for n in range(len(place))}.get(name)
+            if number is None:
                 raise LookupError(
                     f"{'.'.join(names[:depth])} is a list of {len(place)} in the file; expected the number "
-                    f"of one of them, counted from 0, not {name!r}. To add one, write the list in the file."
+                    f"of one of them, counted from 0, not {name!r:.40}. To add one, write the list there."
                 )
             if is_last:
                 place[number] = value

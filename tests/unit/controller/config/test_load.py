@@ -105,12 +105,20 @@ def test_an_override_can_name_an_entry_of_a_list(tmp_path):
     assert [(one.name, one.weight) for one in config.data.sources] == [("one", 2), ("third", 1)]
 
 
-@pytest.mark.parametrize("name", ["2", "-1", "first", "\u00b2", "9" * 30])
+@pytest.mark.parametrize("name", ["2", "-1", "first", "\u00b2", "9" * 5000])
 @pytest.mark.parametrize("rest", ["", ".weight"])
 def test_an_override_of_no_entry_of_a_list_is_refused(tmp_path, name, rest):
     text = problems(tmp_path, SOURCES, f"data.sources.{name}{rest}=2")
     assert "on the command line: data.sources is a list of 2 in the file; expected the number of one" in text
     assert "0.weight" not in text
+
+
+@pytest.mark.parametrize("key", ["rollout.max_prompt_tokens", "rollout.max_response_tokens"])
+def test_more_tokens_than_any_model_takes_are_refused_with_the_most(tmp_path, key):
+    text = problems(tmp_path, "", f"{key}=10000000000")
+    assert f"{key} (command line): 10000000000 is refused; expected" in text
+    assert "16777216" in text
+    load(tmp_path, "", f"{key}=16777216")
 
 
 def test_an_override_below_a_value_is_refused(tmp_path):
