@@ -15,7 +15,15 @@ SPAN = re.compile(
 LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # whose factors hang on the longest sequence of a pass
 WITHOUT_KV = ("linear_attention", "conv", "mamba")  # types of layers
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+SHOWN_CHARS = 50  # of a value that is refused
 EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.")  # in a weight's name: one tensor for each expert
+
+
+COUNTS = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "full_attention_interval", "vocab_size", "max_position_embeddings", *EXPERTS,
+)  # fmt: skip
+"""Whole numbers, where a model has them."""
 
 
 class Limit(NamedTuple):
@@ -23,6 +31,21 @@ class Limit(NamedTuple):
 
     tokens: int
     reason: str  # how it goes on after "The model"
+
+
+def checked(read: object) -> Shape:
+    """What was read of a config.json. Raises: ValueError if it is no such thing, or a count is no number."""
+    if not isinstance(read, Mapping):
+        raise ValueError(f"config.json is a {type(read).__name__}; expected an object of keys and values")
+    shape = cast("Shape", read)
+    for section in (shape, text_shape(shape)):
+        for name in COUNTS:
+            value: object = section.get(name)
+            is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            if value is not None and not is_count:
+                shown = repr(value)[:SHOWN_CHARS]
+                raise ValueError(f"`{name}` in config.json is {shown}; expected a whole number")
+    return shape
 
 
 def text_shape(shape: Shape) -> Shape:
@@ -37,7 +60,7 @@ def spans(shape: Shape) -> dict[str, int]:
     for name, value in text_shape(shape).items():
         if isinstance(value, Mapping):
             found |= {f"{name}.{inner}": tokens for inner, tokens in spans(cast("Shape", value)).items()}
-        elif isinstance(value, int) and not isinstance(value, bool) and value > 0 and SPAN.search(name):
+        elif isinstance(value, int) and not isinstance(value, bool) and value >= 0 and SPAN.search(name):
             found[name] = value
     return found
 
@@ -89,7 +112,7 @@ def kv_layers(shape: Shape) -> int:
     kinds: object = text.get("layer_types")
     if isinstance(kinds, list | tuple) and kinds:
         return sum(kind not in WITHOUT_KV for kind in cast("list[object]", kinds))
-    return text.get("num_hidden_layers", 0) // (text.get("full_attention_interval") or 1)
+    return (text.get("num_hidden_layers") or 0) // (text.get("full_attention_interval") or 1)
 
 
 def _ropes(text: Shape) -> Iterator[Shape]:

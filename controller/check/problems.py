@@ -30,6 +30,7 @@ from controller.data.formats import HUB_NAME, format_of
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
+from protocol.model_shape import checked
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
@@ -104,7 +105,7 @@ def _check_engine(config: Config) -> Findings:
         return
     file = _model_directory(config) / "config.json"
     try:
-        shape = json.loads(file.read_text()) if file.is_file() else {}
+        shape = checked(json.loads(file.read_text())) if file.is_file() else {}
     except (OSError, ValueError):
         return  # _check_model says it
     for field, text in load_object(engine.check)(config.rollout, shape):
@@ -123,7 +124,7 @@ def _check_model(config: Config) -> Findings:
         yield from _architecture_findings(config, {}, {})
         return
     try:
-        shape = json.loads((directory / "config.json").read_text())
+        shape = checked(json.loads((directory / "config.json").read_text()))
         weights = {
             name: shape for file in directory.glob("*.safetensors") for name, shape in _shapes(file).items()
         }

@@ -73,6 +73,31 @@ def test_a_model_that_cannot_be_read_is_found(sound):
     assert "cannot be read" in only(errors())
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("[1, 2]", "is a list; expected an object"),
+        (
+            '{"max_position_embeddings": "many"}',
+            "`max_position_embeddings` in config.json is 'many'; expected",
+        ),
+        ('{"num_key_value_heads": [2, 4]}', "`num_key_value_heads` in config.json is [2, 4]; expected"),
+        ('{"text_config": {"num_hidden_layers": -1}}', "`num_hidden_layers` in config.json is -1; expected"),
+        ('{"full_attention_interval": true}', "`full_attention_interval` in config.json is True; expected"),
+    ],
+)
+def test_a_model_whose_counts_are_none_is_found(sound, written, said):
+    (sound / "model" / "config.json").write_text(written)
+    text = only(errors())
+    assert "model cannot be read: " in text
+    assert said in text
+
+
+def test_a_count_may_be_null_or_missing(sound):
+    (sound / "model" / "config.json").write_text('{"num_hidden_layers": null, "num_experts": 0}')
+    assert errors() == []
+
+
 def test_responses_beyond_the_models_context_are_found(sound):
     text = only(errors(rollout={"max_prompt_tokens": 512, "max_response_tokens": 513}))
     assert "1025, but the model has 1024 positions" in text
