@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import ssl
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 DOOR = "http://127.0.0.1"
@@ -17,15 +18,19 @@ PACKAGES = {"openai": "DefaultAsyncHttpxClient", "httpx": "AsyncClient", "httpx2
 
 
 def find_client() -> Callable[[], Any] | None:
-    """What makes a client, which is a context manager; None where no such package is installed.
+    """What makes a client, which is a context manager; None where no package that has one can be imported.
 
     Its requests have no time-out: an answer of the policy takes as long as it takes.
     """
-    package = next((name for name in PACKAGES if importlib.util.find_spec(name)), None)
-    if package is None:
-        return None
-    make: Callable[..., Any] = getattr(importlib.import_module(package), PACKAGES[package])
-    return lambda: make(verify=_certificates(), timeout=None, mounts={DOOR: None})
+    for package, name in PACKAGES.items():
+        with suppress(ImportError, AttributeError):  # an old or a broken one is none
+            make: Callable[..., Any] = getattr(importlib.import_module(package), name)
+            return partial(_client, make)
+    return None
+
+
+def _client(make: Callable[..., Any]) -> Any:
+    return make(verify=_certificates(), timeout=None, mounts={DOOR: None})
 
 
 @cache

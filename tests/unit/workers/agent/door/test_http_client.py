@@ -27,6 +27,7 @@ def test_a_client_is_the_one_that_openai_takes_and_asks_no_proxy_for_the_door(mo
             port = server.sockets[0].getsockname()[1]
             assert openai.AsyncOpenAI(base_url="http://x", api_key="k", http_client=client)
             assert (await client.get(f"{DOOR}:{port}/there")).json() == {}
+            assert set(client.timeout.as_dict().values()) == {None}, "the policy takes as long as it takes"
         assert client.is_closed
 
     asyncio.run(test())
@@ -36,3 +37,9 @@ def test_a_client_is_the_one_that_openai_takes_and_asks_no_proxy_for_the_door(mo
 def test_without_a_package_there_is_none(monkeypatch):
     monkeypatch.setattr(http_client, "PACKAGES", {"no_such_package": "AsyncClient"})
     assert find_client() is None
+
+
+def test_a_package_that_has_no_client_is_passed_over(monkeypatch):
+    pytest.importorskip("httpx2", reason="the package httpx2 is not installed")
+    monkeypatch.setattr(http_client, "PACKAGES", {"json": "AsyncClient", "httpx2": "AsyncClient"})
+    assert type(find_client()()).__name__ == "AsyncClient"
