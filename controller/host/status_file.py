@@ -40,7 +40,11 @@ class StatusFile:
         self._directory, self._on_complaint = directory, on_complaint
         self._wanted = {"steps_wanted": config.run.steps, "batch_groups": config.trainer.batch_groups}
         controller = config.controller
-        self._watchdog = Watchdog(lease_s=controller.lease_s, attach_timeout_s=controller.attach_timeout_s)
+        self._watchdog = Watchdog(
+            lease_s=controller.lease_s,
+            attach_timeout_s=controller.attach_timeout_s,
+            has_log=lambda name: (directory.logs / f"{name}.log").is_file(),
+        )
         self._shown: tuple[float, object] = (-WRITE_S, None)  # when it was written, and what it said
         self._under_way: Iterator[None] | None = None  # a look that is not at its end
         self._spent_s = 0.0  # of the processor's, on it

@@ -6,7 +6,7 @@ it has doubled.
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -63,8 +63,9 @@ class Wait:
 class Watchdog:
     """Looks at the run now and then."""
 
-    def __init__(self, *, lease_s: float, attach_timeout_s: float) -> None:
-        self._lease_s, self._attach_s = lease_s, attach_timeout_s
+    def __init__(self, *, lease_s: float, attach_timeout_s: float, has_log: Callable[[str], bool]) -> None:
+        """`has_log(name)`: whether the log of that worker is in the run; of one that was attached it is not."""
+        self._lease_s, self._attach_s, self._has_log = lease_s, attach_timeout_s, has_log
         self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
         self._usual: dict[str, float] = {}  # seconds, by kind
         self._told: dict[str, float] = {}  # owner -> how long it had waited when it was complained of
@@ -134,18 +135,24 @@ class Watchdog:
             return f"it is silent, and in {max(0.0, left_s):.0f} s its lease ends and its work moves"
         if worker.due_s is None:
             return "it owes no answer"
-        return f"in {max(0.0, worker.due_s):.0f} s {worker.then}; see logs/{worker.name}.log"
+        return f"in {max(0.0, worker.due_s):.0f} s {worker.then}; {self._see(worker.name)[0]}"
 
     def _of_step(self, seen: ClusterSnapshot) -> str:
         if seen.oldest_group is not None and "trainer" not in seen.waiting_for:
             awaited = seen.oldest_group.waits_for
             names = set(re.findall(r"[^\s,;]+", awaited))
             at_work = [worker.name for worker in seen.workers if worker.name in names and worker.working_on]
-            see = f"; see logs/{at_work[0]}.log, or `launch.py stacks` of the run" if at_work else ""
+            see = f"; {', or '.join(self._see(at_work[0]))}" if at_work else ""
             return f"group {seen.oldest_group.id} waits for {awaited}{see}"
         if seen.waiting_for.endswith("rows of the data"):
             return "the run goes on when the source of prompts gives them, or says that there are no more"
         return "the trainer is started again if it ends or is silent for longer than its lease"
+
+    def _see(self, name: str) -> tuple[str, ...]:
+        """Where a person looks next."""
+        if self._has_log(name):
+            return f"see logs/{name}.log", "`launch.py stacks` of the run"
+        return (f"see the log of {name} where it was attached",)
 
     def _is_news(self, wait: Wait) -> bool:
         is_news = wait.is_overdue and wait.for_s >= 2 * self._told.get(wait.owner, 0.0)

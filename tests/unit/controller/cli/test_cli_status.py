@@ -113,7 +113,7 @@ def test_a_run_that_is_over_is_told_by_its_end_alone(tmp_path, summary, headline
 
 
 def test_starting_up_is_no_wait_of_the_first_step():
-    core, dog = some_core(150), Watchdog(lease_s=10.0, attach_timeout_s=600.0)
+    core, dog = some_core(150), Watchdog(lease_s=10.0, attach_timeout_s=600.0, has_log=lambda name: True)
     seen = core.snapshot()
     loading = replace(
         seen, workers=tuple(replace(w, ready=False, working_on="getting ready") for w in seen.workers)

@@ -24,8 +24,8 @@ def some_core(events: int) -> Core:
     return simulation.core
 
 
-def watchdog() -> Watchdog:
-    return Watchdog(lease_s=10.0, attach_timeout_s=100.0)
+def watchdog(*logs: str) -> Watchdog:
+    return Watchdog(lease_s=10.0, attach_timeout_s=100.0, has_log=logs.__contains__)
 
 
 def test_every_worker_with_an_open_command_and_the_oldest_group_are_waits_with_an_end():
@@ -60,8 +60,15 @@ def test_the_next_step_names_the_log_of_the_one_worker_that_its_oldest_group_wai
     )
     group = replace(seen.oldest_group, waits_for="responses that run on rollout-12")
     seen = replace(seen, workers=workers, oldest_group=group, waiting_for="4 more groups")
-    (step,) = [one for one in watchdog().look(seen, 1.0)[0] if one.owner == "the next step"]
-    assert step.then.endswith("on rollout-12; see logs/rollout-12.log, or `launch.py stacks` of the run")
+
+    def then(*logs: str) -> str:
+        waits, _ = watchdog(*logs).look(seen, 1.0)
+        return next(wait.then for wait in waits if wait.owner == "the next step")
+
+    assert then().endswith("on rollout-12; see the log of rollout-12 where it was attached")
+    assert then("rollout-1", "rollout-12").endswith(
+        "on rollout-12; see logs/rollout-12.log, or `launch.py stacks` of the run"
+    )
 
 
 def test_what_does_not_change_is_overdue_and_complained_of_at_each_doubling():

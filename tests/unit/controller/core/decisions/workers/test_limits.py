@@ -347,7 +347,8 @@ def test_time_in_which_the_controller_stood_still_is_held_against_nobody():
 def test_what_the_status_says_of_a_wait_is_what_will_be_done_and_when():
     run = trained(Run(staleness=STALENESS))
     run.wait(30)
-    waits, _ = Watchdog(lease_s=10.0, attach_timeout_s=100.0).look(run.core.snapshot(), run.now)
+    dog = Watchdog(lease_s=10.0, attach_timeout_s=100.0, has_log=lambda name: True)
+    waits, _ = dog.look(run.core.snapshot(), run.now)
     then = {wait.owner: wait.then for wait in waits}
     assert "in 90 s it is closed if it has not done so, limits.step_s allows 120 s" in then["trainer"]
     assert "in 30 s without a token it goes on elsewhere, limits.token_s allows 60 s" in then["rollout-0"]
