@@ -64,7 +64,7 @@ class Watchdog:
     """Looks at the run now and then."""
 
     def __init__(self, *, lease_s: float, attach_timeout_s: float, has_log: Callable[[str], bool]) -> None:
-        """`has_log(name)`: whether the log of that worker is in the run; of one that was attached it is not."""
+        """`has_log(name)`: whether the run has that worker's log; it has none of one that was attached."""
         self._lease_s, self._attach_s, self._has_log = lease_s, attach_timeout_s, has_log
         self._since: dict[str, tuple[str, float]] = {}  # owner -> what it looked like, and since when
         self._usual: dict[str, float] = {}  # seconds, by kind
