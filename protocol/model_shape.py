@@ -15,15 +15,13 @@ SPAN = re.compile(
 LENGTH_DEPENDENT_ROPE = ("longrope", "su", "dynamic")  # whose factors hang on the longest sequence of a pass
 WITHOUT_KV = ("linear_attention", "conv", "mamba")  # types of layers
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-SHOWN_CHARS = 50  # of a value that is refused
 EXPERT_WEIGHT = re.compile(r"\.experts\.\d+\.")  # in a weight's name: one tensor for each expert
-
-
 COUNTS = (
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "full_attention_interval", "vocab_size", "max_position_embeddings", *EXPERTS,
 )  # fmt: skip
 """Whole numbers, where a model has them."""
+SHOWN_CHARS = 50  # of a value that is refused
 
 
 class Limit(NamedTuple):
@@ -60,7 +58,7 @@ def spans(shape: Shape) -> dict[str, int]:
     for name, value in text_shape(shape).items():
         if isinstance(value, Mapping):
             found |= {f"{name}.{inner}": tokens for inner, tokens in spans(cast("Shape", value)).items()}
-        elif isinstance(value, int) and not isinstance(value, bool) and value >= 0 and SPAN.search(name):
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 0 and SPAN.search(name):
             found[name] = value
     return found
 

@@ -30,7 +30,7 @@ from controller.data.formats import HUB_NAME, format_of
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from protocol.model_shape import checked
+from protocol.model_shape import Shape, checked
 from protocol.wire.descriptors import limit
 from protocol.wire.security import Keyring
 
@@ -169,7 +169,7 @@ def _download(config: Config) -> str:
     return "hf download NAME --local-dir DIR"
 
 
-def _architecture_findings(config: Config, shape: dict[str, Any], weights: Shapes) -> Findings:
+def _architecture_findings(config: Config, shape: Shape, weights: Shapes) -> Findings:
     for field, text in adapter_problems(config, shape, weights):
         yield Finding("error", field, text)
     for level, field, text in model_findings(config, shape):
