@@ -27,7 +27,7 @@ BODIES = (
     b'{"changes": {}, "at_s": "x"}', b'{"changes": {"reward.function": "os:system"}}',
     b'{"changes": [1]}', b"x" * 100_000, b'{"changes": 7}',
 )  # fmt: skip
-ANSWERS = {200, 304, 307, 400, 401, 403, 404, 405, 409, 413}
+ANSWERS = {200, 202, 304, 307, 400, 401, 403, 404, 405, 409, 413}
 
 
 def request(dice):
