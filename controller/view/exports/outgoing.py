@@ -28,6 +28,7 @@ from controller.view.exports.trackers import Sending, make_tracker
 
 LOOK_S = 1.0  # between two looks at the files
 END_S = 15.0  # for trackers to take the last lines
+MOST_BLAMED = 2  # workers that are overdue, told of beside the longest wait
 
 Tell = Callable[[str], None]
 
@@ -113,12 +114,15 @@ class Looker:
         except (OSError, ValueError):
             return []
         overdue = [wait for wait in status.get("waits", ()) if wait["is_overdue"]]
+        workers = {worker["name"] for worker in status.get("workers", ())}
+        # the next step stands because of somebody, who may be overdue only after it
+        blamed = [wait for wait in overdue[1:] if wait["owner"] in workers]
         return [
             News(
                 "stuck", wait["owner"],
                 f"{wait['owner']} has waited {wait['for_s']:.0f} s for {wait['what']}: {wait['then']}.",
             )
-            for wait in overdue[:1]
+            for wait in [*overdue[:1], *blamed[:MOST_BLAMED]]
         ]  # fmt: skip
 
     def _ring(self, found: list[News]) -> None:

@@ -108,6 +108,32 @@ def test_alarms_standstills_and_an_end_without_a_word_are_told(tmp_path, monkeyp
     assert "without a word" in sent[2].text
 
 
+def test_who_is_overdue_only_after_the_step_that_waits_is_told_too(tmp_path, monkeypatch):
+    run, sent = run_in(tmp_path), []
+    monkeypatch.setattr(
+        "controller.view.exports.outgoing.post", lambda url, name, news: sent.append(news.cause) or ""
+    )
+    looker = Looker(wanted_of(run, url="http://hook", on=["stuck"]), tell=pytest.fail)
+    names = ["reward-0", *(f"rollout-{number}" for number in range(9))]
+    overdue: list[str] = []
+
+    def look(*more: str) -> None:
+        overdue.extend(more)
+        waits = [
+            {"owner": owner, "what": "rewards", "for_s": 40.0, "then": "nothing", "is_overdue": True}
+            for owner in overdue
+        ]
+        status = {"waits": waits, "workers": [{"name": name} for name in names]}
+        (run / "status.json").write_text(json.dumps(status))
+        looker.look()
+
+    look("the next step")
+    look("group 7", "reward-0")
+    look(*names[1:])
+    looker.finish()
+    assert sent == ["the next step", "reward-0", "rollout-0"]  # a whole cluster is not a hundred messages
+
+
 def test_what_alarms_look_at_is_bounded(tmp_path):
     run = run_in(tmp_path)
     looker = Looker(wanted_of(run), tell=pytest.fail)
