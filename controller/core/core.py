@@ -31,6 +31,7 @@ from controller.core.decisions.training.training import Training
 from controller.core.decisions.versions.publication import Publication
 from controller.core.decisions.versions.pulls import Pulls
 from controller.core.decisions.versions.relay_tree import RelayTree
+from controller.core.decisions.workers.kept_payload import foretelling, keeps_payload
 from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.plausibility import Plausibility
@@ -349,18 +350,17 @@ class Core:
         return is_out_of_data(self)
 
     def keeps_payload(self, peer: str, message: Message) -> bool:
-        """Whether to keep the buffers that came with a message: not those of a lie.
+        """Whether to keep the buffers that came with a message: not those of a lie."""
+        return keeps_payload(self.plausibility, self.state.registry.workers.get(peer), message)
 
-        They might be taken for what another worker says of the same thing.
-        """
-        return self.plausibility.keeps_payload(self.state.registry.workers.get(peer), message)
+    def foretelling(self, peer: str, message: Message) -> str | None:
+        """Why a message whose buffers are not kept is a lie, if nothing in its turn can make it true."""
+        return foretelling(self.plausibility, self.state.registry.workers.get(peer), message)
 
     def groups_with_payload(self) -> list[int]:
         """Groups whose payload may be asked for again."""
         batches = self.state.batches.values()
         return sorted({*self.state.groups, *(group for batch in batches for group in batch.groups)})
-
-    # -- small things -----------------------------------------------------------------------------------
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""

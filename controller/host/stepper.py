@@ -160,30 +160,35 @@ class Stepper:
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
         with self._store.transaction():
             self.write_rest()
-            for event, frames in batch:
-                self._keep(event, frames)
-            self._joined = _joined([event for event, _ in batch])
-            events = [event for event, _ in batch]
+            events = [self._keep(event, frames) for event, frames in batch]
+            self._joined = _joined(events)
             first = self._store.append_events(now, list(zip(events, self._joined, strict=True)))
         self._first, self.last = first, first + len(batch) - 1
-        return {first + at: event for at, (event, _) in enumerate(batch)}
+        return dict(enumerate(events, first))
 
-    def _keep(self, event: Event, frames: Frames) -> None:
+    def _keep(self, event: Event, frames: Frames) -> Event:
+        """Keep what came with an event; returns it, or the fault of a worker that foretells its orders."""
         if isinstance(event, PromptsRead | HeldOutRead):
             for group, row in enumerate(frames, event.first_group):
                 self._store.put_row(group, row)
-        elif frames and isinstance(event, Received) and self._is_wanted(event):
-            if isinstance(event.message, TrainStepFinished):
+        elif frames and isinstance(event, Received):
+            is_wanted, lie = self._look(event)
+            if lie is not None:
+                return PeerFaulted(event.peer, lie)
+            if is_wanted and isinstance(event.message, TrainStepFinished):
                 self._corrections = corrections_of(event.message, frames)
-            else:
+            elif is_wanted:
                 self._store.put_frames(event.message, frames)
+        return event
 
-    def _is_wanted(self, event: Received) -> bool:
+    def _look(self, event: Received) -> tuple[bool, str | None]:
+        """Whether the core wants what came with a message, and why the message is a lie if not."""
         try:
-            return self.core.keeps_payload(event.peer, event.message)
+            is_wanted = self.core.keeps_payload(event.peer, event.message)
+            return is_wanted, None if is_wanted else self.core.foretelling(event.peer, event.message)
         except Exception:  # the core fails on the event itself as well, and then it is passed over
             log.exception("The core failed to look at a word of %s.", event.peer)
-            return False
+            return False, None
 
     def _pass_over(self, number: int, more: list[int], reason: str) -> None:
         """Say in the journal that event `number` does not count, and go back to before it.

@@ -8,7 +8,6 @@ was told (tokens that nobody sampled, a reward that nobody computed) cannot be t
 
 from itertools import chain
 from math import isfinite
-from operator import add
 
 from controller.core.state.agents.told_agents import AskLimits, ToldAgent
 from controller.core.state.groups import Trajectory
@@ -20,9 +19,7 @@ from protocol.ids import TrajectoryId
 from protocol.messages import (
     MAX_REWARD,
     MAY_SAY,
-    Ask,
     Delta,
-    EpisodeEnded,
     Generated,
     InstanceStatus,
     Message,
@@ -66,46 +63,12 @@ class Plausibility:
         if isinstance(told, ToldTextWorker):
             return self._of_text_worker(told, message)
         if isinstance(told, ToldAgent):
-            return told.contradiction(message, self._ask_limits())
+            return told.contradiction(message, self.ask_limits())
         assert isinstance(told, ToldTrainer)
         return self._of_trainer(worker, told, message)
 
-    def keeps_payload(self, worker: Worker | None, message: Message) -> bool:
-        """Whether to keep the buffers of a message.
-
-        Those of what this worker was given are kept, of no more tokens than that may have. The answer holds
-        for a message whatever came before it in the same turn.
-        """
-        if isinstance(worker, TextWorker):
-            return self.objection(worker, message) is None
-        if isinstance(worker, AgentWorker):
-            if isinstance(message, EpisodeEnded):
-                return self._runs(worker, message) and self.objection(worker, message) is None
-            return isinstance(message, Ask) and self._keeps_given(worker, message)
-        if isinstance(message, messages.TrainStepFinished):
-            return worker is not None and self.objection(worker, message) is None
-        if worker is None or not isinstance(worker.told, ToldInstance) or not isinstance(message, Generated):
-            return False
-        most = self.state.config.rollout.max_response_tokens
-        told = worker.told
-        is_known = all(map(told.given.__contains__, message.keys)) or all(map(told.knows, message.keys))
-        return is_known and max(map(add, message.starts, message.counts), default=0) <= most
-
-    def _keeps_given(self, worker: AgentWorker, ask: Ask) -> bool:
-        """Of an episode that was ended, or that has asked something else before, nothing is kept."""
-        if not self._runs(worker, ask):
-            return False
-        told = worker.told
-        assert isinstance(told, ToldAgent)
-        if self.objection(worker, ask) is not None and not told.could_begin(ask, self._ask_limits()):
-            return False
-        asked = self.state.groups[ask.group].episodes[ask.episode].find(ask)
-        return asked is None or asked.is_repeated_by(ask)
-
-    def _runs(self, worker: AgentWorker, message: Ask | EpisodeEnded) -> bool:
-        return worker.episodes.get((message.group, message.episode)) == message.trial
-
-    def _ask_limits(self) -> AskLimits:
+    def ask_limits(self) -> AskLimits:
+        """What the configuration lets an episode ask for."""
         agent, rollout = self.state.config.agent, self.state.config.rollout
         return AskLimits(
             agent.max_turns,
