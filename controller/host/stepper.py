@@ -28,7 +28,7 @@ from controller.durability.store import Store
 from controller.host.resumed_run import MAX_SKIPPED, derive, fault_of, may_skip
 from protocol.errors import LocalError, RunError
 from protocol.ids import TrajectoryId
-from protocol.messages import TrainStepFinished
+from protocol.messages import Attach, TrainStepFinished
 
 Frames = tuple[bytes, ...]
 log = logging.getLogger("staleflow.controller")
@@ -160,18 +160,27 @@ class Stepper:
     def _write(self, now: float, batch: list[tuple[Event, Frames]]) -> dict[int, Event]:
         with self._store.transaction():
             self.write_rest()
-            events = [self._keep(event, frames) for event, frames in batch]
+            came: set[str] = set()
+            events = [self._keep(event, frames, came) for event, frames in batch]
             self._joined = _joined(events)
             first = self._store.append_events(now, list(zip(events, self._joined, strict=True)))
         self._first, self.last = first, first + len(batch) - 1
         return dict(enumerate(events, first))
 
-    def _keep(self, event: Event, frames: Frames) -> Event:
-        """Keep what came with an event; returns it, or the fault of a worker that foretells its orders."""
+    def _keep(self, event: Event, frames: Frames, came: set[str]) -> Event:
+        """Keep what came with an event; returns it, or the fault of a worker that foretells its orders.
+
+        `came`: the peers that have attached in this turn; one that attaches is added.
+        """
         if isinstance(event, PromptsRead | HeldOutRead):
             for group, row in enumerate(frames, event.first_group):
                 self._store.put_row(group, row)
+        elif isinstance(event, Received) and isinstance(event.message, Attach):
+            came.add(event.peer)
         elif frames and isinstance(event, Received):
+            if event.peer in came:
+                kind = type(event.message).__name__
+                return PeerFaulted(event.peer, f"It sent {kind} before it had orders.")
             is_wanted, lie = self._look(event)
             if lie is not None:
                 return PeerFaulted(event.peer, lie)

@@ -20,6 +20,10 @@ def test_random_values_make_nothing_raise_break_no_invariant_and_hold_no_run_up(
     assert sum(verdict.closed for verdict in verdicts) > 100
 
 
+def test_a_worker_that_foretells_its_orders_does_not_hold_the_run_up():
+    assert one(18_000_146).failure == ""
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_million_of_them(part):
