@@ -31,7 +31,6 @@ from controller.core.decisions.training.training import Training
 from controller.core.decisions.versions.publication import Publication
 from controller.core.decisions.versions.pulls import Pulls
 from controller.core.decisions.versions.relay_tree import RelayTree
-from controller.core.decisions.workers.kept_payload import foretelling, keeps_payload
 from controller.core.decisions.workers.limits import Limits, Silent
 from controller.core.decisions.workers.membership import Membership
 from controller.core.decisions.workers.plausibility import Plausibility
@@ -62,6 +61,7 @@ from controller.core.state.run_state import RunState
 from controller.core.state.snapshot import ClusterSnapshot, WorkerSnapshot
 from controller.core.state.views.instances import InstanceViews
 from controller.core.waiting_for import awaited, next_step, oldest_group, working_on
+from controller.core.wanted_payload import foretelling, keeps_payload
 from controller.core.worker_settings import worker_settings
 from protocol import messages
 from protocol.messages import Attach, MachineUse, Message

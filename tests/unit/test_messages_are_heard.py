@@ -116,9 +116,9 @@ def test_what_is_for_no_role_is_heard_by_name(party):
 def test_the_door_knows_whose_payload_is_kept():
     kinds = [kind for kind in FROM_WORKER if "kept" in vars(kind) and set(kind.said_by) != {"reward"}]
     missing = {kind.__name__ for kind in kinds} - asked_for(
-        "controller/core/decisions/workers/kept_payload.py", "keeps_payload"
+        "controller/core/wanted_payload.py", "keeps_payload"
     )
     assert not missing, (
-        f"{sorted(missing)} brings payload, which `kept_payload.keeps_payload` would throw away: say there "
+        f"{sorted(missing)} brings payload, which `wanted_payload.keeps_payload` would throw away: say there "
         "of which orders it is kept"
     )

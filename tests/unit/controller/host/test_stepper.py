@@ -156,7 +156,7 @@ def mined_journal(path: Path) -> int:
     for event, frames in run.inbox:  # journalled, and not one of them stepped
         with run.store.transaction():
             run.stepper.write_rest()
-            run.stepper._keep(event, frames)
+            run.stepper._keep(event, frames, set())
             run.store.append_event(run.now, event)
     run.store.close()
     return seen[0]
