@@ -19,12 +19,13 @@ import asyncio, sys
 from pathlib import Path
 from test_colocated_run import settings
 from controller import Controller
+from tests.support.heard_program import say
 
 async def main():
-    say = lambda _, text: print(text, flush=True)
-    async with Controller(settings(Path(sys.argv[1]), steps=9), on_progress=say) as controller:
+    tell = lambda _, text: say(text)
+    async with Controller(settings(Path(sys.argv[1]), steps=9), on_progress=tell) as controller:
         async for step in controller.train():
-            print("step", step.policy_version, flush=True)
+            say(f"step {step.policy_version}")
 
 asyncio.run(main())
 """
