@@ -5,16 +5,24 @@
 
 The engine answers at once, so that all the time from a request to its answer is ours. The door is asked by
 the `openai` package, and once more (`bare`) by a client that only writes and reads HTTP: what lies between
-the two is the package's, whose CPU stands in `agent_cpu_ms`. All are a real agent worker and its process;
-the controller is this script.
+the two is the package's. All are a real agent worker and its process; the controller is this script.
+
+A line has the time of turns (`p5_ms`, `p50_ms`, `p99_ms`), the CPU of a turn in the agent worker, which is
+all ours (`worker_cpu_ms`), and in the process of the agent (`agent_cpu_ms`: client, agent, our pipe), and
+the share of a core that each of the two processes had (`worker_core`, `agent_core`). For each way there
+is a line in which the same episodes are played one after the other (`at_once: 1`), so that no turn waits for
+another: there only other programs, of which `load` tells, can make a turn longer than its CPU, and the
+fastest of them (`p5_ms`) are what a turn takes on a processor that is not full.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import resource
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
 from protocol.agents.settings import AgentSettings
@@ -80,22 +88,35 @@ class AnsweringLink(ScriptedLink):
             super().send(message, *frames)
 
 
-async def measure(link, way, options):
-    """(seconds of each turn but an episode's first; CPU seconds of worker, and of the agents, per turn)"""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    for group in range(options.episodes):
-        link.begin(group, way=way, turns=options.turns, think_s=options.think_s)
+async def measure(link, way, options, *, at_once):
+    """The line of a way, of all turns but an episode's first; CPU in milliseconds, for each turn.
+
+    `at_once`: episodes that run side by side.
+    """
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    think_s = options.think_s if at_once > 1 else 0.0
     seconds, cpu = [], []
-    for _ in range(options.episodes):
-        ended, _ = await link.hear(EpisodeEnded | EpisodeFailed)
-        if isinstance(ended, EpisodeFailed):
-            raise SystemExit(ended.reason)
-        seconds += [value for name, value in ended.metrics if name.startswith("turn") and name != "turn 0"]
-        cpu += [value for name, value in ended.metrics if name.startswith("cpu")]
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    count = options.episodes * options.turns
-    return seconds, spent / count, (max(cpu) - min(cpu)) / count
+    for first in range(0, options.episodes, at_once):
+        for group in range(first, min(options.episodes, first + at_once)):
+            link.begin(group, way=way, turns=options.turns, think_s=think_s)
+        for _ in range(first, min(options.episodes, first + at_once)):
+            ended, _ = await link.hear(EpisodeEnded | EpisodeFailed)
+            if isinstance(ended, EpisodeFailed):
+                raise SystemExit(ended.reason)
+            turns = [value for name, value in ended.metrics if name.startswith("turn")]
+            seconds += turns[1:]
+            cpu += [value for name, value in ended.metrics if name.startswith("cpu")]
+    after, passed_s = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - began
+    worker_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    agent_s, count = max(cpu) - min(cpu), options.episodes * options.turns
+    cuts = statistics.quantiles(seconds, n=100)
+    return {
+        "way": way, "at_once": at_once, "turns": len(seconds), "p5_ms": round(1000 * cuts[4], 1),
+        "p50_ms": round(1000 * cuts[49], 1),
+        "p99_ms": round(1000 * cuts[98], 1), "worker_cpu_ms": round(1000 * worker_s / count, 2),
+        "agent_cpu_ms": round(1000 * agent_s / count, 2), "worker_core": round(worker_s / passed_s, 2),
+        "agent_core": round(agent_s / passed_s, 2), "load": round(os.getloadavg()[0], 1),
+    }  # fmt: skip
 
 
 def main():
@@ -103,18 +124,21 @@ def main():
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--turns", type=int, default=8)
     parser.add_argument("--think-s", type=float, default=0.5)
+    parser.add_argument("--ways", default="chat,bare,door")
     options = parser.parse_args()
 
     async def test(link):
-        for way in ("chat", "bare", "door"):
-            await measure(link, way, argparse.Namespace(**{**vars(options), "episodes": 1, "turns": 2}))
-            seconds, spent, of_agents = await measure(link, way, options)
-            cuts = statistics.quantiles(seconds, n=100)
-            print(json.dumps({
-                "way": way, "turns": len(seconds), "p50_ms": round(1000 * cuts[49], 1),
-                "p99_ms": round(1000 * cuts[98], 1), "worker_cpu_ms": round(1000 * spent, 2),
-                "agent_cpu_ms": round(1000 * of_agents, 2),
-            }), flush=True)  # fmt: skip
+        agent_cpu_ms = {}
+        for way in options.ways.split(","):
+            beginning = argparse.Namespace(episodes=2, turns=2)  # imports, connections, templates
+            await measure(link, way, beginning, at_once=1)
+            for at_once in (1, options.episodes):
+                line = await measure(link, way, options, at_once=at_once)
+                print(json.dumps(line), flush=True)
+                agent_cpu_ms[way] = line["agent_cpu_ms"]
+        if {"bare", "door"} <= agent_cpu_ms.keys():
+            package_ms = agent_cpu_ms["door"] - agent_cpu_ms["bare"]
+            print(json.dumps({"package_cpu_ms": round(package_ms, 2)}))
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "agent.py").write_text(AGENT)
@@ -122,7 +146,9 @@ def main():
         settings = WorkerSettings(
             run_dir=folder, seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
             trainer=TrainerSettings(), rollout=RolloutSettings(max_prompt_tokens=4000),
-            agent=AgentSettings(function=f"{folder}/agent.py:episode", door=True, concurrency=4096),
+            agent=AgentSettings(
+                function=f"{folder}/agent.py:episode", door=True, concurrency=4096, max_turns=64
+            ),
         )  # fmt: skip
         asyncio.run(serving(settings, test, AnsweringLink()))
 

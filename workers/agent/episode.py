@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from protocol.messages import Ask, Begin, Turn
 from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
-from workers.agent.messages import check_messages, spoken
+from workers.agent.messages import CheckedHistory, spoken
 from workers.agent.policy import MAX_STATE_MB, BudgetExceeded, too_large
 from workers.agent.rendering.renderer import Renderer, message_of
 from workers.agent.saved_state import pack, unpack
@@ -83,6 +83,7 @@ class HostedEpisode:
             renderer, first=begin.episode, step=begin.episodes, attempt=begin.attempt,
             most=limits.trajectories, history=limits.history,
         )  # fmt: skip
+        self._history = CheckedHistory()
         self._asked = 0
         self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
         self._open: dict[int, _Open] = {}  # by trajectory
@@ -185,7 +186,12 @@ class HostedEpisode:
         is_trained = not question.get("is_untrained")
         if "chat" not in question:
             return self._conversations.place_tokens(question.get("tokens") or (), is_trained=is_trained), None
-        messages = check_messages(question["chat"])
+        try:
+            messages = self._history.check(question["chat"])
+        except RecursionError:
+            raise ValueError(
+                "The messages are nested too deep. Give text, and tool calls as texts."
+            ) from None
         try:
             placed = self._conversations.place(messages, question.get("tools") or None, is_trained=is_trained)
         except (TemplateError, TypeError, KeyError, RecursionError) as error:

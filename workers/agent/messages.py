@@ -5,29 +5,75 @@ what SDKs add or leave out (nulls, key order of arguments) are equal after `norm
 """
 
 import json
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 KEPT = ("role", "name", "content", "reasoning_content", "tool_call_id")
 MAX_CHARS = 16 << 20  # of all messages together
+MAX_TAKEN = 4  # requests of an episode whose messages are known again: as many conversations grow at once
 MAX_ARGUMENT_DEPTH = 64  # levels of JSON in the arguments of a tool call
+
+
+class _Checked(NamedTuple):
+    """Messages of a request that was taken."""
+
+    told: list[Any]  # as they came
+    messages: list[dict[str, Any]]
+    calls: frozenset[str]  # ids of all tool calls in them
+    chars: int
+
+
+NOTHING = _Checked([], [], frozenset(), 0)
+
+
+class CheckedHistory:
+    """Checks the requests of one episode: of each only what is new behind one that was taken before.
+
+    Whoever asks hands each list over: it is kept, and changed by nobody.
+    """
+
+    def __init__(self) -> None:
+        self._taken: deque[_Checked] = deque(maxlen=MAX_TAKEN)
+
+    def check(self, messages: object) -> list[dict[str, Any]]:
+        """As `check_messages`."""
+        before = [one for one in self._taken if _begins_with(messages, one.told)]
+        known = max(before, key=lambda one: len(one.told), default=NOTHING)
+        found = _check(messages, known)
+        if known is not NOTHING:
+            self._taken.remove(known)  # what repeats that one repeats this one in part
+        if isinstance(messages, list):
+            self._taken.append(found)
+        return found.messages
+
+
+def _begins_with(messages: object, told: list[Any]) -> bool:
+    return isinstance(messages, list) and len(messages) > len(told) and messages[: len(told)] == told
 
 
 def check_messages(messages: object) -> list[dict[str, Any]]:
     """The messages of one request. Raises: ValueError in words if no policy could answer them."""
+    return _check(messages, NOTHING).messages
+
+
+def _check(messages: object, known: _Checked) -> _Checked:
+    """What messages are that begin with those that are known. Raises: ValueError in words."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise ValueError(f"`messages` is {messages!r:.80}; expected a list of at least one chat message.")
-    checked = [_check_message(message, place) for place, message in enumerate(messages)]
-    if checked[-1]["role"] == "assistant":
+    first = len(known.messages)
+    new = [_check_message(message, place) for place, message in enumerate(messages[first:], first)]
+    if new[-1]["role"] == "assistant":
         raise ValueError(
             "The last message is the assistant's own; expected one that it can answer, of the role user or "
             "tool. Append what the environment says first."
         )
-    _check_calls(checked)
-    if (chars := sum(len(text) for message in checked for text in texts_of(message))) > MAX_CHARS:
+    calls = _check_calls(new, first, known.calls)
+    chars = known.chars + sum(len(text) for message in new for text in texts_of(message))
+    if chars > MAX_CHARS:
         raise ValueError(f"The messages have {chars} characters; at most {MAX_CHARS} are taken.")
-    return checked
+    return _Checked(list(messages), [*known.messages, *new], calls, chars)
 
 
 def _check_message(message: object, place: int) -> dict[str, Any]:
@@ -90,10 +136,13 @@ def _check_call(call: object, place: int) -> dict[str, Any]:
     return {"id": call["id"], "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Every answer of a tool needs the call that it answers. Raises: ValueError."""
-    open_calls: set[str] = set()
-    for place, message in enumerate(messages):
+def _check_calls(messages: Sequence[Mapping[str, Any]], first: int, before: frozenset[str]) -> frozenset[str]:
+    """Every answer of a tool needs the call that it answers; the ids of all calls. Raises: ValueError.
+
+    `before`: the ids of the calls in the `first` messages, which stand before these.
+    """
+    open_calls = set(before)
+    for place, message in enumerate(messages, first):
         ids = [call["id"] for call in message.get("tool_calls", ())]
         if len({*ids}) < len(ids):
             raise ValueError(f"Message {place} has two tool calls of one id: {', '.join(ids)!r:.80}.")
@@ -103,6 +152,7 @@ def _check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
                 f"Message {place} answers the tool call {message['tool_call_id']!r:.60}, which no message "
                 "before it makes."
             )
+    return frozenset(open_calls)
 
 
 def texts_of(value: object) -> list[str]:

@@ -54,6 +54,7 @@ from workers.children.packets import Packets
 from workers.children.pipe import WorkerPipe
 
 BEAT_S = 0.25
+READ_BYTES = 1 << 16  # as much as a pipe holds
 OVER = "The episode is over, so its policy answers no more. Await all requests before the agent returns."
 _number: contextvars.ContextVar[int] = contextvars.ContextVar("episode", default=-1)
 
@@ -141,11 +142,13 @@ class EpisodeServer:
         self._loop.add_reader(self._pipe.requests, self._read_all)
         await self._loop.create_future()
 
-    def _read(self) -> None:
-        if not (data := os.read(self._pipe.requests, 1 << 20)):
+    def _read(self) -> bool:
+        """Hear what is in the pipe; whether there may be more."""
+        if not (data := os.read(self._pipe.requests, READ_BYTES)):
             os._exit(0)  # episodes in hand are nobody's any more, and may not obey
         for kind, number, *parts in self._packets.feed(data):
             self._hear(kind, number, parts)
+        return len(data) == READ_BYTES
 
     def _read_all(self) -> None:
         """Hear what the worker has said by now: of a turn it speaks before the door's client knows it."""
@@ -154,8 +157,8 @@ class EpisodeServer:
             self._loop.call_soon_threadsafe(lambda: (self._read_all(), done.set()))
             done.wait()
             return
-        while select.select([self._pipe.requests], [], [], 0)[0]:
-            self._read()
+        while select.select([self._pipe.requests], [], [], 0)[0] and self._read():
+            pass
 
     def _hear(self, kind: str, number: int, parts: list[Any]) -> None:
         line, task = self._lines.get(number), self._tasks.get(number)

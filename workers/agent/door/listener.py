@@ -9,12 +9,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from workers.agent.door.site import EpisodeLost
+from workers.agent.door.lane import protocol_with
+from workers.agent.door.site import ChatTaker, EpisodeLost
 
 BACKLOG = 4096
 """Connections at once: as many as episodes may open."""
@@ -40,9 +41,11 @@ class _Server(uvicorn.Server):
 class DoorListener:
     """A server within `async with`."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, chat: ChatTaker) -> None:
+        """`chat`: answers plain chat requests, so that `app` does not get them."""
+        protocol = cast("type[asyncio.Protocol]", protocol_with(chat))
         config = uvicorn.Config(
-            app, log_config=None, log_level=logging.ERROR, access_log=False, lifespan="off",
+            app, http=protocol, log_config=None, log_level=logging.ERROR, access_log=False, lifespan="off",
             server_header=False, date_header=False, timeout_graceful_shutdown=0, backlog=BACKLOG,
         )  # fmt: skip
         self._server = _Server(config)

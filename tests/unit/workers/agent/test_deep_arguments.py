@@ -40,6 +40,20 @@ def test_a_policy_that_writes_them_is_answered_and_goes_on(depth, shape):
     assert again.keep == ask.given + len(sampled), "it goes on with what was sampled"
 
 
+def test_messages_that_are_nested_too_deep_are_refused_in_words_and_the_episode_goes_on():
+    tokenizer = make_tokenizer()
+    limits = EpisodeBudget(3, 20_000, 90_000, "tokens", len(tokenizer))
+    played = HostedEpisode(
+        Begin(1, 0, 1, 7, 0, 1), b"{}", limits=limits, renderer=TemplateRenderer(tokenizer)
+    )
+    deep = []
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match="nested too deep"):
+        played.ask(1, {"chat": [{**USER, "name": deep}]})
+    assert played.ask(1, {"chat": [USER]})[0].number == 0
+
+
 def test_what_people_write_is_read():
     text = json.dumps({"a": [1, {"b": "x"}]})
     assert read_arguments(text) == json.loads(text)
