@@ -42,7 +42,8 @@ COST_MODELS = ("online", "published")
 def step_latency(coefficients: Coefficients, running: float, tokens: float) -> float:
     """Seconds per decode step of `running` >= 1 trajectories that hold `tokens` tokens."""
     c = coefficients
-    return c.attention_b + c.attention_k * tokens + max(c.floor, c.other_b + c.other_k * running)
+    other, least = c.other_b + c.other_k * running, c.floor
+    return c.attention_b + c.attention_k * tokens + (other if other > least else least)
 
 
 def prefill_s(coefficients: Coefficients, tokens: float) -> float:

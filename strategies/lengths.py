@@ -82,14 +82,18 @@ class LengthModel:
         """
         if so_far >= self._max:
             return float(self._max)
-        if self._fresh >= self._fresh_limit:
-            self._rebuild()
+        self.keep_up(so_far)
         totals = self._tilted(siblings) if siblings and self._rho else self._totals
-        position = self._position(so_far)
+        position = self._per_octave * log2(1.0 + so_far / LINEAR)
         bin = int(position)
         low = totals[bin]
         expected = low + (totals[bin + 1] - low) * (position - bin)
         return min(float(self._max), max(expected, so_far + 1.0))
+
+    def keep_up(self, so_far: int) -> None:
+        """Make the tables again where `total` would, for whoever does not need what it says."""
+        if self._fresh >= self._fresh_limit and so_far < self._max:
+            self._rebuild()
 
     def quantile(self, so_far: int, q: float) -> float:
         """Length that the final one of a response with `so_far` tokens stays below with probability `q`.

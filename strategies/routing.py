@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strategies.cost_model import ideal_gain, marginal_gain, prefill_s, step_latency, throughput
+from strategies.cost_model import Coefficients, ideal_gain, marginal_gain, prefill_s, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
 OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
@@ -66,11 +66,15 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     threshold mu; looking ahead is ours.
     """
     length = size(work, settings)
+    is_kept_back = settings.mu > 0 and (work.is_fresh or settings.keeps_kv)
+    counts_homes = bool(work.held_tokens) and settings.affinity
+    engine: Coefficients | None = None
+    extra_s = 0.0
     best: tuple[float, bool, int] | None = None
     for instance in instances:
         if not has_room(work, instance):
             continue
-        is_gated = settings.mu > 0 and instance.running and (work.is_fresh or settings.keeps_kv)
+        is_gated = is_kept_back and instance.running
         if is_gated and gain_now(instance, length, settings) < settings.mu * ideal_gain(
             instance.coefficients, length
         ):
@@ -79,24 +83,35 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
         worth = lasting_gain(instance, length, settings) * (
             OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
         )
-        if work.held_tokens and settings.affinity and instance.id != work.home:
-            worth -= moving_loss(work, instance)
+        if counts_homes and instance.id != work.home:
+            if instance.coefficients is not engine:  # of one kind nearly always: computed once
+                engine = instance.coefficients
+                extra_s = moving_s(work, engine)
+            worth -= moving_loss(work, instance, extra_s)
         key = (worth, instance.has_sibling, -instance.id)
         best = key if best is None or key > best else best
     return None if best is None else -best[2]
 
 
-def moving_loss(work: WorkView, instance: InstanceView) -> float:
+def moving_s(work: WorkView, engine: Coefficients) -> float:
+    """Seconds that such an engine takes to prefill what the home of the work holds."""
+    whole, held = work.resident_tokens, work.held_tokens
+    return prefill_s(engine, whole) - prefill_s(engine, whole - held)
+
+
+def moving_loss(work: WorkView, instance: InstanceView, extra_s: float | None = None) -> float:
     """Tokens/s that an instance loses because it prefills what the home of the work holds.
 
     It decodes nothing meanwhile, once; that is spread over the predicted rest of the episode, for all of
-    which the trajectory may then stay.
+    which the trajectory may then stay. `extra_s`: as `moving_s`, where that is known.
     """
+    if extra_s is None:
+        extra_s = moving_s(work, instance.coefficients)
     c, n = instance.coefficients, instance.running + 1
     tokens = instance.resident_tokens + work.resident_tokens
-    extra_s = prefill_s(c, work.resident_tokens) - prefill_s(c, work.resident_tokens - work.held_tokens)
     rest = max(1, work.expected_tokens - work.resident_tokens)
-    return throughput(c, n, tokens) * extra_s / (rest * step_latency(c, n, tokens) + extra_s)
+    step_s = step_latency(c, n, tokens)
+    return n / step_s * extra_s / (rest * step_s + extra_s)
 
 
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
@@ -106,12 +121,13 @@ def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> flo
     next burst, however crowded it is now, and who has far to go crowds it for long; so those that run now
     count by the share of that time for which they are expected to stay.
     """
-    c, running = instance.coefficients, instance.running
+    c, running, resident = instance.coefficients, instance.running, instance.resident_tokens
     if not running or not settings.uses_prediction:
-        return marginal_gain(c, running, instance.resident_tokens, length)
-    reach = settings.horizon_s / step_latency(c, running, instance.resident_tokens)  # tokens of each
-    left = max(0, instance.expected_tokens - instance.resident_tokens)
-    staying = min(running, left / max(1.0, reach))
+        return marginal_gain(c, running, resident, length)
+    reach = settings.horizon_s / step_latency(c, running, resident)  # tokens of each
+    left = instance.expected_tokens - resident
+    stay = (left if left > 0 else 0) / (reach if reach > 1.0 else 1.0)
+    staying = stay if stay < running else running
     return marginal_gain(c, staying, staying * settings.typical_tokens, length)
 
 

@@ -191,7 +191,7 @@ class Core:
             self.state.registry.leases.next(), self.training.held_until, self.membership.vacant_until,
             self.limits.next(), self.episodes.next(), self.state.versions.rests.next(), still_until(self),
         )  # fmt: skip
-        return min((moment for moment in moments if moment is not None), default=None)
+        return min([moment for moment in moments if moment is not None], default=None)
 
     def snapshot(self) -> ClusterSnapshot:
         """The whole run now, frozen."""

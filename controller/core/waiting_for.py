@@ -33,8 +33,8 @@ def awaited(core: "Core") -> Cause:
         return "paused"
     is_supervised = state.config.trainer.is_supervised
     registry = state.registry
-    is_there = registry.trainer() is not None and any(True for _ in registry.text_workers())
-    if state.config.agent.is_on and not any(True for _ in registry.agents()):
+    is_there = registry.trainer() is not None and next(registry.text_workers(), None) is not None
+    if state.config.agent.is_on and next(registry.agents(), None) is None:
         return "start-up"
     if not is_there or (not is_supervised and not (registry.ready_instances and state.versions.newest)):
         return "start-up"
@@ -58,7 +58,7 @@ def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> C
     if missing <= 0 and unscored > ledger.reserved - unscored:  # it waits for some that are due now
         return "scoring"
     is_more_wanted = is_more_there and not state.queue
-    if any(instance.running and instance.pulling is None for instance in state.registry.instances()):
+    if _is_generating(state):
         is_mostly_idle = 2 * state.registry.busy_instances < state.registry.ready_instances
         return "cap" if is_mostly_idle and is_more_wanted else "rollout"
     newest = state.versions.newest
@@ -76,11 +76,22 @@ def _why_incomplete(state: RunState, unscored: int, *, is_more_there: bool) -> C
     return "cap" if is_more_wanted else "rollout"
 
 
+def _is_generating(state: RunState) -> bool:
+    """Whether an instance has work and does not pull."""
+    for instance in state.registry.instances():  # noqa: SIM110  # nearly always the first: no generator
+        if instance.running and instance.pulling is None:
+            return True
+    return False
+
+
 def _unscored(core: "Core") -> int:
     """Groups whose responses are complete and whose rewards are not there."""
     workers, scoring = core.state.registry.text_workers(), core.scoring
     if core.evaluation.round is None:
-        return len(scoring.to_score) + sum(len(worker.scoring) for worker in workers)
+        count = len(scoring.to_score)
+        for worker in workers:
+            count += len(worker.scoring)
+        return count
     ids = [*scoring.to_score, *(id for worker in workers for id in worker.scoring)]
     return sum(id < FIRST_EVALUATION_GROUP for id in ids)
 

@@ -157,11 +157,6 @@ class BusyTime:
         self.busy_s = 0.0
         self.total_s = 0.0
 
-    def add(self, elapsed_s: float, busy: int, total: int) -> None:
-        """Account an interval in which `busy` of `total` units worked."""
-        self.busy_s += elapsed_s * busy
-        self.total_s += elapsed_s * total
-
     @property
     def idle(self) -> float:
         """Share of the time that was idle; 0 before anything was accounted."""
@@ -206,11 +201,14 @@ class Accounts:
         elapsed, self._now = now - self._now, now
         self.spent_s[cause] = self.spent_s.get(cause, 0.0) + elapsed
         if elapsed > 0 and cause not in NO_IDLING:
-            is_training = cause == "training"
-            self._rollout.add(elapsed, busy, ready)
-            self._rollout_total.add(elapsed, busy, ready)
-            self._trainer.add(elapsed, is_training, 1)
-            self._trainer_total.add(elapsed, is_training, 1)
+            busy_s, ready_s = elapsed * busy, elapsed * ready
+            training_s = elapsed if cause == "training" else 0.0
+            both = (self._rollout, self._trainer), (self._rollout_total, self._trainer_total)
+            for rollout, trainer in both:  # with each event: no calls
+                rollout.busy_s += busy_s
+                rollout.total_s += ready_s
+                trainer.busy_s += training_s
+                trainer.total_s += elapsed
 
     def spend(self, what: str, seconds: float) -> None:
         """Add to a `time_s/*` entry of the next line."""

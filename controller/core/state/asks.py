@@ -59,7 +59,7 @@ class Duty:
 
     def line(self, name: str) -> Line:
         """Its line of this name."""
-        return self.lines.setdefault(name, Line())
+        return self.lines.get(name) or self.lines.setdefault(name, Line())
 
     def open(self) -> Iterator[Line]:
         """The lines in which something is awaited."""

@@ -78,9 +78,9 @@ class Trajectory:
     @property
     def newest_version(self) -> int:
         """Version of its newest sampled token, -1 before the first: it may go on only at or above it."""
-        for _, policy_version, _ in reversed(self.segments):
-            if policy_version != GIVEN:
-                return policy_version
+        for segment in reversed(self.segments):
+            if (version := segment[1]) != GIVEN:
+                return version
         return -1
 
     @property

@@ -41,10 +41,14 @@ class PullRests:
 
     def next(self) -> float | None:
         """When the first rest is over."""
-        return min((until for _, until in self._until.values()), default=None)
+        if not self._until:  # nearly always
+            return None
+        return min(until for _, until in self._until.values())
 
     def end(self, now: float) -> bool:
         """End what is over; whether anything was."""
+        if not self._until:
+            return False
         over = [peer for peer, (_, until) in self._until.items() if until <= now]
         for peer in over:
             del self._until[peer]

@@ -8,7 +8,7 @@ nothing here costs more than the logarithm of the number of workers per event.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -302,18 +302,23 @@ class Registry:
         """The instance that strategies call by this number. Raises: KeyError."""
         return self._by_id[id]
 
+    def numbers(self, peers: Iterable[PeerId | None]) -> list[int]:
+        """What strategies call each of these, None apart; -1 where it is no instance that is there."""
+        there = self._instances
+        return [there[peer].id if peer in there else -1 for peer in peers if peer is not None]
+
     def text_workers(self) -> Iterator[TextWorker]:
         """Reward workers that are ready."""
-        return (worker for worker in self._text_workers.values() if worker.ready)
+        return (worker for worker in self._text_workers.values() if worker.state == "ready")
 
     def agents(self) -> Iterator[AgentWorker]:
         """Agent workers that are ready."""
-        return (worker for worker in self._agents.values() if worker.ready)
+        return (worker for worker in self._agents.values() if worker.state == "ready")
 
     def trainer(self) -> Worker | None:
         """The trainer, once it is ready."""
         for worker in self._trainers.values():  # asked several times per event: no generator
-            if worker.ready:
+            if worker.state == "ready":
                 return worker
         return None
 

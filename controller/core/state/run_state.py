@@ -185,7 +185,7 @@ class RunState:
         again = f"/{group.starts}" if group.starts > 1 else ""
         if group.episodes:
             again = f"/{group.episode_of(trajectory.id.member).trial}.{trajectory.turns}"
-        return random.Random(f"{self.config.run.seed}/{trajectory.id}{again}").getrandbits(52)
+        return noise(f"{self.config.run.seed}/{trajectory.id}{again}")
 
     def environment_seed(self, group: Group) -> int:
         """The seed that a group's environments are told: the same for all its episodes, in each trial.
@@ -195,7 +195,7 @@ class RunState:
         name = (
             f"environment/evaluation/{group.source_row}" if group.is_evaluation else f"environment/{group.id}"
         )
-        return random.Random(f"{self.config.run.seed}/{name}").getrandbits(52)
+        return noise(f"{self.config.run.seed}/{name}")
 
     def requeue(self, trajectory: Trajectory) -> None:
         """A trajectory of a group that has started waits for an instance."""
@@ -214,7 +214,13 @@ class RunState:
             return trajectory.response_tokens
         finished = () if group.episodes else group.finished_lengths  # turns are what is predicted of agents
         expected = round(self.lengths.total(trajectory.turn_tokens, finished))
-        return trajectory.turn_start + min(expected, self.most_tokens(group, trajectory))
+        most = trajectory.most or self.longest_response(group)
+        return trajectory.turn_start + (expected if expected < most else most)
+
+    def keep_lengths_up(self, trajectory: Trajectory) -> None:
+        """What `expected_tokens` does beside predicting, of a trajectory that ends just now."""
+        if self.strategy_settings.uses_prediction:
+            self.lengths.keep_up(trajectory.turn_tokens)
 
     def most_tokens(self, group: Group, trajectory: Trajectory) -> int:
         """Tokens that may be sampled for its response; of an agent's, for its turn."""
@@ -239,6 +245,18 @@ class RunState:
             is_batch_ready=self.ledger.train_version > newest or self.ledger.is_ready(),
         )
         return self.strategy_settings
+
+
+_sources: list[random.Random] = []  # of `noise`, that nobody uses now
+
+
+def noise(name: str) -> int:
+    """52 bits, a function of the name alone: `Random(name).getrandbits(52)`, which would be seeded twice."""
+    source = _sources.pop() if _sources else random.Random(0)
+    source.seed(name)
+    bits = source.getrandbits(52)
+    _sources.append(source)
+    return bits
 
 
 def make_ledger(config: Config) -> Ledger | CountingLedger:

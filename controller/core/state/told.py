@@ -75,8 +75,9 @@ class ToldInstance(Told):
         """Routes, pulls, and what is called back or off."""
         self.orders += 1
         match message:
-            case messages.Route(group, member, attempt, _, most):
-                self.given[group, member, attempt] = Given(self.orders, most=most)
+            case messages.Route():  # nearly all that it is told: no pattern takes it apart
+                key = message.group, message.member, message.attempt
+                self.given[key] = Given(self.orders, most=message.max_new_tokens)
             case messages.Keep(attempts):
                 for group, member, attempt, start in attempts:  # a controller that is gone may have called
                     kept = Given(self.orders, start, is_called_back=True, is_kept=True)  # it back

@@ -199,3 +199,16 @@ def test_whatever_was_told_a_total_lies_between_what_is_there_and_the_limit(limi
         assert quantiles == sorted(quantiles)
         assert low <= quantiles[0]
         assert quantiles[-1] <= limit
+
+
+def test_who_only_keeps_up_predicts_later_what_who_has_predicted_all_the_time_does():
+    predicting, keeping_up = LengthModel(400), LengthModel(400)
+    source = random.Random(3)
+    for _ in range(300):
+        so_far, length = source.randrange(500), source.randrange(1, 400)
+        predicting.total(so_far)
+        keeping_up.keep_up(so_far)
+        for model in (predicting, keeping_up):
+            model.observe(length, False)
+    assert predicting._totals == keeping_up._totals
+    assert predicting._fresh == keeping_up._fresh

@@ -81,9 +81,10 @@ def protocol_with(chat: ChatTaker) -> Callable[..., asyncio.Protocol]:
     """What uvicorn makes for each connection."""
 
     def make(config: Config, **options: Any) -> asyncio.Protocol:
-        return DoorLane(
-            chat, lambda: AutoHTTPProtocol(config, **options), options["server_state"].connections
-        )
+        def rest() -> asyncio.Protocol:
+            return cast("Callable[..., asyncio.Protocol]", AutoHTTPProtocol)(config, **options)
+
+        return DoorLane(chat, rest, options["server_state"].connections)
 
     return make
 

@@ -22,7 +22,7 @@ from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
 from strategies.routing import has_room
-from strategies.views import InstanceView, WorkView
+from strategies.views import InstanceView, WorkView, with_sibling
 
 ROUTES_PER_STEP = 128  # then other events have their turn
 SHORTLISTED = 4  # instances of each version that routing is shown
@@ -75,8 +75,11 @@ class Dispatch:
     def _route_one(self, changed: list[int]) -> bool:
         """Place the first of what may go next that finds an instance; whether any does."""
         refused: dict[tuple[object, ...], None] = {}
-        moment = self._moment()
         self.state.gated.since = None
+        if not self.state.queue and not (self.state.fresh and admitted(self.state) > 0):
+            self._refused = refused  # nothing may go next: so ends nearly every event
+            return False
+        moment = self._moment()
         for head in self._heads():
             trajectory = head.trajectory
             key = (trajectory.id, trajectory.attempt, head.policy_version, moment)
@@ -147,7 +150,7 @@ class Dispatch:
         group = self.state.groups[trajectory.id.group]
         work = self._work(group, trajectory, head.is_fresh)
         peers = dict.fromkeys([member.peer for member in group.members])  # a dict keeps their order
-        siblings = [self._number(peer) for peer in peers if peer is not None]
+        siblings = self.state.registry.numbers(peers)
         is_misfit = work.resident_tokens > self.state.registry.largest_kv
         if only is None:
             numbers = list(self.views.shown) if is_misfit else self._candidates(head, work, siblings)
@@ -163,10 +166,10 @@ class Dispatch:
                 may_run[version] = self._may_run(group, trajectory, head.is_fresh, version)
             if may_run[version]:
                 view = self._alone(view, work) if is_misfit else view
-                shown.append(view._replace(has_sibling=True) if number in siblings else view)
+                shown.append(with_sibling(view) if number in siblings else view)
         if not shown:
             return None
-        away = self._number(trajectory.moved_from)
+        away = -1 if trajectory.moved_from is None else self._number(trajectory.moved_from)
         elsewhere = [view for view in shown if view.id != away] if away >= 0 else shown
         settings = self.state.strategy_settings
         choose = self.state.strategies.route.choose
@@ -175,7 +178,7 @@ class Dispatch:
             index = choose(work, shown, settings)
         if index is None:
             return None
-        assert any(view.id == index for view in shown), f"routing chose {index}, which may not run it"
+        assert index in [view.id for view in shown], f"routing chose {index}, which may not run it"
         return self.state.registry.instance(index)
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
@@ -188,8 +191,10 @@ class Dispatch:
         if self.state.strategies.route.order is None:
             return sorted(self.views.shown)
 
+        every = self.views.shown
+
         def suits(number: int) -> bool:
-            return has_room(work, self.views.shown[number])
+            return has_room(work, every[number])
 
         found: dict[int, None] = {}
         for version in self.views.candidates.versions():
@@ -199,9 +204,12 @@ class Dispatch:
                 )
                 if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
                     best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
-                found |= dict.fromkeys(best)
-        home = [work.home] if work.home >= 0 else []
-        return list(found | dict.fromkeys(siblings[:SIBLINGS]) | dict.fromkeys(home))
+                found.update(dict.fromkeys(best))
+        for number in siblings[:SIBLINGS]:
+            found[number] = None
+        if work.home >= 0:
+            found[work.home] = None
+        return list(found)
 
     def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
         """Those of a version with the most KV free, where almost none of many has room.

@@ -5,6 +5,8 @@ what a lost worker had not told of is what it generates in so long; all instance
 function of how many responses run, and changes in few steps, up at once and down late.
 """
 
+from bisect import bisect_left
+
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.messages import Report
@@ -13,6 +15,7 @@ from protocol.settings import FASTEST_PROGRESS_S
 RESPONSES_PER_S = 16_384  # that a controller hears of: a small share of a core
 SLOWEST_S = 2.0
 STEPS = tuple(FASTEST_PROGRESS_S * 2 ** (step / 2) for step in range(5))
+MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
 LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change
 
 
@@ -37,8 +40,8 @@ class ReportPace:
     def run(self) -> None:
         """Tell all instances if what runs now asks for another pace."""
         running = self.state.registry.running
-        wanted = next((i for i, s in enumerate(STEPS) if running <= s * RESPONSES_PER_S), len(STEPS) - 1)
-        if not self.is_auto or self.step - LATE < wanted <= self.step:
+        wanted = min(bisect_left(MOST_RUNNING, running), len(STEPS) - 1)
+        if self.step - LATE < wanted <= self.step or not self.is_auto:
             return
         self.step = wanted
         for instance in self.state.registry.instances():

@@ -95,7 +95,10 @@ class InstanceReports:
             if count and not member.is_called_back:
                 member.since = now
             if member.response_tokens >= member.next_prediction_at:
-                self._predict_again(instance, group, member, pace_s)
+                if ending:
+                    self.state.keep_lengths_up(member)
+                else:
+                    self._predict_again(instance, group, member, pace_s)
             if ending:
                 self.state.registry.take(instance, member)
                 if group.episodes and ending != "interrupt":

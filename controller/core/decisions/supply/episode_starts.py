@@ -22,7 +22,7 @@ class EpisodeStarts:
 
     def run(self) -> None:
         """Begin what is to be begun, where there is room."""
-        if not self.state.config.agent.is_on:
+        if not self.state.config.agent.is_on or not self._has_any:
             return
         while (worker := self._freest()) is not None:
             episode = self._next()
@@ -31,6 +31,13 @@ class EpisodeStarts:
             if not self._has_room(worker) and not self._make_room(episode):
                 return
             self._begin(episode, worker if self._has_room(worker) else self._freest())
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether anything may have to begin: after nearly all events nothing has."""
+        return (
+            bool(self.state.unbegun) or self._is_preparing_more or self.evaluation.episodes.next() is not None
+        )
 
     @property
     def is_unplaced(self) -> bool:

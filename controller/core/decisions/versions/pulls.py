@@ -133,8 +133,10 @@ class Pulls:
         if is_time and self.state.events >= self._decided_after + self.state.registry.ready_instances:
             return True
         workers = self.state.registry.workers
-        is_dry = any(self._is_dry(workers[peer], newest) for peer in self.state.registry.changed)
-        return is_dry or admission.is_closed(self.state)
+        for peer in self.state.registry.changed:  # after each event, mostly one
+            if self._is_dry(workers[peer], newest):
+                return True
+        return admission.is_closed(self.state)
 
     def _is_dry(self, instance: object, newest: int) -> bool:
         assert isinstance(instance, Instance)

@@ -116,11 +116,11 @@ class Limits:
 
     def _said(self, peer: PeerId, message: Message) -> None:
         worker = self.state.registry.workers.get(peer)
-        if worker is None:
+        if worker is None or isinstance(message, messages.Turn):  # which asks for no answer
             return
         match message:
-            case messages.Route(group, member, _):
-                self._watch(worker, [(group, member)], "token")
+            case messages.Route():
+                self._watch(worker, [(message.group, message.member)], "token")
             case messages.Keep(attempts):
                 self._watch(worker, [attempt[:2] for attempt in attempts], "token")
             case messages.Interrupt(attempts):
@@ -233,7 +233,8 @@ class Limits:
             self._alarms.set(duty, at)
 
     def _duty(self, worker: Worker) -> Duty:
-        return self._duties.setdefault(worker.peer, Duty(worker.peer))
+        found = self._duties.get(worker.peer)
+        return found or self._duties.setdefault(worker.peer, Duty(worker.peer))
 
     # -- what is overdue --------------------------------------------------------------------------------
 

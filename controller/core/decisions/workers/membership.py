@@ -146,7 +146,9 @@ class Membership:
     @property
     def vacant_until(self) -> float | None:
         """When the first role is given up that a worker was closed in; None if there is none."""
-        return min((deadline for deadline, _ in self._vacant.values()), default=None)
+        if not self._vacant:  # nearly always
+            return None
+        return min(deadline for deadline, _ in self._vacant.values())
 
     def why_vacant(self, role: Role) -> str:
         """Who of this role was closed for what fault, if nobody has done its work since; else ""."""

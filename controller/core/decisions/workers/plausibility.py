@@ -9,6 +9,7 @@ was told (tokens that nobody sampled, a reward that nobody computed) cannot be t
 from itertools import chain
 from math import isfinite
 
+from controller.config.models import Config
 from controller.core.state.agents.told_agents import AskLimits, ToldAgent
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
@@ -19,7 +20,6 @@ from protocol.ids import TrajectoryId
 from protocol.messages import (
     MAX_REWARD,
     MAY_SAY,
-    Delta,
     Generated,
     InstanceStatus,
     Message,
@@ -32,6 +32,7 @@ MAX_CHUNKS = 1 << 32  # of one version
 MAX_SURVIVORS = 1000  # versions that a trainer may find on its host
 CLOCKS = 2.0  # a worker's clock, and what it measures with it, may differ from ours by this factor
 LATE_S = 60.0  # and by the time that its words may have been on their way
+OF_ANY_ROLE = (messages.Ready, messages.Serving, messages.MachineUse, messages.Released)
 COUNTERS = (
     "decode_steps", "decode_tokens", "decode_s", "prefill_tokens", "prefill_s", "decode_context",
     "preemptions", "reused_tokens",
@@ -43,19 +44,15 @@ class Plausibility:
 
     def __init__(self, state: RunState) -> None:
         self.state = state
+        self._ask_limits: tuple[Config, AskLimits] | None = None
 
     def objection(self, worker: Worker, message: Message) -> str | None:
         """Why an honest worker would not say this; None if it might."""
-        if type(message) not in MAY_SAY[worker.role]:
-            return f"A {worker.role} worker sent {type(message).__name__}, which its role may not say."
-        if isinstance(message, messages.Ready):
-            return self._ready(worker, message)
-        if isinstance(message, messages.Serving):
-            return None if worker.told.may_serve else "It said where it serves; nobody has asked."
-        if isinstance(message, messages.MachineUse):
-            return _machine_use(message)
-        if isinstance(message, messages.Released):
-            return _released(worker)
+        kind = type(message)
+        if kind not in MAY_SAY[worker.role]:
+            return f"A {worker.role} worker sent {kind.__name__}, which its role may not say."
+        if kind in OF_ANY_ROLE:
+            return self._of_any_role(worker, message)
         told = worker.told
         if isinstance(told, ToldInstance):
             assert isinstance(worker, Instance)
@@ -69,16 +66,35 @@ class Plausibility:
 
     def ask_limits(self) -> AskLimits:
         """What the configuration lets an episode ask for."""
-        agent, rollout = self.state.config.agent, self.state.config.rollout
-        return AskLimits(
-            agent.max_turns,
-            agent.max_turn_tokens or rollout.max_response_tokens,
-            agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
-            agent.max_trajectories,
-            agent.max_state_mb << 20,
-        )
+        config = self.state.config
+        if self._ask_limits is None or self._ask_limits[0] is not config:  # each ask wants to know
+            agent, rollout = config.agent, config.rollout
+            self._ask_limits = (
+                config,
+                AskLimits(
+                    agent.max_turns,
+                    agent.max_turn_tokens or rollout.max_response_tokens,
+                    agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+                    agent.max_trajectories,
+                    agent.max_state_mb << 20,
+                ),
+            )
+        return self._ask_limits[1]
 
     # -- all roles --------------------------------------------------------------------------------------
+
+    def _of_any_role(self, worker: Worker, message: Message) -> str | None:
+        match message:
+            case messages.Ready():
+                return self._ready(worker, message)
+            case messages.Serving():
+                return None if worker.told.may_serve else "It said where it serves; nobody has asked."
+            case messages.MachineUse():
+                return _machine_use(message)
+            case messages.Released():
+                return _released(worker)
+            case _:
+                return None
 
     def _ready(self, worker: Worker, message: messages.Ready) -> str | None:
         if worker.ready:
@@ -141,49 +157,43 @@ class Plausibility:
             return None
         told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
         has_handed_back = False
-        for delta in message.deltas:
-            key = delta[:3]
+        for group, number, attempt, start, count, version, ending in message.rows:
+            key = group, number, attempt
             given = told.given.get(key)
             known = given or told.called_off.get(key)
             if known is None:
                 return _not_given(key)
             reported, has_ended = told_of.get(key, (known.reported, False))
-            if not delta.count and not delta.ending:
+            if not count and not ending:
                 return f"It told nothing of {_words(key)}."
-            if has_ended or delta.start != reported:
-                return f"It told of tokens from {delta.start} on of {_words(key)}; expected from {reported}."
-            told_of[key] = reported + delta.count, bool(delta.ending)
+            if has_ended or start != reported:
+                return f"It told of tokens from {start} on of {_words(key)}; expected from {reported}."
+            told_of[key] = reported + count, bool(ending)
             if given is None:
-                reason = self._too_many(delta, reported + delta.count)
+                reason = self._too_many(key, reported + count)
             else:
-                is_kept = given.is_kept and delta.policy_version <= self.state.ledger.train_version
-                reason = self._of_live(instance, delta, reported, is_kept=is_kept)
-                has_handed_back |= delta.ending == "interrupt" and not given.is_called_back
+                is_kept = given.is_kept and version <= self.state.ledger.train_version
+                if version not in (instance.policy_version, instance.pulling) and not is_kept:
+                    return _of_other_version(instance, version)
+                reason = self._of_live(instance, key, reported + count, ending)
+                has_handed_back |= ending == "interrupt" and not given.is_called_back
             if reason is not None:
                 return reason
         if has_handed_back and told.hand_backs:
             return "It hands back what it is given, again and again; nobody has called it back."
         return None
 
-    def _of_live(self, instance: Instance, delta: Delta, reported: int, *, is_kept: bool) -> str | None:
-        """Whether a delta continues an attempt that the instance is to make, `reported` tokens into it.
-
-        Of an attempt that it has `kept` from before, it may tell what it did long ago.
-        """
-        version = delta.policy_version
-        if version not in (instance.policy_version, instance.pulling) and not is_kept:
-            return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (
-                f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
-            )
-        member = self._running(instance, delta)
+    def _of_live(self, instance: Instance, key: Key, reported: int, ending: str) -> str | None:
+        """What is wrong with an attempt that the instance is to make, which has `reported` tokens now."""
+        member = self._running(instance, key)
         before = member.turn_tokens - member.reported if member is not None else 0
-        tokens = before + reported + delta.count
-        if not tokens and delta.ending in ("stop", "length"):
-            return f"It ended {_words(delta[:3])} without a token."
-        return self._too_many(delta, tokens, member)
+        tokens = before + reported
+        if not tokens and ending in ("stop", "length"):
+            return f"It ended {_words(key)} without a token."
+        return self._too_many(key, tokens, member)
 
-    def _too_many(self, delta: Delta, tokens: int, member: Trajectory | None = None) -> str | None:
-        group = self.state.groups.get(delta.group)
+    def _too_many(self, key: Key, tokens: int, member: Trajectory | None = None) -> str | None:
+        group = self.state.groups.get(key[0])
         most = self.state.config.rollout.max_response_tokens
         if member is not None and group is not None:
             most = self.state.most_tokens(group, member)
@@ -191,13 +201,13 @@ class Plausibility:
             most = self.state.longest_response(group)
         if tokens <= most:
             return None
-        return f"It told of {tokens} tokens of response {delta.group}.{delta.member}; at most {most} may be."
+        return f"It told of {tokens} tokens of response {key[0]}.{key[1]}; at most {most} may be."
 
-    def _running(self, instance: Instance, delta: Delta) -> Trajectory | None:
-        id = TrajectoryId(delta.group, delta.member)
-        if instance.running.get(id) != delta.attempt:
+    def _running(self, instance: Instance, key: Key) -> Trajectory | None:
+        group, number, attempt = key
+        if instance.running.get(TrajectoryId(group, number)) != attempt:
             return None
-        return self.state.groups[id.group].members[id.member]
+        return self.state.groups[group].members[number]
 
     def _status(self, instance: Instance, told: ToldInstance, message: InstanceStatus) -> str | None:
         if not instance.ready:
@@ -340,6 +350,13 @@ def _machine_use(message: messages.MachineUse) -> str | None:
             f"most {MAX_MEMORY_MB} MB, and no more than the device has."
         )
     return None
+
+
+def _of_other_version(instance: Instance, version: int) -> str:
+    """Of an attempt that it has kept from before, it may tell what it did long ago; of no other."""
+    return f"It told of tokens of version {version}; it samples from {instance.policy_version}" + (
+        f", and was told to pull {instance.pulling}." if instance.pulling is not None else "."
+    )
 
 
 def _released(worker: Worker) -> str | None:

@@ -86,13 +86,14 @@ class ToldAgent(Told):
         """Episodes to begin and to end, and turns."""
         self.orders += 1
         match message:
+            case Turn():  # nearly all that it is told: no pattern takes it apart
+                found = self.begun[message.group, message.episode, message.trial].trajectories[message.member]
+                found.turns += 1
+                found.order, found.attempt = self.orders, message.attempt
+                for segment in message.segments:
+                    found.length += segment.count
             case Begin():
                 self.begun[message.group, message.episode, message.trial] = _begun(message, self.orders)
-            case Turn(group, episode, trial, _, member, attempt, _, segments):
-                found = self.begun[group, episode, trial].trajectories[member]
-                found.turns += 1
-                found.order, found.attempt = self.orders, attempt
-                found.length += sum(segment.count for segment in segments)
             case EndEpisodes(episodes):
                 for key in episodes:
                     if self.begun.pop(key, None) is not None:

@@ -71,14 +71,17 @@ class Candidates:
         """
         seen: list[tuple[Key, int]] = []
         found: list[int] = []
-        heap = self._heaps.get(policy_version, [])
-        while len(found) < count and len(seen) < looks and (top := self._first(policy_version)) is not None:
-            if is_useless(top[0]):
+        heap, entries = self._heaps.get(policy_version, []), self._entries
+        while heap and len(found) < count and len(seen) < looks:
+            top = key, number = heap[0]
+            is_true = entries.get(number) == (policy_version, key)
+            if is_true and is_useless(key):
                 break
             heapq.heappop(heap)
-            if not seen or seen[-1] != top:  # the same instance may have been entered twice
+            if is_true and (not seen or seen[-1] != top):  # the same instance may have been entered twice
                 seen.append(top)
-                found += [top[1]] if suits(top[1]) else []
+                if suits(number):
+                    found.append(number)
         for entry in seen:
             heapq.heappush(heap, entry)
         return found, [number for _, number in seen]

@@ -21,8 +21,9 @@ def instance_view(state: RunState, instance: Instance) -> InstanceView:
         int(instance.kv_tokens * instance.kv_share) if instance.running else instance.kv_tokens,
         instance.expected_tokens,
         instance.fit.coefficients if instance.fit else state.coefficients,
-        urgent=instance.urgent,
-        waiting=instance.status.waiting if instance.status else 0,
+        False,
+        instance.urgent,
+        instance.status.waiting if instance.status else 0,
     )
 
 
