@@ -33,7 +33,7 @@ def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = range(FIRST_PORT, FIRST_PORT + TRIES) if port is None else [port]
     for one in wanted:
-        found = socket.socket(family, socket.SOCK_STREAM)
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((host, one))

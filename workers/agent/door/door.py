@@ -12,7 +12,7 @@ from protocol.settings import WorkerSettings
 from workers.agent.door.chat_request import ChatRequest, read_request
 from workers.agent.door.desk import DoorDesk, DoorQuestion
 from workers.agent.door.listener import DoorListener
-from workers.agent.door.site import ChatTaker, make_site
+from workers.agent.door.site import make_site
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Door:
         self._settings = settings
         self._has_warned = False
         self.desk = DoorDesk(ask)
-        self._listener = DoorListener(make_site(self.desk, self._read), ChatTaker(self.desk, self._read))
+        self._listener = DoorListener(make_site(self.desk, self._read))
 
     @property
     def url(self) -> str:

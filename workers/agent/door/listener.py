@@ -9,16 +9,17 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from workers.agent.door.lane import protocol_with
-from workers.agent.door.site import ChatTaker, EpisodeLost
+from workers.agent.door.site import EpisodeLost
 
 BACKLOG = 4096
 """Connections at once: as many as episodes may open."""
+KEPT_S = 3600
+"""How long a connection stays open between two turns: a client whose environment takes its time keeps it."""
 
 
 logging.getLogger("uvicorn.error").addFilter(lambda record: not _is_meant(record))
@@ -41,15 +42,15 @@ class _Server(uvicorn.Server):
 class DoorListener:
     """A server within `async with`."""
 
-    def __init__(self, app: ASGIApp, chat: ChatTaker) -> None:
-        """`chat`: answers plain chat requests, so that `app` does not get them."""
-        protocol = cast("type[asyncio.Protocol]", protocol_with(chat))
+    def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
-            app, http=protocol, log_config=None, log_level=logging.ERROR, access_log=False, lifespan="off",
-            server_header=False, date_header=False, timeout_graceful_shutdown=0, backlog=BACKLOG,
+            app, log_config=None, log_level=logging.ERROR, access_log=False, lifespan="off",
+            server_header=False, date_header=False, timeout_graceful_shutdown=0,
+            timeout_keep_alive=KEPT_S, backlog=BACKLOG,
         )  # fmt: skip
         self._server = _Server(config)
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # named as TCP, so that asyncio sends at once: else the second part of an answer waits 40 ms
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._task: asyncio.Task[None]
 
     @property

@@ -8,7 +8,6 @@ nothing with it.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -37,61 +36,25 @@ class EpisodeLost(Exception):
     """The episode of a client ended while it waited: its connection is cut, so that it asks again."""
 
 
-class ChatHead(NamedTuple):
-    """What stands before the body of a chat request, as far as it matters."""
-
-    key: str | None  # in its path
-    authorization: str
-    is_untrained: bool
-    retry_count: str
-    idempotency_key: str
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether the client says that it has asked this before."""
-        return self.retry_count.isdecimal() and int(self.retry_count[:9]) > 0
-
-
-class ChatTaker:
-    """Makes questions of chat requests, wherever they were read."""
-
-    def __init__(self, desk: DoorDesk, read: ReadRequest) -> None:
-        """`read`: makes a request of a body, or raises DoorRefusal."""
-        self._desk, self._read = desk, read
-
-    def episode_of(self, key: str | None, authorization: str) -> int:
-        """By the key in its path, or in its header. Raises: DoorRefusal."""
-        keys = self._desk.keys
-        return keys.number_of(authorization) if key is None else keys.number_of_key(key)
-
-    def take(self, head: ChatHead, body: bytes) -> DoorQuestion:
-        """The question that a request is, or repeats. Raises: DoorRefusal."""
-        number = self.episode_of(head.key, head.authorization)
-        request = self._read(body)
-        if head.is_untrained:
-            request = replace(request, is_untrained=True)
-        return self._desk.take(
-            number, body, request, is_retry=head.is_retry, idempotency_key=head.idempotency_key
-        )
-
-
 def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
     """The application. `read`: makes a request of a body, or raises DoorRefusal."""
-    taker = ChatTaker(desk, read)
 
     def episode_of(request: Request) -> int:
-        key = request.path_params.get("key")
-        return taker.episode_of(key, request.headers.get("authorization", ""))
+        """By the key in its path, or in its header. Raises: DoorRefusal."""
+        if (key := request.path_params.get("key")) is not None:
+            return desk.keys.number_of_key(key)
+        return desk.keys.number_of(request.headers.get("authorization", ""))
 
     async def chat(request: Request) -> Response:
-        episode_of(request)
-        body = await _body(request)  # meanwhile it may be over
-        head = ChatHead(
-            request.path_params.get("key"), request.headers.get("authorization", ""),
-            request.url.path.startswith(UNTRAINED), request.headers.get("x-stainless-retry-count", "0"),
-            request.headers.get("idempotency-key", ""),
+        number = episode_of(request)
+        body = await _body(request)
+        episode_of(request)  # it may be over by now
+        is_untrained = request.url.path.startswith(UNTRAINED)
+        question = desk.take(
+            number, body, replace(read(body), is_untrained=is_untrained), is_retry=_is_retry(request),
+            idempotency_key=request.headers.get("idempotency-key", ""),
         )  # fmt: skip
-        return await _answer(taker.take(head, body))
+        return await _answer(question)
 
     async def models(request: Request) -> Response:
         episode_of(request)
@@ -117,6 +80,11 @@ def make_site(desk: DoorDesk, read: ReadRequest) -> Starlette:
     )
 
 
+def _is_retry(request: Request) -> bool:
+    count = request.headers.get("x-stainless-retry-count", "0")
+    return count.isdecimal() and int(count[:9]) > 0
+
+
 async def _body(request: Request) -> bytes:
     """Raises: DoorRefusal if it is too large or too slow; ClientDisconnect."""
     body = bytearray()
@@ -138,26 +106,16 @@ async def _body(request: Request) -> bytes:
 async def _answer(question: DoorQuestion) -> Response:
     """Raises: DoorRefusal if the episode ends first."""
     kind = "text/event-stream" if question.request.is_stream else "application/json"
-    if (whole := await at_once(question)) is not None:
-        return Response(whole, media_type=kind)
-    return StreamingResponse(slowly(question), media_type=kind)
+    if await _wait(question):
+        answer = question.answer.result()
+        if answer is None:
+            raise episode_over()
+        question.is_delivered = True
+        return Response(_written(question, answer), media_type=kind)
+    return StreamingResponse(_slowly(question), media_type=kind)
 
 
-async def at_once(question: DoorQuestion) -> bytes | None:
-    """The answer, if it comes before the client has to hear something, and else None.
-
-    Raises: DoorRefusal if the episode ends first.
-    """
-    if not await _wait(question):
-        return None
-    answer = question.answer.result()
-    if answer is None:
-        raise episode_over()
-    question.is_delivered = True
-    return _written(question, answer)
-
-
-async def slowly(question: DoorQuestion) -> AsyncIterator[bytes]:
+async def _slowly(question: DoorQuestion) -> AsyncIterator[bytes]:
     """What a client reads over until the answer is there: blanks before JSON, comments before events."""
     silence = b":\n\n" if question.request.is_stream else b" "
     yield silence
