@@ -159,7 +159,10 @@ class HostedEpisode:
             self.is_cut = turn.ending == "length" and opened.cut_at
         if opened.messages is None or self._renderer is None:
             return opened.question, {"sampled": sampled, "ending": turn.ending}
-        parsed = self._renderer.parse(sampled, reads_calls=opened.reads_calls)
+        prompt = transcript.tokens[: len(transcript.tokens) - len(sampled)]
+        parsed = self._renderer.parse(
+            sampled, reads_calls=opened.reads_calls, prompt=prompt, tools=opened.tools
+        )
         answer = message_of(parsed, transcript.tokens)
         transcript.held(opened.messages, answer, opened.tools)
         return opened.question, {"message": answer, "ending": turn.ending}
