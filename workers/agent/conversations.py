@@ -10,6 +10,8 @@ begins a trajectory is rendered whole.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from protocol.messages.pieces import ForkCause
+from workers.agent.fork_causes import cause_of, cause_of_tokens
 from workers.agent.messages import normal
 from workers.agent.rendering.renderer import Messages, Past, Renderer
 from workers.agent.transcript import Talk, Transcript
@@ -135,6 +137,15 @@ class Conversations:
             return Placed(found, list(whole[len(found.tokens) :]))
         self._check_room(lambda one: _why_tokens(one, whole, is_trained=is_trained))
         return Placed(None, list(whole))
+
+    def cause(
+        self, messages: Messages | None, whole: Sequence[int], tools: Any, *, is_trained: bool
+    ) -> ForkCause:
+        """Why checked messages, or a whole of token ids where they are None, have begun another one."""
+        held = [one for one in self._all if one.is_trained == is_trained]
+        if messages is None:
+            return cause_of_tokens(held, whole)
+        return cause_of(held, [normal(message) for message in messages], tools)
 
     def _able(self, is_trained: bool) -> list[Transcript]:
         return [one for one in self._all if not one.is_open and one.is_trained == is_trained]

@@ -32,6 +32,8 @@ class Transcript:
     """All of it, given and sampled, an open request's prompt included."""
     sampled: int = 0
     """Of the tokens, those of the newest turn."""
+    opening: int = 0
+    """Of the tokens, those that were given first."""
     asks: int = 0
     is_open: bool = False
     talk: list[dict[str, Any]] = field(default_factory=list)
@@ -59,6 +61,7 @@ class Transcript:
 
     def open(self, given: Sequence[int]) -> None:
         """Another turn is asked for."""
+        self.opening = self.opening or len(given)
         self.tokens += given
         self.asks += 1
         self.is_open = True
