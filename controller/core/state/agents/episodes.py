@@ -104,8 +104,8 @@ class Episode:
     @property
     def forks(self) -> tuple[ForkCause, ...]:
         """Why it has each further conversation that is trained, as far as that was told."""
-        causes = (asked.ask.cause for asked in self.asked.values() if asked.ask.is_trained)
-        return tuple(cause for cause in causes if cause is not None)
+        asks = (asked.ask for asked in self.asked.values())
+        return tuple(ask.cause for ask in asks if ask.is_trained and ask.cause is not None)
 
     @property
     def deadline(self) -> float | None:
