@@ -126,7 +126,7 @@ class HostedEpisode:
         is_trained = not question.get("is_untrained")
         state = question.get("state")
         saved = b"" if state is None or not self._conversations.is_idle else self._packed(state)
-        cause = self._cause(placed, messages, question) if self._asked else None
+        cause = self._cause(placed, messages, question) if self._asked else ""
         transcript = placed.transcript or self._conversations.begin(is_trained=is_trained)
         keep = len(transcript.tokens)
         transcript.open(placed.given)
@@ -207,10 +207,10 @@ class HostedEpisode:
 
     def _cause(
         self, placed: Placed, messages: list[dict[str, Any]] | None, question: Mapping[str, Any]
-    ) -> ForkCause | None:
-        """Why a request begins another conversation; None if it begins none."""
+    ) -> ForkCause:
+        """Why a request begins another conversation; "" if it begins none."""
         if placed.transcript is not None:
-            return None
+            return ""
         return self._conversations.cause(
             messages, placed.given, question.get("tools") or None, is_trained=not question.get("is_untrained")
         )

@@ -214,7 +214,7 @@ class _Episode:
         seed = noise(self._settings.seed, *self._key, ask.member, ask.number)
         found = await self._of._engine.generate(tokens, ask.max_new_tokens, seed=seed)
         tokens += found.tokens
-        if ask.is_trained and ask.cause is not None:
+        if ask.is_trained and ask.cause:
             self._forks.append(ask.cause)
         if ask.is_trained:
             self._sampled[ask.member] += found.tokens

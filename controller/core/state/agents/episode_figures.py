@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from controller.core.state.groups import Trajectory
 
 
-CAUSES: tuple[ForkCause, ...] = get_args(ForkCause)
+CAUSES: tuple[ForkCause, ...] = get_args(ForkCause)[1:]
 
 
 class EpisodeFigures(NamedTuple):

@@ -105,7 +105,7 @@ class Episode:
     def forks(self) -> tuple[ForkCause, ...]:
         """Why it has each further conversation that is trained, as far as that was told."""
         asks = (asked.ask for asked in self.asked.values())
-        return tuple(ask.cause for ask in asks if ask.is_trained and ask.cause is not None)
+        return tuple(ask.cause for ask in asks if ask.is_trained and ask.cause)
 
     @property
     def deadline(self) -> float | None:

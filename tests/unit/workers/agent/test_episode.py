@@ -58,8 +58,8 @@ def test_the_first_ask_of_a_further_conversation_says_why_there_is_one():
         return ask.cause, told["message"]
 
     cause, answer = asked(user)
-    assert cause is None
-    assert asked(user, answer, other)[0] is None
+    assert not cause
+    assert not asked(user, answer, other)[0]
     assert asked(user, {**answer, "content": "x"}, other)[0] == "edited"
     assert asked(user, answer, user, is_untrained=True)[0] == "branched", "there is no such conversation"
     assert asked(other)[0] == "branched"
