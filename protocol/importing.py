@@ -8,6 +8,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import os.path
 import sys
 import traceback
 from pathlib import Path
@@ -62,7 +63,7 @@ def cannot_import(error: ImportError) -> str:
 
 def _load_file(spec: str, place: str) -> ModuleType:
     folders = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
-    path = next((folder / place for folder in folders if (folder / place).is_file()), None)
+    path = next((folder / place for folder in folders if os.path.isfile(folder / place)), None)
     if path is None:
         raise ConfigError(
             f"There is no file {place!r}, which {spec!r} names; looked in {Path.cwd()} and on sys.path. Give "

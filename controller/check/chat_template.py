@@ -39,7 +39,7 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
         return
     question = {"model": str(directory), "agent": agent.model_dump_json()}
     try:
-        problem, verdicts = ask("workers.agent.try_template", question, limit_s=LIMIT_S)
+        problem, verdicts, doubts = ask("workers.agent.try_template", question, limit_s=LIMIT_S)
     except Unanswered as error:
         yield "error", "model.path", f"the process that was to try the chat template in {directory} {error}."
         return
@@ -54,6 +54,8 @@ def template_remarks(config: Config, directory: Path) -> Iterator[Remark]:
         )
     else:
         yield from _of_verdicts(verdicts, agent.history)
+        for doubt in doubts:
+            yield "note", "agent.renderer", f"`{agent.renderer}` {doubt}."
         if agent.history == "template" and config.staleness.keep_kv:
             yield "note", KEY, KV
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from controller.check.data import Remark
 from controller.check.source import Definition, call_problem, look_up
 from controller.config.models import Config
-from controller.config.pluggable import BUILT_IN, CALLED
+from controller.config.pluggable import BUILT_IN, CALLED, NOT_BUILT_IN
 from protocol.asking import ask
 from protocol.errors import Unanswered
 from strategies.kinds import STRATEGIES
@@ -90,6 +90,8 @@ def _problem(key: str, value: str, known: Collection[str]) -> str | None:
         names = ", ".join(known)
         return f"is empty; expected the import path of a function that scores responses, or one of {names}."
     if known and ":" not in value:
+        if why := NOT_BUILT_IN.get(key, {}).get(value):
+            return f"{value!r} {why}."
         near = difflib.get_close_matches(value, known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         return (

@@ -6,6 +6,7 @@ a decorator is taken to be there, and nothing is said about its parameters.
 
 import ast
 import difflib
+import os.path
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -60,7 +61,7 @@ def look_up(spec: str) -> Definition | str | None:
         return f"{spec!r} is not an import path; expected `module:name` or `file.py:name`.{hint}"
     if place.endswith(".py"):
         source = Path(place)
-        if not source.is_file():
+        if not os.path.isfile(source):  # False, too, for a name that is too long for a file
             return f"{spec!r}: there is no file {place} in {Path.cwd()} or beside the configuration."
         return _find_name(source, name, spec)
     search: list[str] | None = None

@@ -15,6 +15,8 @@ from controller.check.source import asks_at_door
 from controller.cli.install import why_not_here
 from controller.config.models import Config
 from install.vllm_environment import VLLM_ENVIRONMENT, unwanted, vllm_extras
+from protocol.agents.renderers import EXTRA as RENDERERS
+from protocol.agents.renderers import LIBRARY
 from protocol.engines import ENGINES
 from protocol.errors import ConfigError
 from protocol.rewards.kinds import KINDS, entry_of
@@ -39,6 +41,7 @@ NEEDS = (
     Need("reasoning-gym", "data.path", lambda config: _read_by(config, "reasoning_gym")),
     Need("web", "agent.command", lambda config: config.agent.command[:1] if config.agent.workers else ()),
     Need("web", "agent.door", lambda config: _doors(config)),
+    Need(RENDERERS, "agent.renderer", lambda config: _renders(config)),
     Need("verifiers", "data.path", lambda config: _read_by(config, "verifiers")),
     Need("verifiers", "agent.function", lambda config: _plays(config, "verifiers")),
     Need("openenv", "agent.function", lambda config: _plays(config, "openenv", at_server=True)),
@@ -150,6 +153,12 @@ def _doors(config: Config) -> list[object]:
         return [True]
     is_implied = agent.workers and agent.kind in ("auto", "function") and asks_at_door(agent.import_path)
     return [f"(which the parameters of {agent.function} ask for)"] if is_implied else []
+
+
+def _renders(config: Config) -> list[str]:
+    """The renderer of this machine's agent workers, if it is of the library."""
+    agent = config.agent
+    return [agent.renderer] if agent.renderer in LIBRARY and agent.is_on and agent.workers else []
 
 
 def _plays(config: Config, kind: str, *, at_server: bool = False) -> list[str]:

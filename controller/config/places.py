@@ -4,6 +4,7 @@ Invariant: files are looked for and not opened; what is not found stays as it is
 """
 
 import glob
+import os.path
 from pathlib import Path
 from typing import cast
 
@@ -70,7 +71,7 @@ def _file_at(word: str, beside: Path) -> str:
     found = (
         folder / word for folder in (Path.cwd(), beside.absolute())
     )  # not resolved: environments are links
-    return word if is_bare else next((str(file) for file in found if file.is_file()), word)
+    return word if is_bare else next((str(file) for file in found if os.path.isfile(file)), word)
 
 
 def _stands_for_files(pattern: Path) -> bool:
@@ -87,9 +88,10 @@ def _absolute(value: str, beside: Path, *, is_data: bool = False, is_model: bool
         file, separator, name = value, "", ""
     for folder in (Path.cwd(), beside):
         found = folder / file
-        is_there = found.is_file() if separator else (
-            (is_data and (found.exists() or _stands_for_files(found)))
-            or (is_model and (found / "config.json").exists())
+        # of os.path: what no file system could hold, as its name is too long, is not there
+        is_there = os.path.isfile(found) if separator else (
+            (is_data and (os.path.exists(found) or _stands_for_files(found)))
+            or (is_model and os.path.exists(found / "config.json"))
         )  # fmt: skip
         if is_there:
             return f"{found.resolve()}{separator}{name}"

@@ -4,8 +4,9 @@ Invariant: what reads a configuration (paths beside the file), checks it (what s
 is built in goes by this list, so that a key of a new kind is added here alone.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from protocol.agents.renderers import LEFT_OUT, RENDERERS
 from protocol.algorithms import LOSSES
 from protocol.engines import ENGINES
 from protocol.rewards.kinds import names_without_options
@@ -15,7 +16,7 @@ BUILT_IN: dict[str, Collection[str]] = {
     "model.factory": (),
     "reward.function": names_without_options(),
     "agent.function": (),
-    "agent.renderer": ("template", "plain"),
+    "agent.renderer": RENDERERS,
     "agent.tool_calls": ("hermes", "none"),
     "evaluation.reward_function": names_without_options(),
     "rollout.engine": ENGINES,
@@ -24,6 +25,9 @@ BUILT_IN: dict[str, Collection[str]] = {
     **{key_of(field): tuple(table) for field, table in STRATEGIES.items()},
 }
 """Each key, and the names that stand for what is built in."""
+
+NOT_BUILT_IN: dict[str, Mapping[str, str]] = {"agent.renderer": LEFT_OUT}
+"""Names that one could expect there, and why they are not."""
 
 FILES = ("data.path", "model.path")
 """Keys that name a file or a folder; `data.path` may be an import path, too."""

@@ -22,6 +22,10 @@ EPISODES = (
     ("episode_sampled_tokens", "episode/sampled_tokens/mean", "Mean tokens of the policy in an episode."),
     ("episode_environment_seconds", "environment/wait_s", "Mean time of an episode's environment."),
     ("episode_environment_ratio", "environment/share", "Share of environments in the time of episodes."),
+    ("episode_forks_edited", "agent/forks/edited", "Forks of an episode by edited history."),
+    ("episode_forks_template", "agent/forks/template", "Forks of an episode by the chat template."),
+    ("episode_forks_compacted", "agent/forks/compacted", "Forks of an episode by replaced turns."),
+    ("episode_forks_branched", "agent/forks/branched", "Forks of an episode that changed nothing said."),
     ("kv_reused_ratio", "kv/reused", "Share of prompt tokens that engines had kept."),
 )
 """Name, key of a line, and what it is."""

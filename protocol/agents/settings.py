@@ -40,11 +40,12 @@ class AgentSettings(Section):
     fields of its configuration; of a server of OpenEnv, how texts become actions (docs/environments.md)."""
     renderer: str = "template"
     """How messages become tokens: by the tokenizer's chat template, `plain`, the texts one behind the other,
-    for a model without one, or an import path of a renderer of your own (docs/agents.md)."""
+    for a model without one, by one of the library `renderers`, such as `qwen3` (extra `renderers`), or by an
+    import path of a renderer of your own (docs/agents.md)."""
     tool_calls: str = "hermes"
     """How the policy writes tool calls: `hermes`, which Qwen and others use, is `<tool_call>{"name": ...,
     "arguments": {...}}</tool_call>`; `none` reads none; or an import path of a function from a text to (the
-    rest of it, calls). A renderer of your own reads them by itself."""
+    rest of it, calls). A renderer of the library, or of your own, reads them by itself."""
     history: Literal["keep", "template", "refuse"] = "keep"
     """If the chat template writes earlier turns otherwise once others follow, as those do that strip
     thinking: `keep` leaves them as they were sampled; `template` writes them as the template does, so that

@@ -15,6 +15,7 @@ from protocol.messages.pieces import (
     MAX_METRICS,
     Count,
     EpisodeEnding,
+    ForkCause,
     Frame,
     Many,
     Name,
@@ -52,6 +53,7 @@ class Ask(WorkerMessage):
     max_new_tokens: Count  # that the turn may have, 1 to `agent.max_turn_tokens`
     is_trained: bool = True  # the same in all asks of a trajectory
     saved: Count = 0  # bytes of the state, only where no other ask of the episode is open; 0: there is none
+    cause: ForkCause = ""  # where it begins a trajectory beside the first of its episode
 
     def incoming_frames(self) -> list[Frame]:
         return [Frame("tokens", self.given), *([Frame("state", self.saved)] if self.saved else [])]

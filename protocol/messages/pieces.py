@@ -65,6 +65,9 @@ Action = Literal["pause", "unpause", "checkpoint", "abort", "evaluate", "set"]
 """What an operator may ask of a run."""
 Ending = Literal["", "stop", "length", "interrupt"]
 """Why a delta is the last of its attempt; "" while the trajectory goes on."""
+ForkCause = Literal["", "edited", "template", "compacted", "branched"]
+"""Why an episode has another conversation, "" if it is none: its history was edited, the template writes it
+otherwise, turns of it were replaced, or none of that: a sub-agent, or another answer to the same."""
 TurnEnding = Literal["stop", "length"]
 """Why a turn of an agent is over: the policy has ended it, or its limit has."""
 EpisodeEnding = Literal["stop", "turns", "tokens", "context", "length"]

@@ -29,6 +29,18 @@ async def keyless(base_url, prompt):  # the path that ends without /v1, and no h
             return json.load(answer)["choices"][0]["message"]["content"]
     return float(await __import__("asyncio").to_thread(read) == "yes")
 
+class Careless:  # it catches the error of a limit, and goes on
+    async def run(self, data, **extra_kwargs):
+        where = {name: extra_kwargs[name] for name in ("base_url", "api_key", "http_client")}
+        client = openai.AsyncOpenAI(**where, max_retries=0)
+        talk = [{"role": "user", "content": "a"}]
+        try:
+            for _ in range(2):
+                answer = await client.chat.completions.create(model="default", messages=talk)
+                talk += [answer.choices[0].message.model_dump(exclude_none=True), talk[0]]
+        except openai.BadRequestError:
+            return data["gives"]
+
 async def demanding(data, colour):
     return 1.0
 
@@ -58,7 +70,7 @@ def settings(tmp_path, tokenizer):
         return WorkerSettings(
             run_dir=str(tmp_path), seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
             trainer=TrainerSettings(),
-            agent=AgentSettings(max_turns=3, function=f"{tmp_path}/agents.py:{name}", **agent),
+            agent=AgentSettings(**{"max_turns": 3} | agent, function=f"{tmp_path}/agents.py:{name}"),
             rollout=RolloutSettings(max_prompt_tokens=400, max_response_tokens=100),
         )  # fmt: skip
 
@@ -97,6 +109,27 @@ def test_an_id_of_no_answer_fails_the_episode_in_words(settings, tokenizer):
         )
 
     asyncio.run(serving(settings("Stranger"), test))
+
+
+@pytest.mark.parametrize("gives", ["garbage", {"chatcmpl-of-another": 1.0}, [1.0]])
+def test_what_is_returned_after_a_limit_was_caught_is_read_as_ever(settings, tokenizer, gives):
+    async def test(link):
+        await link.play(1, tokenizer, gives=gives)
+        failed, _ = await link.hear(EpisodeFailed)
+        assert failed.kind == "agent"
+        assert "The agent returned" in failed.reason
+
+    asyncio.run(serving(settings("Careless", max_turns=1), test))
+
+
+@pytest.mark.parametrize(("gives", "reward"), [(0.5, 0.5), ({}, 0.0)])
+def test_a_limit_that_was_caught_is_the_ending_of_what_is_returned(settings, tokenizer, gives, reward):
+    async def test(link):
+        await link.play(1, tokenizer, gives=gives)
+        ended, _ = await link.hear(EpisodeEnded)
+        assert (ended.reward, ended.ending) == ((reward,), "turns")
+
+    asyncio.run(serving(settings("Careless", max_turns=1), test))
 
 
 @pytest.mark.parametrize("name", ["run", "keyless"])

@@ -1,5 +1,6 @@
 """What check says of the chat template that an agent's conversations are made by."""
 
+import importlib.util
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from controller.check.chat_template import template_remarks
 from controller.config.models import Config
 from tests.support.chat_tokenizer import make_tokenizer
+from tests.support.family_tokenizer import make_family_tokenizer
 
 
 @pytest.fixture
@@ -70,6 +72,23 @@ def test_a_renderer_of_ones_own_that_always_fails_is_named(model, tmp_path, brok
     assert (level, key) == (("error", "agent.renderer") if words else ("note", "agent.history"))
     assert re.search(words, text)
     assert not text.startswith("agent.renderer")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("renderers") is None, reason="needs the extra renderers")
+def test_a_renderer_of_the_library_has_verdicts_and_is_held_against_the_template(tmp_path):
+    tokenizer = make_family_tokenizer("qwen3")
+    tokenizer.chat_template = make_tokenizer().chat_template
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    told = [(key, text) for _, key, text in remarks(tmp_path, renderer="qwen3")]
+    (_, appends), (_, strips), (key, otherwise) = told
+    assert "two tools at once" in appends
+    assert "a thinking turn: the template strips the thinking" in strips
+    assert key == "agent.renderer"
+    assert "`qwen3` writes a tool's turn" in otherwise
+    ((level, key, text),) = remarks(tmp_path, renderer="llama-3")
+    assert (level, key) == ("error", "agent.renderer")
+    assert text.startswith("the library's `llama-3` cannot be made for this tokenizer")
 
 
 def test_what_the_template_refuses_is_named(model):

@@ -10,8 +10,10 @@ begins a trajectory is rendered whole.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from protocol.messages.pieces import ForkCause
+from workers.agent.fork_causes import cause_of, cause_of_tokens
 from workers.agent.messages import normal
-from workers.agent.rendering.renderer import Messages, Renderer
+from workers.agent.rendering.renderer import Messages, Past, Renderer
 from workers.agent.transcript import Talk, Transcript
 
 
@@ -90,7 +92,8 @@ class Conversations:
         able = [one for one in self._able(is_trained) if one.goes_on_as(talk, tools)]
         if able:
             found = max(able, key=lambda one: len(one.talk))
-            given = self._going_on(self._renderer, found.tokens, messages, len(found.talk), tools)
+            past = _past(found.tokens, found.sampled, messages[: len(found.talk)])
+            given = self._going_on(self._renderer, past, messages, tools)
             if given is not None:
                 return Placed(found, given)
         self._check_room(lambda one: _why_messages(one, talk, tools, is_trained=is_trained))
@@ -98,20 +101,20 @@ class Conversations:
         end, base = max(ends, key=lambda pair: pair[0], default=(None, None))
         if end is not None and base is not None and end.messages and self._keeps_history:
             before = base.tokens[: end.tokens]
-            given = self._going_on(self._renderer, before, messages, end.messages, tools)
+            past = _past(before, base.length_at(end), messages[: end.messages])
+            given = self._going_on(self._renderer, past, messages, tools)
             if given is not None:
                 return Placed(None, before + given)
         return Placed(None, self._renderer.render(messages, tools))
 
-    def _going_on(
-        self, renderer: Renderer, tokens: Sequence[int], messages: Messages, known: int, tools: Any
-    ) -> list[int] | None:
-        """What stands behind these tokens, which are the first `known` messages.
+    def _going_on(self, renderer: Renderer, past: Past, messages: Messages, tools: Any) -> list[int] | None:
+        """What stands behind the past, with which these messages begin.
 
         None if the template writes the past otherwise, and that counts. Raises: whatever the template raises.
         """
         try:
-            given = renderer.extend(tokens[-1], messages[known:], tools)
+            new = messages[len(past.messages) :]
+            given = renderer.extend((past.sampled or past.prompt)[-1], new, tools, past=past)
         except ValueError:
             if self._keeps_history:
                 raise
@@ -119,7 +122,7 @@ class Conversations:
         if given is None or self._keeps_history:
             return given
         whole = renderer.render(messages, tools)
-        return given if renderer.text([*tokens, *given]) == renderer.text(whole) else None
+        return given if renderer.text([*past.prompt, *past.sampled, *given]) == renderer.text(whole) else None
 
     def place_tokens(self, whole: Sequence[int], *, is_trained: bool) -> Placed:
         """Where a request of token ids belongs: all that the policy is to continue. Raises: ValueError."""
@@ -134,6 +137,15 @@ class Conversations:
             return Placed(found, list(whole[len(found.tokens) :]))
         self._check_room(lambda one: _why_tokens(one, whole, is_trained=is_trained))
         return Placed(None, list(whole))
+
+    def cause(
+        self, messages: Messages | None, whole: Sequence[int], tools: Any, *, is_trained: bool
+    ) -> ForkCause:
+        """Why checked messages, or a whole of token ids where they are None, have begun another one."""
+        held = [one for one in self._all if one.is_trained == is_trained]
+        if messages is None:
+            return cause_of_tokens(held, whole)
+        return cause_of(held, [normal(message) for message in messages], tools)
 
     def _able(self, is_trained: bool) -> list[Transcript]:
         return [one for one in self._all if not one.is_open and one.is_trained == is_trained]
@@ -150,6 +162,10 @@ class Conversations:
         raise TooManyConversations(
             f"{why(self._all[0])} An episode has one conversation, as agent.max_trajectories is 1."
         )
+
+
+def _past(tokens: Sequence[int], sampled: int, messages: Messages) -> Past:
+    return Past(tokens[: len(tokens) - sampled], tokens[len(tokens) - sampled :], messages)
 
 
 def _why(one: Transcript, *, is_trained: bool) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from jinja2 import TemplateError
 
 from protocol.messages import Ask, Begin, Turn
+from protocol.messages.pieces import ForkCause
 from protocol.settings import WorkerSettings
 from workers.agent.conversations import Conversations, Placed
 from workers.agent.messages import CheckedHistory, spoken
@@ -125,6 +126,7 @@ class HostedEpisode:
         is_trained = not question.get("is_untrained")
         state = question.get("state")
         saved = b"" if state is None or not self._conversations.is_idle else self._packed(state)
+        cause = self._cause(placed, messages, question) if self._asked else ""
         transcript = placed.transcript or self._conversations.begin(is_trained=is_trained)
         keep = len(transcript.tokens)
         transcript.open(placed.given)
@@ -137,7 +139,7 @@ class HostedEpisode:
         asked = Ask(
             *self.key, number=transcript.asks - 1, member=transcript.member, attempt=transcript.attempt + 1,
             keep=keep, given=len(placed.given), digest=hashlib.blake2b(frame, digest_size=16).hexdigest(),
-            max_new_tokens=max_new_tokens, is_trained=is_trained, saved=len(saved),
+            max_new_tokens=max_new_tokens, is_trained=is_trained, saved=len(saved), cause=cause,
         )  # fmt: skip
         return asked, (frame, saved) if saved else (frame,)
 
@@ -159,7 +161,10 @@ class HostedEpisode:
             self.is_cut = turn.ending == "length" and opened.cut_at
         if opened.messages is None or self._renderer is None:
             return opened.question, {"sampled": sampled, "ending": turn.ending}
-        parsed = self._renderer.parse(sampled, reads_calls=opened.reads_calls)
+        prompt = transcript.tokens[: len(transcript.tokens) - len(sampled)]
+        parsed = self._renderer.parse(
+            sampled, reads_calls=opened.reads_calls, prompt=prompt, tools=opened.tools
+        )
         answer = message_of(parsed, transcript.tokens)
         transcript.held(opened.messages, answer, opened.tools)
         return opened.question, {"message": answer, "ending": turn.ending}
@@ -199,6 +204,16 @@ class HostedEpisode:
                 f"The chat template refuses the messages: {type(error).__name__}: {error}."
             ) from None
         return placed, messages
+
+    def _cause(
+        self, placed: Placed, messages: list[dict[str, Any]] | None, question: Mapping[str, Any]
+    ) -> ForkCause:
+        """Why a request begins another conversation; "" if it begins none."""
+        if placed.transcript is not None:
+            return ""
+        return self._conversations.cause(
+            messages, placed.given, question.get("tools") or None, is_trained=not question.get("is_untrained")
+        )
 
     def _budget(self, held: int, wanted: int | None) -> int:
         """Tokens that the next turn may have, behind so many. Raises: BudgetExceeded."""

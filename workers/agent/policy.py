@@ -278,6 +278,13 @@ class AgentPolicy(PolicyCalls):
             )
         self.notes.rewards[place] = self.notes.rewards.get(place, 0.0) + finite(value, "policy.reward")
 
+    @property
+    def reached_limit(self) -> str:
+        """The first limit that the episode has reached, as far as it was told; "" if none."""
+        if self._door is not None:
+            self._line.read_all()
+        return self.notes.limit
+
     def _place_of(self, id: str) -> int:
         """The turn of an answer of the door. Raises: ValueError."""
         if self._door is not None and self._door.is_elsewhere:

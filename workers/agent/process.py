@@ -215,8 +215,8 @@ class EpisodeServer:
             if not notes.limit:
                 raise  # its own, and of no limit of ours
             reward = sum(notes.rewards.values())
-        except (EnvironmentFailed, ConnectionError):
-            raise
+        except (EnvironmentFailed, ConnectionError, BadResult):
+            raise  # what it returned is its own doing, at a limit too
         except Exception:
             self._read_all()
             if not notes.is_limit_of_door:

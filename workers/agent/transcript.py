@@ -30,6 +30,10 @@ class Transcript:
     is_trained: bool = True
     tokens: list[int] = field(default_factory=list)
     """All of it, given and sampled, an open request's prompt included."""
+    sampled: int = 0
+    """Of the tokens, those of the newest turn."""
+    opening: int = 0
+    """Of the tokens, those that were given first."""
     asks: int = 0
     is_open: bool = False
     talk: list[dict[str, Any]] = field(default_factory=list)
@@ -37,6 +41,8 @@ class Transcript:
     tools: Any = None
     ends: list[TurnEnd] = field(default_factory=list)
     """Of the turns in `talk`."""
+    lengths: list[int] = field(default_factory=list)
+    """Tokens of each of these turns."""
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> "Transcript":
@@ -55,6 +61,7 @@ class Transcript:
 
     def open(self, given: Sequence[int]) -> None:
         """Another turn is asked for."""
+        self.opening = self.opening or len(given)
         self.tokens += given
         self.asks += 1
         self.is_open = True
@@ -62,12 +69,14 @@ class Transcript:
     def answered(self, sampled: Sequence[int]) -> None:
         """The turn was sampled."""
         self.tokens += sampled
+        self.sampled = len(sampled)
         self.is_open = False
 
     def held(self, messages: Talk, answer: Mapping[str, Any], tools: Any) -> None:
         """The last request was these messages, and its turn reads like the answer."""
         self.talk, self.tools = [normal(message) for message in (*messages, answer)], tools
         self.ends.append(TurnEnd(len(self.talk), len(self.tokens)))
+        self.lengths.append(self.sampled)
 
     def shared(self, talk: Talk) -> int:
         """How many messages this talk has in common with it, from the first on."""
@@ -83,3 +92,7 @@ class Transcript:
         """Behind the last turn that these messages have in common with it, and go on from."""
         most = min(self.shared(talk), len(talk) - 1) if tools == self.tools else 0
         return max((end for end in self.ends if end.messages <= most), default=TurnEnd(0, 0))
+
+    def length_at(self, end: TurnEnd) -> int:
+        """Tokens of the turn that ends there."""
+        return dict(zip(self.ends, self.lengths, strict=False)).get(end, 0)

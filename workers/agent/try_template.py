@@ -8,8 +8,10 @@ from typing import Any
 from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
 from workers.agent.rendering.chosen import make_renderer
+from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.own import OwnRenderer
-from workers.agent.rendering.probes import probe, why_useless
+from workers.agent.rendering.probes import doubts, probe, why_useless
+from workers.models.tokenizer import load_tokenizer
 
 
 def prepare_process() -> None:
@@ -18,13 +20,19 @@ def prepare_process() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None]:
-    """(why there is no tokenizer or renderer, the verdict of each probe); both None without a template."""
+def answer(question: Mapping[str, Any]) -> tuple[str | None, dict[str, str] | None, list[str]]:
+    """(why there is no tokenizer or renderer, the verdict of each probe, doubts about the library's).
+
+    Without a template both of the former are None.
+    """
     settings = AgentSettings.model_validate_json(question["agent"], strict=False)
     try:
         renderer = make_renderer(question["model"], settings)
     except ConfigError as error:
-        return " ".join(str(error).split()), None
-    if isinstance(renderer, OwnRenderer) and (problem := why_useless(renderer)) is not None:
-        return " ".join(problem.split()), None
-    return None, None if renderer is None else probe(renderer)
+        return " ".join(str(error).split()), None, []
+    is_foreign = isinstance(renderer, OwnRenderer | LibraryRenderer)
+    if is_foreign and (problem := why_useless(renderer)) is not None:
+        return " ".join(problem.split()), None, []
+    if renderer is None:
+        return None, None, []
+    return None, probe(renderer), doubts(renderer, load_tokenizer(question["model"]))

@@ -26,6 +26,7 @@ from protocol.messages import (
     Segment,
     Turn,
 )
+from protocol.messages.pieces import ForkCause
 from protocol.settings import WorkerSettings
 from workers.agent.worker import AgentHost
 from workers.evaluate.engine import LocalEngine
@@ -148,6 +149,7 @@ class _Episode:
         self._own_s = 0.0  # that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
         self._turns = 0
+        self._forks: list[ForkCause] = []
         self._answering: set[asyncio.Task[None]] = set()
 
     async def play(self, row: bytes) -> Played:
@@ -212,6 +214,8 @@ class _Episode:
         seed = noise(self._settings.seed, *self._key, ask.member, ask.number)
         found = await self._of._engine.generate(tokens, ask.max_new_tokens, seed=seed)
         tokens += found.tokens
+        if ask.is_trained and ask.cause:
+            self._forks.append(ask.cause)
         if ask.is_trained:
             self._sampled[ask.member] += found.tokens
         self._said[ask.member].append(self._of._tokenizer.decode(found.tokens, skip_special_tokens=True))
@@ -234,7 +238,7 @@ class _Episode:
             decode(said, skip_special_tokens=True), said,
             ending,
             sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
-            talk, self._said[first],
+            talk, self._said[first], tuple(self._forks),
         )  # fmt: skip
 
 

@@ -130,6 +130,7 @@ class _Evaluator:
         return {
             "rewards": rewards, "lengths": [one.tokens for one in played], "parts": parts,
             "cut": sum(one.ending == "length" for one in played), "turns": [one.turns for one in played],
+            **({"forks": forks} if (forks := [cause for one in played for cause in one.forks]) else {}),
         }  # fmt: skip
 
     async def _attempt(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from protocol.messages.pieces import ForkCause
+
 
 class Played(NamedTuple):
     """One response, or one episode."""
@@ -17,6 +19,7 @@ class Played(NamedTuple):
     transcript: Any  # text, or the messages
     talk: list[Any] | None = None  # the messages of its first conversation; None: it was held in none
     said: list[str] | None = None  # by the policy in its first conversation, turn by turn; None: no episode
+    forks: tuple[ForkCause, ...] = ()  # why it has each further conversation that training would take
 
 
 class Lost(Exception):

@@ -36,3 +36,6 @@ def _figures(figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"{100 * figures['response_length/cut']:.0f} % cut"
     if "turns/mean" in figures:
         yield f"{figures['turns/mean']:.1f} turns"
+    for name, value in figures.items():
+        if name.startswith("forks/"):
+            yield f"{value:.2f} {name.removeprefix('forks/')} forks an episode"

@@ -6,6 +6,7 @@ of a run directory is changed.
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,5 +151,7 @@ def _line(config: Config, held_out: HeldOut, rows: list[dict[str, Any]], samples
     told = line(answered, failed, held_out.sources, samples=samples, threshold=threshold)
     turns = [count for row in rows for count in row.get("turns", ())]
     more = {"turns/mean": sum(turns) / len(turns)} if turns and config.agent.is_on else {}
+    causes = Counter(cause for row in rows for cause in row.get("forks", ()))
+    more |= {f"forks/{cause}": count / len(turns) for cause, count in sorted(causes.items())}
     del told["tokens/by_version"]
     return {"samples": samples, "threshold": threshold, **told, **more, "data_digest": held_out.digest}

@@ -35,6 +35,7 @@ def test_a_relative_file_is_found_in_the_working_directory(
         (":score", "not of the form"),
         ("rewards:", "not of the form"),
         ("nowhere.py:score", "no file 'nowhere.py'"),
+        (f"{'a' * 300}.py:score", "no file 'aaa"),
         ("no_such_module_at_all:score", "ModuleNotFoundError"),
         ("protocol.errors:ConfigErorr", "Did you mean `ConfigError`"),
     ],

@@ -62,6 +62,8 @@ def _of_completions(result: Any, policy: AgentPolicy) -> float | None:
     """Raises: BadResult."""
     if not isinstance(result, Mapping):
         return _number(result, WORKFLOW_GIVES)
+    if not result and policy.reached_limit:
+        return sum(policy.notes.rewards.values())  # no turn has come to a reward before
     if not result:
         raise BadResult(f"The agent returned an empty mapping; expected {WORKFLOW_GIVES}.")
     for id, reward in result.items():

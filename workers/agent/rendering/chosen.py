@@ -1,6 +1,8 @@
 """The renderer that a configuration asks for."""
 
+from protocol.agents.renderers import LIBRARY
 from protocol.agents.settings import AgentSettings
+from workers.agent.rendering.library import LibraryRenderer
 from workers.agent.rendering.own import own_reader, own_renderer
 from workers.agent.rendering.renderer import PlainRenderer, Renderer, TemplateRenderer
 from workers.agent.rendering.tool_calls import READERS
@@ -10,13 +12,16 @@ from workers.models.tokenizer import load_tokenizer
 def make_renderer(model_directory: str, settings: AgentSettings) -> Renderer | None:
     """As `agent.renderer` says; None where the tokenizer has no chat template, so that there is no chat.
 
-    Raises: ConfigError if the directory has no tokenizer, or what the user wrote is no renderer.
+    Raises: ConfigError if the directory has no tokenizer, what the user wrote is no renderer, or the library
+    has none for this tokenizer.
     """
     tokenizer = load_tokenizer(model_directory)
     name = settings.tool_calls
     read_calls = READERS[name] if name in READERS else own_reader(name)
     if settings.renderer == "plain":
         return PlainRenderer(tokenizer, read_calls=read_calls)
+    if settings.renderer in LIBRARY:
+        return LibraryRenderer(settings.renderer, tokenizer)
     if settings.renderer != "template":
         return own_renderer(settings.renderer, tokenizer)
     return TemplateRenderer(tokenizer, read_calls=read_calls) if tokenizer.chat_template else None

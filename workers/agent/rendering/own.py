@@ -11,7 +11,7 @@ from typing import Any
 from protocol.blame import shown, what, where
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from workers.agent.rendering.renderer import Messages, Renderer, Tools, end_tokens, text_of
+from workers.agent.rendering.renderer import Messages, Past, Renderer, Tools, end_tokens, text_of
 from workers.agent.rendering.tool_calls import CallReader, Parsed, ToolCall
 
 RENDERER, READER = "agent.renderer", "agent.tool_calls"
@@ -32,16 +32,25 @@ class OwnRenderer:
         return count if isinstance(count, int) else 0
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        tokens = _ids(self._call("render", messages, tools), "render")
+        tokens = ids_of(self._call("render", messages, tools), "render")
         if not tokens:
             raise ValueError(f"{RENDERER}: `render` gave no tokens; expected a prompt that can be continued.")
         return tokens
 
-    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int] | None:
+    def extend(
+        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
+    ) -> list[int] | None:
         tokens = self._call("extend", last, messages, tools)
-        return None if tokens is None else _ids(tokens, "extend")
+        return None if tokens is None else ids_of(tokens, "extend")
 
-    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+    def parse(
+        self,
+        tokens: Sequence[int],
+        *,
+        reads_calls: bool = True,
+        prompt: Sequence[int] = (),
+        tools: Tools = None,
+    ) -> Parsed:
         parsed = _parsed(self._call("parse", list(tokens)))
         return parsed if reads_calls or not parsed.calls else Parsed(self.text(tokens), "", (), 0)
 
@@ -49,7 +58,7 @@ class OwnRenderer:
         return text_of(self._tokenizer, tokens, self._ends)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        return _called(RENDERER, getattr(self._own, name), *arguments)
+        return called(RENDERER, getattr(self._own, name), *arguments)
 
 
 def own_renderer(path: str, tokenizer: Any) -> Renderer:
@@ -81,7 +90,7 @@ def own_reader(path: str) -> CallReader:
         )
 
     def read(text: str) -> tuple[str, list[ToolCall], int]:
-        found = _called(READER, function, text)
+        found = called(READER, function, text)
         if isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], str):
             return found[0], _calls(found[1], READER), 0
         raise ValueError(
@@ -92,16 +101,16 @@ def own_reader(path: str) -> CallReader:
     return read
 
 
-def _called(key: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Raises: ValueError in words, whatever it raises."""
+def called(key: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """What it answers. Raises: ValueError in words, whatever it raises."""
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ValueError(f"{key}: {where(function, error)} raised {what(error)}.") from error
 
 
-def _ids(tokens: Any, name: str) -> list[int]:
-    """Raises: ValueError."""
+def ids_of(tokens: Any, name: str) -> list[int]:
+    """What a method of this name gave, if that is token ids. Raises: ValueError."""
     found = tokens.tolist() if hasattr(tokens, "tolist") else tokens
     if isinstance(found, list | tuple) and all(type(id) is int and 0 <= id < MAX_ID for id in found):
         return list(found)

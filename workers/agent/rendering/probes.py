@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError
 
 from protocol.errors import ConfigError
-from workers.agent.rendering.renderer import Renderer
+from workers.agent.messages import read_arguments
+from workers.agent.rendering.library import LibraryRenderer
+from workers.agent.rendering.renderer import Past, Renderer, TemplateRenderer
 
 TOOLS = [
     {
@@ -68,7 +70,7 @@ def _try(renderer: Renderer, talk: Talk) -> str:
     try:
         prompt = renderer.render(talk.before, talk.tools)
         answered = renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
-        behind = renderer.extend(None, talk.new, talk.tools)
+        behind = _behind(renderer, prompt, answered, talk)
     except (TemplateError, ValueError, TypeError, KeyError) as error:
         return f"{REFUSED}: {type(error).__name__}: {error}"
     if behind is None:
@@ -78,7 +80,8 @@ def _try(renderer: Renderer, talk: Talk) -> str:
     if answered[len(answered) - len(behind) :] != behind or len(answered) < len(prompt) + len(behind):
         return "the template writes what follows an answer otherwise than behind a stand-in"
     try:
-        said = renderer.parse(answered[len(prompt) : len(answered) - len(behind)])
+        turn = answered[len(prompt) : len(answered) - len(behind)]
+        said = renderer.parse(turn, prompt=prompt, tools=talk.tools)
     except ValueError as error:  # of a renderer of the user's own
         return f"{REFUSED}: {error}"
     if said.reasoning != talk.answer.get("reasoning_content", ""):
@@ -86,8 +89,64 @@ def _try(renderer: Renderer, talk: Talk) -> str:
     return ""
 
 
+def _behind(
+    renderer: Renderer, prompt: Sequence[int], answered: Sequence[int], talk: Talk
+) -> list[int] | None:
+    """What follows the answer; the library wants to see it as the policy would have sampled it."""
+    if not isinstance(renderer, LibraryRenderer):
+        return renderer.extend(None, talk.new, talk.tools)
+    if not (sampled := _turn(renderer, prompt, answered)):
+        return []  # the prompt is written otherwise, which is told
+    past = Past(prompt, sampled, [*talk.before, talk.answer])
+    return renderer.extend(sampled[-1], talk.new, talk.tools, past=past)
+
+
+def _turn(renderer: LibraryRenderer, prompt: Sequence[int], answered: Sequence[int]) -> list[int]:
+    """The answer with the token that ends it; empty if none goes on from the prompt."""
+    ends = [place for place in range(len(prompt), len(answered)) if answered[place] in renderer.ends]
+    return [*answered[len(prompt) : ends[0] + 1]] if answered[: len(prompt)] == prompt and ends else []
+
+
+def doubts(renderer: Renderer, tokenizer: Any) -> list[str]:
+    """What a renderer of the library does otherwise than the tokenizer's template, or than itself."""
+    if not isinstance(renderer, LibraryRenderer):
+        return []
+    template = TemplateRenderer(tokenizer) if tokenizer.chat_template else None
+    written = [
+        name for name, talk in TALKS.items() if template and _whole(renderer, talk) != _whole(template, talk)
+    ]
+    read = [name for name, talk in TALKS.items() if not _is_read(renderer, talk)]
+    return [
+        *([f"writes {', '.join(written)} otherwise than the tokenizer's chat template"] if written else ()),
+        *([f"reads {', '.join(read)} otherwise than it writes it"] if read else ()),
+    ]
+
+
+def _is_read(renderer: LibraryRenderer, talk: Talk) -> bool:
+    """Whether calls and text of the answer come back as they were; True where it cannot be written."""
+    try:
+        prompt = renderer.render(talk.before, talk.tools)
+        answered = renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
+        if not (turn := _turn(renderer, prompt, answered)):
+            return True
+        said = renderer.parse(turn, prompt=prompt, tools=talk.tools)
+    except ValueError:
+        return True
+    told = [call["function"] for call in talk.answer.get("tool_calls", ())]
+    calls = [(name, read_arguments(arguments)) for name, arguments in said.calls]
+    wanted = [(call["name"], read_arguments(call["arguments"])) for call in told]
+    return (said.content.strip(), calls) == (talk.answer["content"], wanted)
+
+
+def _whole(renderer: Renderer, talk: Talk) -> list[int] | None:
+    try:
+        return renderer.render([*talk.before, talk.answer, *talk.new], talk.tools)
+    except (TemplateError, ValueError, TypeError, KeyError):
+        return None
+
+
 def why_useless(renderer: Renderer) -> str | None:
-    """What a renderer of the user's own raises on a question and what follows it; None if nothing."""
+    """What a renderer that is not ours raises on a question and what follows it; None if nothing."""
     try:
         prompt = renderer.render([USER], None)
         renderer.parse(prompt)  # the policy may say anything

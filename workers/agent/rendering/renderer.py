@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from workers.agent.messages import read_arguments, replaced, texts_of
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
@@ -19,6 +19,15 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates want them
+
+
+class Past(NamedTuple):
+    """What a request goes on from: a turn, and the request that it answered."""
+
+    prompt: Sequence[int]
+    sampled: Sequence[int]
+    messages: Messages
+    """All of it; the last one is the turn."""
 
 
 class Renderer(Protocol):
@@ -33,15 +42,25 @@ class Renderer(Protocol):
         """The whole prompt, ready to be continued."""
         ...
 
-    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int] | None:
+    def extend(
+        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
+    ) -> list[int] | None:
         """What stands between a sampled turn and the turn that answers these new messages.
 
-        `last`: the last token that was sampled. None: these messages do not only append.
+        `last`: the last token that was sampled; `past`: all before the new messages, for those that want to
+        see it. None: these messages do not only append.
         """
         ...
 
-    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
-        """What a turn says. `reads_calls`: tool calls are told from text."""
+    def parse(
+        self,
+        tokens: Sequence[int],
+        *,
+        reads_calls: bool = True,
+        prompt: Sequence[int] = (),
+        tools: Tools = None,
+    ) -> Parsed:
+        """What a turn says. `reads_calls`: tool calls are told from text; the rest: of its request."""
         ...
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -60,17 +79,26 @@ class TemplateRenderer:
         self.forged = 0
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
-        safe, hidden = self._hide(messages, tools)
-        return self._encode(self._write(*safe, is_prompt=True), hidden)
+        safe, schemas, hidden = self._hide(messages, tools)
+        return encoded(self._tokenizer, self._write(safe, schemas, is_prompt=True), hidden)
 
-    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
-        (new, schemas), hidden = self._hide(messages, tools)
+    def extend(
+        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
+    ) -> list[int]:
+        new, schemas, hidden = self._hide(messages, tools)
         behind = self._behind_turn(schemas) + self._between(new, schemas)
-        tokens = self._encode(behind, hidden)
+        tokens = encoded(self._tokenizer, behind, hidden)
         # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
         return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
-    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+    def parse(
+        self,
+        tokens: Sequence[int],
+        *,
+        reads_calls: bool = True,
+        prompt: Sequence[int] = (),
+        tools: Tools = None,
+    ) -> Parsed:
         return parse(self.text(tokens), self._read_calls if reads_calls else READERS["none"])
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -114,30 +142,10 @@ class TemplateRenderer:
             tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=is_prompt,
         )  # fmt: skip
 
-    # -- text that spells special tokens ---------------------------------------------------------------
-
-    def _hide(self, messages: Messages, tools: Tools) -> tuple[tuple[Any, Any], dict[str, str]]:
-        """Both with another text where one spells a special token, and what that text stands for."""
-        texts = [*texts_of(messages), *texts_of(tools or ())]
-        spelt = [token for token in self._special if any(token in text for text in texts)]
-        if not spelt:
-            return (messages, tools), {}
-        self.forged += sum(text.count(token) for token in spelt for text in texts)
-        mark = _unused_mark(texts)
-        hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
-        safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
-        return safe, {stand_in: token for token, stand_in in hidden.items()}
-
-    def _encode(self, text: str, hidden: Mapping[str, str]) -> list[int]:
-        if not hidden:
-            return self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        tokens: list[int] = []
-        for part in re.split("(" + "|".join(map(re.escape, hidden)) + ")", text):
-            if part in hidden:
-                tokens += plain_tokens(self._tokenizer, hidden[part])
-            elif part:
-                tokens += self._tokenizer(part, add_special_tokens=False)["input_ids"]
-        return tokens
+    def _hide(self, messages: Messages, tools: Tools) -> "Hidden":
+        safe, count = hide(self._special, messages, tools)
+        self.forged += count
+        return safe
 
 
 class PlainRenderer:
@@ -153,14 +161,58 @@ class PlainRenderer:
         self.forged += sum(text.count(token) for token in self._special for text in texts)
         return [token for text in texts for token in plain_tokens(self._tokenizer, text)]
 
-    def extend(self, last: int | None, messages: Messages, tools: Tools) -> list[int]:
+    def extend(
+        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
+    ) -> list[int]:
         return self.render(messages, tools)
 
-    def parse(self, tokens: Sequence[int], *, reads_calls: bool = True) -> Parsed:
+    def parse(
+        self,
+        tokens: Sequence[int],
+        *,
+        reads_calls: bool = True,
+        prompt: Sequence[int] = (),
+        tools: Tools = None,
+    ) -> Parsed:
         return parse(self.text(tokens), self._read_calls if reads_calls else READERS["none"])
 
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self._ends)
+
+
+class Hidden(NamedTuple):
+    """Messages and tools with another text where one spells a special token."""
+
+    messages: Messages
+    tools: Tools
+    stand_ins: Mapping[str, str]
+    """What such a text stands for."""
+
+
+def hide(special: Sequence[str], messages: Messages, tools: Tools) -> tuple[Hidden, int]:
+    """The same without these tokens' texts, longest first, and how often they were spelt."""
+    texts = [*texts_of(messages), *texts_of(tools or ())]
+    spelt = [token for token in special if any(token in text for text in texts)]
+    if not spelt:
+        return Hidden(messages, tools, {}), 0
+    mark = _unused_mark(texts)
+    hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
+    safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
+    count = sum(text.count(token) for token in spelt for text in texts)
+    return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()}), count
+
+
+def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
+    """The tokens of what was written of hidden messages: what was hidden is ordinary text."""
+    if not hidden:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokens: list[int] = []
+    for part in re.split("(" + "|".join(map(re.escape, hidden)) + ")", text):
+        if part in hidden:
+            tokens += plain_tokens(tokenizer, hidden[part])
+        elif part:
+            tokens += tokenizer(part, add_special_tokens=False)["input_ids"]
+    return tokens
 
 
 def special_tokens(tokenizer: Any) -> list[str]:
@@ -195,13 +247,16 @@ def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
         message["reasoning_content"] = parsed.reasoning
     if parsed.calls:
         digest = hashlib.sha256(json.dumps(list(tokens)).encode()).hexdigest()
+        made = [hashlib.sha256(f"{digest}{place}".encode()).hexdigest() for place in range(len(parsed.calls))]
+        are_told = len({*parsed.ids} - {""}) == len(parsed.calls)  # a policy may write one twice
+        ids = parsed.ids if are_told else [id[:CALL_ID_CHARS] for id in made]
         message["tool_calls"] = [
             {
-                "id": hashlib.sha256(f"{digest}{place}".encode()).hexdigest()[:CALL_ID_CHARS],
+                "id": id,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
-            for place, call in enumerate(parsed.calls)
+            for id, call in zip(ids, parsed.calls, strict=True)
         ]
     return message
 

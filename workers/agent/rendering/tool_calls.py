@@ -32,6 +32,8 @@ class Parsed:
     reasoning: str
     calls: tuple[ToolCall, ...]
     unreadable: int  # calls that are no JSON object with a name
+    ids: tuple[str, ...] = ()
+    """Of the calls, where the policy writes such."""
 
 
 CallReader = Callable[[str], tuple[str, list[ToolCall], int]]

@@ -77,6 +77,8 @@ class Episodes:
             group.members[ask.member].is_trained = ask.is_trained
             return group.members[ask.member]
         self.state.accounts.counts["episodes/forks"] += ask.is_trained
+        if ask.is_trained and ask.cause:
+            self.state.accounts.counts[f"episodes/forks_{ask.cause}"] += 1
         return group.fork(episode, ask.member, is_trained=ask.is_trained)
 
     def on_ended(self, worker: AgentWorker, end: EpisodeEnded) -> None:

@@ -3,13 +3,19 @@
 Invariant: single-turn runs have no episodes, and no line of theirs has a key of these.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import fsum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from protocol.messages.pieces import ForkCause
 
 if TYPE_CHECKING:
     from controller.core.state.agents.episodes import Episode
     from controller.core.state.groups import Trajectory
+
+
+CAUSES: tuple[ForkCause, ...] = get_args(ForkCause)[1:]
 
 
 class EpisodeFigures(NamedTuple):
@@ -23,6 +29,7 @@ class EpisodeFigures(NamedTuple):
     environment_s: float = 0.0  # that its environment had the word
     policy_s: float = 0.0  # that the policy had it
     overhead_ms: tuple[float, ...] = ()  # of its turns
+    forks: tuple[ForkCause, ...] = ()
 
     @classmethod
     def of(cls, members: "Sequence[Trajectory]", episode: "Episode") -> "EpisodeFigures":
@@ -30,7 +37,7 @@ class EpisodeFigures(NamedTuple):
         turns, given = sum(member.turns for member in members), sum(member.given_tokens for member in members)
         return cls(
             turns, given, episode.noted, len(members), sum(member.response_tokens for member in members),
-            *episode.waited, episode.overhead_ms,
+            *episode.waited, episode.overhead_ms, episode.forks,
         )  # fmt: skip
 
 
@@ -47,7 +54,14 @@ def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
         "episode/sampled_tokens/mean": sum(episode.sampled_tokens for episode in episodes) / len(episodes),
         **_times(episodes),
     }
-    return found | {f"agent/{name}": fsum(values) / len(values) for name, values in _by_name(episodes)}
+    noted = {f"agent/{name}": fsum(values) / len(values) for name, values in _by_name(episodes)}
+    return found | noted | _forks(episodes)
+
+
+def _forks(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
+    """Conversations of an episode beside its first, by their cause; nothing where no episode has any."""
+    causes = Counter(cause for episode in episodes for cause in episode.forks)
+    return {f"agent/forks/{cause}": causes[cause] / len(episodes) for cause in CAUSES if causes}
 
 
 def _times(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from protocol.ids import PeerId
 from protocol.messages import Ask, EpisodeEnding, SavedTrajectory, TurnEnding
+from protocol.messages.pieces import ForkCause
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group
@@ -99,6 +100,12 @@ class Episode:
     def trained_turns(self) -> list[tuple[int, int]]:
         """Its turns that are trained, in the order in which they were asked for."""
         return [key for key, asked in self.asked.items() if asked.ask.is_trained]
+
+    @property
+    def forks(self) -> tuple[ForkCause, ...]:
+        """Why it has each further conversation that is trained, as far as that was told."""
+        asks = (asked.ask for asked in self.asked.values())
+        return tuple(ask.cause for ask in asks if ask.is_trained and ask.cause)
 
     @property
     def deadline(self) -> float | None:

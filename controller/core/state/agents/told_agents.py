@@ -200,6 +200,8 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     """Of what trajectories the episode has."""
     here = _words((ask.group, ask.episode, ask.trial))
+    if ask.cause and (ask.member in begun.trajectories or ask.member == ask.episode):
+        return f"It told why {here} forks, by an ask of trajectory {ask.group}.{ask.member}, which does not."
     if ask.member in begun.trajectories:
         return None
     count = len(begun.trajectories)

@@ -101,3 +101,21 @@ def test_a_process_that_dies_of_it_is_told(file, monkeypatch):
     ((_, _, text),) = plugin_remarks(config(f"{file()}:episode"), is_thorough=True)
     assert "ended with exit code 3" in text
     assert "Expected" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpt-oss", "downloads a vocabulary"),
+        ("auto", "goes by a model's name"),
+        ("qwen4", "neither built in (template, plain, "),
+    ],
+)
+def test_a_renderer_that_there_is_not_is_named_in_one_sentence(file, name, words):
+    ((level, key, text),) = plugin_remarks(config(f"{file()}:episode", renderer=name))
+    assert (level, key) == ("error", "agent.renderer")
+    assert words in text
+
+
+def test_a_renderer_of_the_library_is_a_name_like_any_other(file):
+    assert not list(plugin_remarks(config(f"{file()}:episode", renderer="qwen3")))

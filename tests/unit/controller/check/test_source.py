@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.check.source import Definition, asks_at_door, call_problem, look_up
+from controller.check.source import Definition, asks_at_door, call_problem, find_import_path, look_up
 
 
 @pytest.fixture
@@ -114,3 +114,9 @@ def test_a_call_that_cannot_work_is_known(define, parameters, problem):
 def test_what_asks_at_a_door_is_read_out_of_the_source(tmp_path, code, is_at_door):
     (tmp_path / "mine.py").write_text(code)
     assert asks_at_door(f"{tmp_path}/mine.py:f") is is_at_door
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "b/" * 3000])
+def test_a_name_that_no_file_can_have_is_no_file(name):
+    assert not asks_at_door(f"{name}.py:run")
+    assert "there is no file" in (find_import_path(f"{name}.py:run") or "")

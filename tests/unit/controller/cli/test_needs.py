@@ -166,6 +166,21 @@ def test_a_connector_is_installed_once_and_alone(agent, path, extras):
 
 @pytest.mark.parametrize(
     ("agent", "is_needed"),
+    [({}, True), ({"workers": 0}, False), ({"renderer": "template"}, False), ({"renderer": "a.py:f"}, False)],
+)
+def test_a_renderer_of_the_library_needs_it_where_its_workers_are(monkeypatch, agent, is_needed):
+    monkeypatch.setattr(install, "EXTRAS", install.EXTRAS | {"renderers": ("no_such_module",)})
+    tree = {"agent": {"function": "a.py:episode", "renderer": "qwen3", **agent}}
+    if not is_needed:
+        needs.require(Config.model_validate(tree))
+        return
+    found = lacking(tree)
+    assert found.extras == ["workers", "renderers"]
+    assert str(found) == "agent.renderer qwen3 needs the extra renderers"
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_needed"),
     [({}, True), ({"workers": 0}, False), ({"kind": "gym"}, False), ({"door": True}, True)],
 )
 def test_a_function_that_asks_at_a_door_by_its_shape_needs_the_packages_of_one(tmp_path, agent, is_needed):

@@ -79,7 +79,8 @@ def messages_of(kind: type[Message]) -> st.SearchStrategy[Message]:
     hints = get_type_hints(kind, include_extras=True)
     if kind is Ask:
         small = {field.name: st.integers(0, 3) for field in fields(Ask)}
-        return st.builds(Ask, **small | {"digest": values_of(hints["digest"]), "is_trained": st.booleans()})
+        others = {name: values_of(hints[name]) for name in ("digest", "is_trained", "cause")}
+        return st.builds(Ask, **small | others)
     if kind is EpisodeEnded:
         named = {field.name: values_of(hints[field.name]) for field in fields(kind)}
         return st.builds(EpisodeEnded, **named | {"talk": st.integers(0, 3)})

@@ -48,6 +48,27 @@ def test_asks_name_what_is_kept_and_given_and_their_digest():
     assert np.frombuffer(frame, "<i4").tolist() == [7]
 
 
+def test_the_first_ask_of_a_further_conversation_says_why_there_is_one():
+    played = episode(vocabulary=10**6, renderer=TemplateRenderer(make_tokenizer()), max_tokens=10**3)
+    user, other = ({"role": "user", "content": text} for text in "ab")
+
+    def asked(*messages, **more):
+        ask, _ = played.ask(1, {"chat": [*messages], **more})
+        _, told = played.take(*turn(ask, [5, 6]))
+        return ask.cause, told["message"]
+
+    cause, answer = asked(user)
+    assert not cause
+    assert not asked(user, answer, other)[0]
+    assert asked(user, {**answer, "content": "x"}, other)[0] == "edited"
+    assert asked(user, answer, user, is_untrained=True)[0] == "branched", "there is no such conversation"
+    assert asked(other)[0] == "branched"
+    played = episode()
+    ask, _ = played.ask(1, {"tokens": [1, 2]})
+    played.take(*turn(ask, [3]))
+    assert played.ask(2, {"tokens": [1, 2, 4, 5]})[0].cause == "edited"
+
+
 def test_a_turn_that_answers_nothing_changes_nothing():
     played = episode()
     ask, _ = played.ask(1, {"tokens": [1]})

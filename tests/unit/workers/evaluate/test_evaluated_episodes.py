@@ -56,9 +56,9 @@ class Host:
             await link.arrived.wait()
 
 
-def ask(key, given, *, member=0, number=0, keep=0):
+def ask(key, given, *, member=0, number=0, keep=0, **more):
     frame = b"".join(token.to_bytes(4, "little") for token in given)
-    return Ask(*key, number, member, 1 + 2 * number, keep, len(given), "d", 9), frame
+    return Ask(*key, number, member, 1 + 2 * number, keep, len(given), "d", 9, **more), frame
 
 
 def ended(key, ending="stop", reward=0.5):
@@ -195,3 +195,16 @@ async def test_an_episode_that_is_over_is_called_off_whatever_it_came_to(play):
 
     await play(script, 0, 1)
     assert sorted(over) == [(0, 0, 1), (1, 0, 1)]
+
+
+async def test_further_conversations_that_training_would_take_are_told_by_their_cause(play):
+    def script(message, row):
+        if isinstance(message, Begin):
+            key = key_of(message)
+            aside = ask(key, [9], member=2, cause="branched", is_trained=False)
+            return [ask(key, [1]), ask(key, [2], member=1, cause="edited"), aside]
+        is_last = isinstance(message, Turn) and message.member == 2
+        return [ended(key_of(message))] if is_last else []
+
+    (played,), _ = await play(script, 0)
+    assert played.forks == ("edited",)

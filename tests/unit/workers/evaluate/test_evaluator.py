@@ -20,7 +20,8 @@ class Player:
             raise Lost("its environment is gone")
         reward = row["rewards"][sample]
         ending = "length" if reward == 0 else "stop"
-        return Played(reward, "q", [1], f"a{sample}", [2], ending, 5 + sample, 1, "text")
+        played = Played(reward, "q", [1], f"a{sample}", [2], ending, 5 + sample, 1, "text")
+        return played._replace(forks=tuple(row.get("forks", ())))
 
 
 class Mixture:
@@ -47,6 +48,10 @@ def test_attempts_with_rewards_of_their_own_need_no_reward_function():
     assert evaluate({"rewards": [1.0, 0.0]}) == {
         "rewards": [1.0, 0.0], "lengths": [5, 6], "parts": [], "cut": 1, "turns": [1, 1]
     }  # fmt: skip
+
+
+def test_forks_of_all_attempts_are_told_together():
+    assert evaluate({"rewards": [1.0, 0.0], "forks": ["edited"]})["forks"] == ["edited", "edited"]
 
 
 def test_attempts_without_one_are_scored_and_others_keep_theirs():

@@ -18,6 +18,11 @@ def test_figures_are_one_line():
     )
 
 
+def test_forks_of_episodes_are_told_by_their_cause():
+    told = in_words(of([(1.0, 0.0)], **{"turns/mean": 2.5, "forks/compacted": 0.25, "forks/edited": 1.0}))
+    assert told.endswith("2.5 turns, 0.25 compacted forks an episode, 1.00 edited forks an episode.")
+
+
 def test_sources_and_failures_have_lines_of_their_own():
     told = in_words(of([(1.0, 0.0), (0.0, 0.0)], sources=["a", "b", "b"], failed={2: "no answer"}))
     assert "\na, 1 prompts: pass@1 0.500" in told

@@ -168,6 +168,15 @@ def test_a_session_is_given_messages_the_other_columns_and_how_the_run_samples()
     assert "n" not in ADDRESS.request_kwargs
 
 
+def test_an_entry_of_metadata_wins_over_a_column_of_its_name():
+    async def run(base_url, prompt, metadata):
+        return metadata["answer"] == 4 and "metadata" not in metadata
+
+    row = {"prompt": "a", "answer": 3, "metadata": {"answer": 4}}
+    assert play(run, row)[0] == 1.0
+    assert play(run, dict(reversed(row.items())))[0] == 1.0, "in whatever order the row has them"
+
+
 def test_a_session_returns_a_number_or_a_mapping_whose_rest_is_told():
     row = {"prompt": "a"}
     reward, notes = play(session({"reward": 0.5, "exit_status": "done"}), row)
@@ -181,6 +190,18 @@ def test_a_session_returns_a_number_or_a_mapping_whose_rest_is_told():
 def test_what_no_session_returns_is_an_error(result):
     with pytest.raises(BadResult, match=r"The agent returned .*; expected a number, ..reward.: number"):
         play(session(result), {"prompt": "a"})
+
+
+def test_a_mapping_without_rewards_is_nothing_earned_where_a_limit_was_reached():
+    class AtTheLimit(Heard):
+        def read_all(self):
+            self._notes.count(1, "tokens", "one", 0)
+
+    notes = Notes()
+    policy = AgentPolicy(AtTheLimit(notes), seed=1, notes=notes, door=ADDRESS)
+    assert asyncio.run(make_episode(workflow({}))(policy, {})) == 0.0
+    with pytest.raises(BadResult, match="an empty mapping"):
+        play(workflow({}))
 
 
 def test_a_session_without_a_prompt_is_an_error_that_names_the_columns():

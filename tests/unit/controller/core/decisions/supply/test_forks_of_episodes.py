@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.commands import ReportStep
 from controller.core.state.agents.episode_rewards import turn_rewards
 from protocol import messages
 from protocol.messages import Close
@@ -102,6 +103,33 @@ def test_untrained_calls_are_sampled_and_answered_and_in_no_batch():
     assert [item.member for item in group.contribute().items] == [0, 1]
     assert run.core.state.accounts.filtered == 2
     assert run.counts["episodes/forks"] == 0
+
+
+def test_forks_are_counted_by_their_cause_and_told_with_the_step():
+    run = AgentRun(trainer={"batch_groups": 1})
+    run.ask_all((0,))
+    run.sample(0, 0)
+    run.ask(0, 0, fork=1, digest="edited", cause="edited")
+    run.sample(0, FORK)
+    run.ask(0, 0, fork=2, digest="summary", cause="compacted")
+    run.sample(0, 2 * FORK)
+    run.ask(0, 0, fork=3, digest="title", cause="branched", is_trained=False)
+    run.sample(0, 3 * FORK)
+    run.sample(0, 1)
+    for episode in (0, 1):
+        run.end(0, episode, float(episode))
+    counts = {name: count for name, count in run.counts.items() if "forks" in name}
+    assert counts == {"episodes/forks": 2, "episodes/forks_edited": 1, "episodes/forks_compacted": 1}
+    [line] = [
+        command.metrics
+        for command in run.say("trainer", messages.TrainStepFinished(1, 0.5, ()))
+        if isinstance(command, ReportStep)
+    ]
+    forks = {name: value for name, value in line.items() if name.startswith("agent/forks/")}
+    assert forks == {
+        "agent/forks/edited": 0.5, "agent/forks/template": 0.0, "agent/forks/compacted": 0.5,
+        "agent/forks/branched": 0.0,
+    }  # fmt: skip
 
 
 def test_a_lost_worker_repeats_all_trajectories_in_whatever_order():

@@ -38,6 +38,7 @@ def run() -> AgentRun:
         ({"most": 0}, "expected 1 to 10 (agent.max_turn_tokens)"),
         ({"most": 11}, "a turn of 11 tokens"),
         ({"trial": 2}, "which it was not given"),
+        ({"cause": "edited"}, "told why episode 0 of group 0, trial 1 forks, by an ask of trajectory 0.0"),
     ],
 )
 def test_an_ask_that_contradicts_what_was_told_closes_the_worker(run, lie, words):
