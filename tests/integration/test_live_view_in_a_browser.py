@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from threading import Thread
 
 import pytest
 import yaml
@@ -39,12 +40,14 @@ def started(tmp_path):
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"STALEFLOW_NO_INSTALL": "1"}
     ) as process:
+        assert process.stdout is not None
         line = next((line for line in process.stdout if line.startswith("View: http://127.0.0.1:")), None)
         assert line is not None, "the run has ended without a link"
+        Thread(target=process.stdout.read, daemon=True).start()  # so that it never waits for a reader
         token = (tmp_path / "run" / "view.token").read_text()
         yield tmp_path / "run", f"{line.split()[1].partition('?')[0]}?token={token}", process
         process.terminate()
-        process.communicate()
+        process.wait()
 
 
 @pytest.fixture
@@ -113,12 +116,12 @@ def test_a_run_is_seen_to_move_and_obeys_the_page(page, started, browser):
     find.click()
     for letter in "rollout":  # slower than the page is made again
         page.keyboard.type(letter)
-        with page.expect_response(lambda answer: "/timeline" in answer.url):
+        with page.expect_response(lambda answer: "/moment" in answer.url):
             pass
     assert find.input_value() == "rollout", "nobody's words are taken from under their hands"
 
     process.terminate()
-    process.communicate()
+    process.wait()
     assert json.loads((run / "summary.json").read_text())["steps"] >= 5
     with Recording(run) as recording:
         assert replay(recording).is_equal

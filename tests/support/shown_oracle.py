@@ -85,12 +85,12 @@ class Oracle:
         self._stand()
 
     def _heard(self, name, message):
+        if isinstance(message, messages.Attach):
+            self.peers[name] = Peer(message.name, message.role)
         peer = self.peers.get(name)
+        if peer is None:
+            return
         match message:
-            case messages.Attach():
-                self.peers[name] = Peer(message.name, message.role)
-            case _ if peer is None:
-                pass
             case messages.Ready():
                 peer.is_ready = True
             case messages.PromptsEncoded():

@@ -70,7 +70,8 @@ function isInHand() {
 const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
 const tools = { ask, go, here };
 
-async function show({ isRepeated = false } = {}) {
+/** Show what the address says; `isRepeated`: the same again, `isOwn`: nobody has asked for it. */
+async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
   if (here.isAsking) { // what was asked for meanwhile is shown next; a look that is only repeated need not be
     here.isMissed ||= !isRepeated;
     return;
@@ -86,10 +87,11 @@ async function show({ isRepeated = false } = {}) {
       if (page.isOfMoment) throw error;
       return null;
     });
-    const content = isRepeated && here.shown === name && (!page.isMoving || isInHand()) ? null : await page.render(tools);
+    const isHeld = () => isOwn && here.shown === name && isInHand();
+    const content = (isRepeated && here.shown === name && !page.isMoving) || isHeld() ? null : await page.render(tools);
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
-      if (content !== null && !(isRepeated && isInHand())) byId("page").replaceChildren(...content);
+      if (content !== null && !isHeld()) byId("page").replaceChildren(...content);
       byId("page").dataset.page = here.page;
       here.shown = name;
     }
@@ -215,7 +217,7 @@ async function readRuns() {
 async function follow(round = 0) {
   const state = () => here.runs[here.run]?.state;
   const isLive = here.at === null && state() === "live";
-  if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment });
+  if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment, isOwn: true });
   else if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
     if (round % LIST_ROUNDS === 0) await readRuns().catch(() => null);
     await show({ isRepeated: true });

@@ -32,7 +32,7 @@ def config_of(seed):
         "in_flight_batches": dice.choice(["auto", "all", min(1.5, bound + 1)]),
         "filter": dice.choice(["none", "none", "zero_variance"]),
     }
-    simulation = {
+    simulation: dict[str, object] = {
         "pull_s": dice.choice([0.02, 0.3, 2.0]),
         "train_token_s": 1e-4 * dice.randint(1, 20),
         "publish_s": dice.choice([0.0, 0.5]),
