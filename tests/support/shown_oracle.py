@@ -118,6 +118,8 @@ class Oracle:
 
     def _said(self, name, message):
         peer = self.peers.get(name)
+        if peer is None:
+            return
         match message:
             case messages.Encode(groups):
                 peer.encoding.update(groups)
