@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 from benchmarks.time_travel import spread, timed
 from controller.config.models import Config
@@ -34,11 +35,31 @@ CHROMIUM = Path("/usr/bin/chromium")
 MOST_BYTES_PER_S = 30_000  # to one browser that follows 1,024 instances
 MOST_PAGE_BYTES = 250_000
 LIMIT_MS = 600_000  # ends what hangs in Chromium
-FOLLOWED = ("moment", "now")  # what the page Now asks each second, beside the list of runs
+AGAIN = 5  # times that the timeline is opened in Chromium
+MOVES = ("zoom in", "later", "earlier", "zoom out")
+PICTURE = """(button) => new Promise((done) => {  // to what is seen at once, and to the whole
+  const before = document.querySelector("canvas.timeline"), began = performance.now();
+  const twice = (act) => requestAnimationFrame(() => requestAnimationFrame(act));
+  let first = null;
+  performance.clearResourceTimings();
+  document.querySelector(button).click();
+  if (before) twice(() => { first = performance.now() - began; });
+  const look = () => {
+    const canvas = document.querySelector("canvas.timeline");
+    if (canvas === null || canvas === before) return requestAnimationFrame(look);
+    twice(() => {
+      const whole = performance.now() - began;
+      const asked = performance.getEntriesByType("resource").filter((one) => one.name.includes("/timeline"));
+      done({ first: first ?? whole, whole, answer: asked.at(-1)?.duration ?? 0 });
+    });
+  };
+  look();
+})"""
+FOLLOWED = {"runs": 1, "moment": 2, "now": 2}  # how often the page Now asks in a second, as main.js
 
 
-def made(folder: Path, instances: int, steps: int) -> Path:
-    """A simulated run with some 64 responses in flight on every instance."""
+def made(folder: Path, instances: int, steps: int, in_hand: float = 64.0) -> Path:
+    """A simulated run with about so many responses in hand for every instance."""
     config = Config.model_validate(
         {
             "run": {"steps": steps},
@@ -49,7 +70,7 @@ def made(folder: Path, instances: int, steps: int) -> Path:
                 "max_response_tokens": 144,
             },
             "reward": {"workers": 16},
-            "trainer": {"batch_groups": 2 * instances},
+            "trainer": {"batch_groups": int(in_hand * instances / 32)},
             "staleness": {"max_staleness": 2, "in_flight_batches": 2.0},
             "simulation": {"pull_s": 0.05, "attach_s": 0.1, "train_token_s": 1e-6},
         }
@@ -106,7 +127,7 @@ def answers(run: ShownRun) -> None:
     asks: dict[str, Callable[[], object]] = {
         "runs": run.facts,
         "moment": lambda: run.moment({}),
-        "now": lambda: run.now({}),
+        "now": lambda: run.now({}, find=""),
         "ledger": lambda: run.ledger({}),
         "timeline": lambda: run.timeline(None, None, ""),
         "metrics": run.metrics,
@@ -121,8 +142,8 @@ def answers(run: ShownRun) -> None:
             f"  {name:<10}{len(text) / 1e3:9.1f} kB, packed {len(packed) / 1e3:7.1f} kB; "
             f"{1e3 * used[name]:6.1f} ms of processor"
         )
-    each_s = sum(sizes[name] for name in ("runs", *FOLLOWED))
-    spent = sum(used[name] for name in ("runs", *FOLLOWED))
+    each_s = sum(times * sizes[name] for name, times in FOLLOWED.items())
+    spent = sum(times * used[name] for name, times in FOLLOWED.items())
     print(
         f"a page that follows: {each_s / 1e3:.1f} kB/s (limit {MOST_BYTES_PER_S / 1e3:.0f}), "
         f"{1e3 * spent:.1f} ms of the view's processor each second"
@@ -130,9 +151,9 @@ def answers(run: ShownRun) -> None:
 
 
 def in_chromium(run: Path) -> None:
-    """The timeline of all lanes in a browser, from the click to the drawn picture."""
+    """The first page and the timeline of all lanes in a browser."""
     try:
-        from playwright.sync_api import expect, sync_playwright
+        from playwright.sync_api import sync_playwright
     except ImportError:
         print("no playwright here: the browser's part is left out")
         return
@@ -158,19 +179,34 @@ def in_chromium(run: Path) -> None:
         page.wait_for_selector("#page[data-page]", timeout=LIMIT_MS)
         read_s = time.perf_counter() - began
         print(f"the journal read to its end for it: {read_s:.2f} s by the clock", flush=True)
-        page.click("nav a:has-text('Timeline')")
-        page.wait_for_selector("canvas.timeline", timeout=LIMIT_MS)
-        expect(page.locator("#page")).not_to_contain_text("reading the history", timeout=LIMIT_MS)
-        page.click("nav a:has-text('Now')")
-        page.wait_for_selector("nav a[aria-current]:has-text('Now')")
-        page.wait_for_selector("canvas.timeline", state="detached")
-        began = time.perf_counter()
-        page.click("nav a:has-text('Timeline')")
-        page.wait_for_selector("canvas.timeline")
-        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        print(f"the timeline in Chromium: {time.perf_counter() - began:.2f} s by the clock (limit 1 s)")
+        timeline_in_chromium(page)
         browser.close()
         view.terminate()
+
+
+def timeline_in_chromium(page: Any) -> None:
+    """All lanes drawn, zoomed and moved, from the click to the picture."""
+    from playwright.sync_api import expect
+
+    page.click("nav a:has-text('Timeline')")
+    page.wait_for_selector("canvas.timeline", timeout=LIMIT_MS)
+    expect(page.locator("#page")).not_to_contain_text("reading the history", timeout=LIMIT_MS)
+    drawn, moved = [], []
+    for _ in range(AGAIN):
+        page.click("nav a:has-text('Now')")
+        page.wait_for_selector("canvas.timeline", state="detached")
+        drawn.append(page.evaluate(PICTURE, "nav a[href^='#timeline']"))
+        moved += [page.evaluate(PICTURE, f"button[aria-label='{name}']") for name in MOVES]
+    count = page.locator("#page .row span").first.inner_text()
+    for name, times, limit in ((f"the timeline ({count})", drawn, 1.0), ("a zoom or a move", moved, 0.1)):
+        for what in ("first", "whole"):
+            seconds = sorted(one[what] / 1e3 for one in times)
+            print(
+                f"{name} in Chromium, {what} picture: median {median(seconds):.3f} s, "
+                f"worst {seconds[-1]:.3f} s by the clock (limit {limit} s)"
+            )
+        answers = [one["answer"] / 1e3 for one in times]
+        print(f"  of which the view's answer took {median(answers):.3f} s in the median", flush=True)
 
 
 def link_of_a_run(config: str) -> None:
@@ -211,6 +247,7 @@ def measure(path: Path, times: int) -> None:
     run = ShownRun(path)
     print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     spread("the page Now, first", [timed(lambda: run.now({}))])
+    spread("the same, once more", [timed(lambda: ShownRun(path).now({})) for _ in range(3)])
     facts = run.facts()
     print(f"{facts['last']:,} events, {facts['until_s']:,.1f} s of the run")
     with run.replica() as replica:

@@ -22,7 +22,7 @@ from statistics import mean, median, stdev
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLLOW_S = 1.0  # as controller/view/pages/main.js
+FOLLOW_S = 0.5  # as controller/view/pages/main.js
 ASKED = ("/api/runs", "/api/runs/0/moment", "/api/runs/0/now")
 FIRST_STEPS = 0.25  # of the run: nobody has opened a page yet
 

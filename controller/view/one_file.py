@@ -77,7 +77,7 @@ def _answers(run: ShownRun) -> dict[str, Any]:
     found = {
         "/api/runs": {"runs": [run.facts()], "may_act": False},
         f"{one}/moment": run.moment({}),
-        f"{one}/now": run.now({}),
+        f"{one}/now": run.now({}, find=""),
         f"{one}/ledger": run.ledger({}),
         f"{one}/timeline": run.timeline(None, None, ""),
         f"{one}/metrics": run.metrics(),

@@ -5,16 +5,20 @@ few hundred bytes, so that thousands of them are one answer.
 """
 
 from collections.abc import Sequence
+from heapq import nsmallest
+from math import inf
 from typing import Any
 
 from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance, TextWorker
 from controller.durability.replay import Replayed, in_words, kind, shortened
+from controller.view.written import at_most, is_number
 
 MOST_WAITS = 40
 MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
+MOST_WORKERS = 64  # of more, those that something is nearest to happen to, and sums by role
 OF_MACHINES = ("throughput/", "compute/", "phase/", "memory/")  # in metrics.jsonl
 Json = dict[str, Any]
 
@@ -51,14 +55,45 @@ def now_of(core: Core) -> Json:
     }
 
 
+def workers_of(workers: Sequence[Json], wanted: str) -> Json:
+    """The table of workers with this in their names, no longer than a page can be read; and sums by role.
+
+    Of too many those come first that owe an answer, the soonest due before others, then the longest silent.
+    """
+    found = [worker for worker in workers if wanted.lower() in worker["name"].lower()]
+    most = len(found) > MOST_WORKERS
+    return {
+        "workers": nsmallest(MOST_WORKERS, found, key=_urgency) if most else found,
+        "workers_found": len(found),
+        "roles": _roles(workers) if len(workers) > MOST_WORKERS else [],
+    }
+
+
+def _urgency(worker: Json) -> tuple[float, float, str]:
+    return (inf if worker["due_s"] is None else worker["due_s"]), -worker["silent_s"], worker["name"]
+
+
+def _roles(workers: Sequence[Json]) -> list[Json]:
+    found: dict[str, Json] = {}
+    for worker in workers:
+        start: Json = {"role": worker["role"], "workers": 0, "ready": 0, "running": 0, "tokens": 0}
+        role = found.setdefault(worker["role"], start | {"versions": {}, "silent_s": 0.0, "resident_mb": 0})
+        role["workers"] += 1
+        role["ready"] += worker["ready"]
+        role["running"] += worker["running"]
+        role["tokens"] += worker["resident_tokens"]
+        if worker["policy_version"] >= 0:
+            version = str(worker["policy_version"])
+            role["versions"][version] = role["versions"].get(version, 0) + 1
+        for most in ("silent_s", "resident_mb"):
+            role[most] = max(role[most], worker[most])
+    return list(found.values())
+
+
 def figures_of(lines: Sequence[Json], step: int) -> dict[str, float]:
     """Speed, arithmetic, memory and phases of the newest of some lines of metrics.jsonl up to this step."""
-    newest = next((line for line in reversed(lines) if line.get("step", step + 1) <= step), {})
-    return {
-        key: value
-        for key, value in newest.items()
-        if key.startswith(OF_MACHINES) and isinstance(value, int | float)
-    }
+    newest = next((line for line in reversed(lines) if at_most(line, "step", step)), {})
+    return {key: value for key, value in newest.items() if key.startswith(OF_MACHINES) and is_number(value)}
 
 
 def ledger_of(core: Core) -> Json:

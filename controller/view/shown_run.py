@@ -36,8 +36,8 @@ from controller.view.past.kept_past import (
 from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import NEAR, Instant, Replica, StillReading
 from controller.view.past.timeline import picture
-from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of
-from controller.view.written import at_most, columns_of, lines_of, said_in, sample_as_json
+from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, workers_of
+from controller.view.written import Written, at_most, columns_of, said_in, sample_as_json
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -63,7 +63,7 @@ class ShownRun:
         self._keyframes_bytes = keyframes_bytes
         self._recording: Recording | None = None
         self._background: Background | None = None
-        self._read: dict[str, tuple[int, list[Json]]] = {}  # lines of files, by name, with the size they had
+        self._written = Written(self.path)
         self._kept_newest = 0  # the event up to which the next view of the run need not read
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
@@ -126,16 +126,17 @@ class ShownRun:
 
         return self._with(at or {"event": str(self._look().last)}, show, patience_s)
 
-    def now(self, at: dict[str, str], *, patience_s: float = inf) -> Json:
-        """The page Now."""
+    def now(self, at: dict[str, str], *, patience_s: float = inf, find: str | None = None) -> Json:
+        """The page Now; `find`: part of a worker's name for a table as short as a page, None for all."""
 
         def show(replica: Replica, instant: Instant) -> Json:
             core = instant.core
-            newest = figures_of(self._lines("metrics.jsonl"), core.state.steps)
-            found: Json = {"alarms": self._alarms(core), "last_step": newest}
+            newest = figures_of(self._written.readable("metrics.jsonl"), core.state.steps)
+            found: Json = {"alarms": [*self._written.damaged(), *self._alarms(core)], "last_step": newest}
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
                 found["idle_because"] = ""
-            return _place(replica, instant) | now_of(core) | found
+            shown = _place(replica, instant) | now_of(core) | found
+            return shown if find is None else shown | workers_of(shown["workers"], find)
 
         return self._with(at, show, patience_s)
 
@@ -206,32 +207,27 @@ class ShownRun:
     def metrics(self) -> Json:
         """metrics.jsonl and evaluations.jsonl as columns."""
         return {
-            "steps": columns_of(self._lines("metrics.jsonl")),
-            "evaluations": columns_of(self._lines("evaluations.jsonl")),
+            "steps": columns_of(self._written.lines("metrics.jsonl")),
+            "evaluations": columns_of(self._written.lines("evaluations.jsonl")),
         }
 
     def said(self) -> Json:
         """What the run's own files say of where it stands, without its journal."""
-        return said_in(self.path) | {"last_step": figures_of(self._lines("metrics.jsonl"), NO_STEP)}
+        return said_in(self.path) | {
+            "last_step": figures_of(self._written.readable("metrics.jsonl"), NO_STEP)
+        }
 
     def _alarms(self, core: Core) -> list[Json]:
         """What was wrong after the last step that the core has made."""
         steps = core.state.steps
-        made = [line for line in self._lines("metrics.jsonl") if at_most(line, "step", steps)]
+        made = [line for line in self._written.readable("metrics.jsonl") if at_most(line, "step", steps)]
         evaluated = [
-            line for line in self._lines("evaluations.jsonl") if at_most(line, "policy_version", steps)
+            line
+            for line in self._written.readable("evaluations.jsonl")
+            if at_most(line, "policy_version", steps)
         ]
         found = alarms(made, evaluated, bound=core.state.config.staleness.max_staleness)
         return [alarm._asdict() for alarm in found]
-
-    def _lines(self, name: str) -> list[Json]:
-        """Those of a file, which is read again when it has grown."""
-        path = self.path / name
-        size = path.stat().st_size if path.exists() else 0
-        known = self._read.get(name)
-        if known is None or known[0] != size:
-            known = self._read[name] = size, lines_of(path)
-        return known[1]
 
     # -- the replicas ---------------------------------------------------------------------------------
 

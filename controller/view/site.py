@@ -64,7 +64,7 @@ class Site:
                 ),
             ),
             Route(f"{one}/why", self._of(lambda run, ask: run.why(_at(ask), patience_s=PATIENCE_S))),
-            Route(f"{one}/now", self._of(lambda run, ask: run.now(_at(ask), patience_s=PATIENCE_S))),
+            Route(f"{one}/now", self._of(_now)),
             Route(f"{one}/ledger", self._of(lambda run, ask: run.ledger(_at(ask), patience_s=PATIENCE_S))),
             Route(f"{one}/timeline", self._of(_timeline)),
             Route(
@@ -217,6 +217,10 @@ def _facts(run: ShownRun) -> dict[str, Any]:
         return run.facts()
     except StaleFlowError as error:
         return {"name": run.name, "path": str(run.path), "state": run.state(), "trouble": str(error)}
+
+
+def _now(run: ShownRun, asked: Request) -> dict[str, Any]:
+    return run.now(_at(asked), patience_s=PATIENCE_S, find=asked.query_params.get("find", ""))
 
 
 def _timeline(run: ShownRun, asked: Request) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Invariant: a file is read as it is at that moment, and may be in the middle of b
 """
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,47 @@ from controller.history.sample_text import SampleGroup, rounded
 from protocol.errors import RunError
 
 Json = dict[str, Any]
+LINES = ("metrics.jsonl", "evaluations.jsonl")
 MOST_LINES = 200_000  # of metrics.jsonl
 MOST_SAID_BYTES = 4 << 20  # of status.json: 4 kB a worker, of which no run has more than 1,024
 SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
+
+
+class Written:
+    """Lines of a run's files, which are read again when they have grown."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._read: dict[str, tuple[int, list[Json]]] = {}  # by name, with the size that the file had
+
+    def lines(self, name: str) -> list[Json]:
+        """Those of a file. Raises: RunError if it is damaged."""
+        path = self._run / name
+        size = path.stat().st_size if path.exists() else 0
+        known = self._read.get(name)
+        if known is None or known[0] != size:
+            known = self._read[name] = size, lines_of(path)
+        return known[1]
+
+    def readable(self, name: str) -> list[Json]:
+        """Those of a file, for pages that are about something else: none if it is damaged."""
+        try:
+            return self.lines(name)
+        except RunError:
+            return []
+
+    def damaged(self) -> list[Json]:
+        """Which files are, in the form of alarms."""
+        found: list[Json] = []
+        for name in LINES:
+            try:
+                self.lines(name)
+            except RunError as error:
+                remedy = "the journal is whole without it, but no curve and no other alarm is shown"
+                found.append(
+                    {"name": "damaged file", "owner": name, "evidence": str(error), "remedy": remedy}
+                )
+        return found
 
 
 def sample_as_json(sample: SampleGroup) -> Json:
@@ -43,7 +82,7 @@ def sample_as_json(sample: SampleGroup) -> Json:
 def lines_of(path: Path) -> list[Json]:
     """Whole lines; the last one may be in the middle of being written."""
     try:
-        text = path.read_text()
+        text = path.read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -52,9 +91,17 @@ def lines_of(path: Path) -> list[Json]:
     found: list[Json] = []
     for number, line in enumerate(whole, 1):
         try:
-            found.append(json.loads(line))
-        except ValueError as error:
-            raise RunError(f"Line {number} of {path} is no JSON: {error}. Look at the disk.") from error
+            said = json.loads(line, parse_constant=lambda word: None)  # nan is nothing that could be drawn
+        except (ValueError, RecursionError) as error:
+            raise RunError(
+                f"Line {number} of {path} is no JSON ({error}). Look at the disk, or delete the line."
+            ) from error
+        if not isinstance(said, dict):
+            raise RunError(
+                f"Line {number} of {path} is {line[:40]!r}; expected a JSON object. Look at the disk, "
+                "or delete the line."
+            )
+        found.append(said)
     return found
 
 
@@ -73,8 +120,8 @@ def said_in(run: Path) -> Json:
 
 def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:
     """By key, a number or nothing for each line."""
-    keys = dict.fromkeys(key for line in lines for key, value in line.items() if _is_number(value))
-    return {key: [value if _is_number(value := line.get(key)) else None for line in lines] for key in keys}
+    keys = dict.fromkeys(key for line in lines for key, value in line.items() if is_number(value))
+    return {key: [value if is_number(value := line.get(key)) else None for line in lines] for key in keys}
 
 
 def at_most(line: Json, key: str, most: int) -> bool:
@@ -82,5 +129,8 @@ def at_most(line: Json, key: str, most: int) -> bool:
     return isinstance(value, int) and value <= most
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def is_number(value: object) -> bool:
+    """Whether it can be drawn."""
+    if isinstance(value, float):
+        return isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)

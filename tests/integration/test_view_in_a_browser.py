@@ -102,8 +102,9 @@ def page(browser, link):
     found.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     found.on("pageerror", lambda error: wrong.append(str(error)))
     found.on("request", lambda request: asked.append(request.url))
+    found.set_default_timeout(LIMIT_MS)
     found.goto(f"{base}?token={token}")
-    found.wait_for_selector("#page section")
+    found.wait_for_selector("#page[data-page] section")  # and the journal is read
     yield found
     assert not wrong
     assert all(url.startswith(base) for url in asked)

@@ -43,8 +43,10 @@ class Browser:
         return asyncio.run(self._ask(path, method, headers, body))
 
     def json(self, path, **more):
-        """Status and what the body says."""
+        """Status and what the body says, once the journal is read for it."""
         status, _, body = self.ask(path, **more)
+        while status == 202:
+            status, _, body = self.ask(path, **more)
         return status, json.loads(body)
 
     async def _ask(self, path, method, headers, body):

@@ -34,7 +34,7 @@ def view(
     """Show runs in a browser: now, at any event before, and what the model said."""
     require_extras("web", reason="launch.py view needs the extra web")
     from controller.view.door.access import Access
-    from controller.view.door.listener import leave_token, listen
+    from controller.view.door.listener import free_token_file, leave_token, listen
     from controller.view.door.server import serve
     from controller.view.orders import give
     from controller.view.shown_run import ShownRun
@@ -49,13 +49,14 @@ def view(
     access = Access(host=host, port=bound.getsockname()[1])
     site = Site(shown, access, order=None if read_only else give)
     base = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}/"
-    is_left = leave_token(shown[0].path, access.token)
+    file = free_token_file(shown[0].path)
+    is_left = leave_token(file, access.token)
 
     def tell() -> None:
         if sys.stdout.isatty() or not is_left:
             say(f"View: {base}?token={access.token}")
         else:
-            say(f"View: {base}?token=... (the token is in {shown[0].path / 'view.token'})")
+            say(f"View: {base}?token=... (the token is in {file})")
 
     before = signal.signal(signal.SIGTERM, _leave)  # the server ends in order, and then raises it again
     try:
@@ -63,7 +64,7 @@ def view(
     finally:
         signal.signal(signal.SIGTERM, before)
         if is_left:
-            Path(shown[0].path / "view.token").unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def _leave(number: int, frame: object) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.config.models import ViewSettings
-from controller.view.door.listener import leave_token, listen
+from controller.view.door.listener import TOKEN_FILE, leave_token, listen
 from protocol.errors import ConfigError
 from protocol.private_files import for_owner_only
 
@@ -30,7 +30,8 @@ HOST = "127.0.0.1"
 NICE = 10  # training comes first
 TOKEN_BYTES = 32
 END_S = 2.0  # for the process to end with the run; it has nothing to save
-TOKEN_FILE = "view.token"
+TOKEN_VARIABLE = "STALEFLOW_VIEW_TOKEN"
+"""Of the process that waits: on a full disk no file has the token, and nobody but its owner reads this."""
 
 log = logging.getLogger("staleflow.view")
 
@@ -58,12 +59,12 @@ async def view_beside(
     """The link of a view of this run, as long as the block lasts; None if there is none, which is said."""
     with contextlib.ExitStack() as stack:
         try:
-            link, process = await _start(run, settings, stack)
+            link, process, bound = await _start(run, settings, stack)
         except (ConfigError, OSError) as error:
             on_warning(f"There is no view of this run, which goes on without: {error}")
             yield None
             return
-        watch = asyncio.create_task(_watch(process, run, on_warning), name="view")
+        watch = asyncio.create_task(_watch(process, bound, run, on_warning), name="view")
         try:
             yield link
         finally:
@@ -80,13 +81,18 @@ def waiting_command(run: Path, settings: ViewSettings, listener: int, life: int)
     return [sys.executable, "-I", "-S", str(DOORKEEPER), *words, *view]
 
 
-async def _start(run: Path, settings: ViewSettings, stack: contextlib.ExitStack) -> tuple[ViewLink, Process]:
-    """Raises: ConfigError or OSError if there can be no view."""
+async def _start(
+    run: Path, settings: ViewSettings, stack: contextlib.ExitStack
+) -> tuple[ViewLink, Process, socket.socket]:
+    """The link, the process that waits, and where it listens.
+
+    Raises: ConfigError or OSError if there can be no view.
+    """
     token, port = _remembered(run)
     bound = stack.enter_context(_listen(settings.port, port))
     port = bound.getsockname()[1]
     _remember(run, token, port)
-    has_file = leave_token(run, token)
+    has_file = leave_token(run / TOKEN_FILE, token)
     if has_file:
         stack.callback((run / TOKEN_FILE).unlink, missing_ok=True)
     read, write = os.pipe()
@@ -95,13 +101,15 @@ async def _start(run: Path, settings: ViewSettings, stack: contextlib.ExitStack)
         log_file = stack.enter_context(_log_file(run))
         process = await asyncio.create_subprocess_exec(
             *waiting_command(run, settings, bound.fileno(), read), stdin=DEVNULL, stdout=log_file,
-            stderr=log_file, pass_fds=(bound.fileno(), read), start_new_session=True, env=_environment(),
+            stderr=log_file, pass_fds=(bound.fileno(), read), start_new_session=True,
+            env=_environment() | {TOKEN_VARIABLE: token},
         )  # fmt: skip
     finally:
         os.close(read)
     with contextlib.suppress(OSError):  # a system that forbids it
         os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-    return ViewLink(f"http://{HOST}:{port}/", token, run / TOKEN_FILE if has_file else None), process
+    link = ViewLink(f"http://{HOST}:{port}/", token, run / TOKEN_FILE if has_file else None)
+    return link, process, bound
 
 
 def _listen(wanted: int, last: int | None) -> socket.socket:
@@ -148,8 +156,11 @@ def _remember(run: Path, token: str, port: int) -> None:
         json.dump({"token": token, "port": port}, file)
 
 
-async def _watch(process: Process, run: Path, on_warning: Callable[[str], None]) -> None:
+async def _watch(
+    process: Process, bound: socket.socket, run: Path, on_warning: Callable[[str], None]
+) -> None:
     code = await process.wait()
+    bound.close()  # else a browser would wait for an answer that nobody gives
     on_warning(
         f"The view has ended with exit code {code} (its log is {run / 'logs' / 'view.log'}); the run goes "
         f"on. `launch.py view {run}` opens another one."

@@ -15,6 +15,7 @@ from protocol.private_files import for_owner_only
 
 FIRST_PORT = 8470
 TRIES = 50
+TOKEN_FILE = "view.token"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -50,9 +51,14 @@ def listen(host: str, port: int | None, *, key: str = "--port") -> socket.socket
     raise ConfigError(f"No port from {FIRST_PORT} to {FIRST_PORT + TRIES - 1} is free; give one with {key}.")
 
 
-def leave_token(run: Path, token: str) -> bool:
+def free_token_file(run: Path) -> Path:
+    """Where a view beside others of the run leaves its token: theirs are not to be overwritten."""
+    file = run / TOKEN_FILE
+    return file.with_name(f"{TOKEN_FILE}.{os.getpid()}") if file.exists() else file
+
+
+def leave_token(file: Path, token: str) -> bool:
     """Write the token where whoever may read the run finds it; whether that was possible."""
-    file = run / "view.token"
     try:
         with os.fdopen(for_owner_only(str(file), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
             opened.write(token)

@@ -14,7 +14,7 @@ from pathlib import Path
 from controller.config.models import ViewSettings
 from controller.view import orders
 from controller.view.door.access import Access
-from controller.view.door.beside import HOST, TOKEN_FILE, waiting_command
+from controller.view.door.beside import HOST, TOKEN_VARIABLE, waiting_command
 from controller.view.door.server import serve
 from controller.view.shown_run import ShownRun
 from controller.view.site import Site
@@ -36,8 +36,7 @@ def main(arguments: list[str]) -> None:
 async def _serve(run: Path, settings: ViewSettings, listener: int, life: int) -> None:
     bound = socket.socket(fileno=os.dup(listener))  # the server closes its own
     bound.setblocking(False)
-    token = (run / TOKEN_FILE).read_text()
-    access = Access(host=HOST, port=bound.getsockname()[1], token=token)
+    access = Access(host=HOST, port=bound.getsockname()[1], token=os.environ[TOKEN_VARIABLE])
     shown = ShownRun(run, keyframes_bytes=settings.keyframes_mb << 20)
     site = Site([shown], access, order=orders.give if settings.controls else None)
     # nothing is to be saved, and a thread may be deep in the journal

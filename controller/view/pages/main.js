@@ -14,12 +14,13 @@ import * as reading from "./reading.js";
 
 const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, compare, controls };
 const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
-const FOLLOW_MS = 1000;
-const STANDING_ROUNDS = 5;
+const FOLLOW_MS = 500; // so that what stands on a page is a second old at most
+const STANDING_ROUNDS = 10;
+const LIST_ROUNDS = 2; // between two looks at the list of runs
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, reading: null };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null };
 
 /** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`. */
 async function ask(path, words = {}, options = {}) {
@@ -58,10 +59,19 @@ function readAddress() {
   here.words = words;
 }
 
+const FIELDS = ["INPUT", "SELECT", "TEXTAREA"];
+
+/** Whether somebody types into the page or holds something of it, which is not to be replaced under them. */
+function isInHand() {
+  const active = document.activeElement;
+  return here.isHeld || (byId("page").contains(active) && FIELDS.includes(active.tagName));
+}
+
 const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
 const tools = { ask, go, here };
 
-async function show({ isRepeated = false } = {}) {
+/** Show what the address says; `isRepeated`: the same again, `isOwn`: nobody has asked for it. */
+async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
   if (here.isAsking) { // what was asked for meanwhile is shown next; a look that is only repeated need not be
     here.isMissed ||= !isRepeated;
     return;
@@ -77,10 +87,11 @@ async function show({ isRepeated = false } = {}) {
       if (page.isOfMoment) throw error;
       return null;
     });
-    const content = isRepeated && here.shown === name && !page.isMoving ? null : await page.render(tools);
+    const isHeld = () => isOwn && here.shown === name && isInHand();
+    const content = (isRepeated && here.shown === name && !page.isMoving) || isHeld() ? null : await page.render(tools);
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
-      if (content !== null) byId("page").replaceChildren(...content);
+      if (content !== null && !isHeld()) byId("page").replaceChildren(...content);
       byId("page").dataset.page = here.page;
       here.shown = name;
     }
@@ -121,11 +132,15 @@ function showReading(way) {
 
 function showFrame() {
   const pages = window.inFile ?? Object.keys(PAGES); // a file has some of them alone
-  byId("tabs").replaceChildren(...pages.map((page) => make("a", {
-    href: `#${page}?${new URLSearchParams({ run: here.run, ...(here.at === null ? {} : { at: here.at }) })}`,
-    "aria-current": page === here.page ? "page" : null,
-  }, TITLES[page])));
+  if (!byId("tabs").children.length) byId("tabs").append(...pages.map((page) => make("a", { "data-page": page }, TITLES[page])));
+  for (const tab of byId("tabs").children) { // they stay the same elements: one that is replaced under the pointer is not clicked
+    const { page } = tab.dataset;
+    tab.href = `#${page}?${new URLSearchParams({ run: here.run, ...(here.at === null ? {} : { at: here.at }) })}`;
+    if (page === here.page) tab.setAttribute("aria-current", "page");
+    else tab.removeAttribute("aria-current");
+  }
   const run = here.runs[here.run];
+  if (document.activeElement !== byId("run")) byId("run").value = here.run;
   const kinds = { live: "good", over: "dim", gone: "bad" };
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
   byId("state").className = `chip ${here.isCut ? "bad" : kinds[run?.state] ?? ""}`;
@@ -173,9 +188,11 @@ function listen() {
     if (found !== null) go({ at: found.number });
   });
   byId("run").addEventListener("change", () => go({ run: byId("run").value, at: null, group: null, step: null }));
+  byId("page").addEventListener("pointerdown", () => { here.isHeld = true; });
+  for (const name of ["pointerup", "pointercancel"]) window.addEventListener(name, () => { here.isHeld = false; });
   window.addEventListener("hashchange", () => { readAddress(); show(); });
   document.addEventListener("keydown", (event) => {
-    if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (FIELDS.includes(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "ArrowLeft") byId("back").click();
     else if (event.key === "ArrowRight") byId("forward").click();
     else if (event.key === "[") seek("last");
@@ -189,16 +206,20 @@ async function readRuns() {
   if (found.error) throw new Error(found.error);
   here.runs = found.runs;
   here.mayAct = found.may_act;
-  byId("run").replaceChildren(...here.runs.map((run, place) => make("option", { value: place, selected: place === here.run }, run.name)));
+  const names = here.runs.map((run) => run.name);
+  if (JSON.stringify(names) !== byId("run").dataset.names) { // else one that is open would be closed
+    byId("run").replaceChildren(...names.map((name, place) => make("option", { value: place, selected: place === here.run }, name)));
+    byId("run").dataset.names = JSON.stringify(names);
+  }
 }
 
 /** Show what is new each second; of a run that stands, look now and then whether somebody has started it again. */
 async function follow(round = 0) {
   const state = () => here.runs[here.run]?.state;
   const isLive = here.at === null && state() === "live";
-  if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment });
+  if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment, isOwn: true });
   else if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
-    await readRuns().catch(() => null);
+    if (round % LIST_ROUNDS === 0) await readRuns().catch(() => null);
     await show({ isRepeated: true });
   } else if (!document.hidden && round % STANDING_ROUNDS === 0) {
     const before = state();

@@ -5,8 +5,8 @@ export const isMoving = true, isOfMoment = true;
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
-export async function render({ ask, go }) {
-  const now = await ask("now");
+export async function render({ ask, go, here }) {
+  const now = await ask("now", here.words.find ? { find: here.words.find } : {});
   const left = Math.max(0, now.steps_wanted - now.steps);
   const isOn = !now.is_over;
   return [
@@ -32,13 +32,27 @@ export async function render({ ask, go }) {
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
         now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
       card("Staleness of what was trained", bar(now.ages, Object.fromEntries(Object.keys(now.ages).map((age) => [age, `--v${age % 6}`])), short, (age) => `${age} versions old`))),
-    card("Workers", table(["worker", "role", "version", "running", "tokens held", "memory", "device", "silent", "working on", "then"], now.workers.map((one) => [
+    card("Workers", ...fleet(now, go, here), table(["worker", "role", "version", "running", "tokens held", "memory", "device", "silent", "working on", "then"], now.workers.map((one) => [
       one.name, one.role, one.policy_version < 0 ? "" : `v${one.policy_version}`, one.running, one.resident_tokens,
-      one.resident_mb ? megabytes(one.resident_mb) : "", device(one),
-      make("span", { class: one.silent_s > 5 ? "warn" : "" }, `${one.silent_s.toFixed(1)} s`), one.working_on,
+      one.resident_mb ? megabytes(one.resident_mb) : "", device(one), silent(one.silent_s), one.working_on,
       one.due_s === null ? "" : `in ${duration(one.due_s)} ${one.then}`]))),
   ];
 }
+
+/** Of more workers than a table may have: sums by role, and a search. */
+function fleet(now, go, here) {
+  if (!now.roles?.length) return [];
+  return [
+    table(["role", "workers", "ready", "versions", "running", "tokens held", "most memory", "longest silent"], now.roles.map((one) => [
+      one.role, one.workers, one.ready, Object.entries(one.versions).map(([version, count]) => `v${version}: ${count}`).join(", "), one.running, one.tokens,
+      one.resident_mb ? megabytes(one.resident_mb) : "", silent(one.silent_s)])),
+    make("p", { class: "row" },
+      ...(window.inFile ? [] : [make("input", { type: "search", size: 24, placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) })]),
+      make("span", { class: "dim" }, now.workers_found > now.workers.length ? `${now.workers.length} of ${short(now.workers_found)}: those that are due soonest, then the longest silent` : `${short(now.workers_found)} found`)),
+  ];
+}
+
+const silent = (seconds) => make("span", { class: seconds > 5 ? "warn" : "" }, `${seconds.toFixed(1)} s`);
 
 /** What the newest step says of the devices; nothing of what it does not say. */
 export function speeds(line) {

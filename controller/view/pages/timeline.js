@@ -16,17 +16,18 @@ export async function render({ ask, go, here }) {
   const found = await ask("timeline", words, { atMoment: false });
   isBehind = !found.trouble && found.passed < found.of;
   const find = make("input", { type: "search", size: 24, placeholder: "part of a worker's name", value: here.words.find ?? "", "aria-label": "part of a worker's name", onchange: (event) => go({ find: event.target.value || null }) });
-  const move = (begin, end) => go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) });
+  const move = (begin, end) => { place.show(begin, end); go({ begin: Math.max(0, begin).toFixed(3), end: Math.max(begin + 0.01, Math.min(end, found.until_s)).toFixed(3) }); };
   const zoom = (factor, at = (found.begin_s + found.end_s) / 2) => move(at - (at - found.begin_s) * factor, at + (found.end_s - at) * factor);
   const shift = (share) => { const width = found.end_s - found.begin_s; move(Math.max(0, found.begin_s + share * width), Math.max(0, found.begin_s + share * width) + width); };
   const readout = make("output", { class: "dim" }, "Point at a span.");
+  const place = canvas(found, { move, zoom, readout, open: (second) => openMoment(ask, go, second) });
   return [
     card(null, make("div", { class: "row" }, ...(window.inFile ? [] : [find,
       make("button", { onclick: () => zoom(0.5), "aria-label": "zoom in" }, "+"), make("button", { onclick: () => zoom(2), "aria-label": "zoom out" }, "−"),
       make("button", { onclick: () => shift(-0.5), "aria-label": "earlier" }, "⟵"), make("button", { onclick: () => shift(0.5), "aria-label": "later" }, "⟶"),
       make("button", { onclick: () => go({ begin: null, end: null }) }, "whole run")]),
       make("span", {}, `${duration(found.begin_s)} to ${duration(found.end_s)}, ${found.count} workers`), progress(found)),
-      canvas(found, { move, zoom, readout, open: (second) => openMoment(ask, go, second) }), readout,
+      place.element, readout,
       make("div", { class: "legend" }, used(found).map((kind) => make("span", {}, make("i", { style: { background: `var(${colourName(kind)})`, opacity: isIdle(kind) ? 0.55 : 1 } }), kind)),
         make("span", {}, "generating is coloured by policy version"))),
     make("div", { class: "grid" }, Object.entries(found.shares).map(([role, shares]) => {
@@ -50,16 +51,19 @@ const isIdle = (kind) => kind.startsWith("idle") || kind.startsWith("waits");
 const colourName = (kind) => COLOURS[kind] ?? (isIdle(kind) ? "--warn" : "--dim");
 const used = (found) => found.kinds.filter((kind) => Object.values(found.shares).some((shares) => kind in shares));
 
+/** A canvas, and `show(begin, end)`: what is known is drawn there at once, until the answer for those seconds comes. */
 function canvas(found, acts) {
   const bands = found.fleet ? Object.keys(found.fleet) : [];
   const height = TOP + bands.length * (BAND + GAP) + found.lanes.length * ROW + 4;
   const view = make("canvas", { class: "timeline", tabindex: 0, role: "img", "aria-label": `Timeline of ${found.count} workers; shares are in the tables below` });
   const place = make("div", { class: "wide" }, view);
-  const paint = () => { const width = Math.max(400, place.clientWidth); scale(view, width, height); draw(view.getContext("2d"), width, found, palette(place)); };
+  let colours = null, wide = 0;
+  const paint = () => { wide = Math.max(400, place.clientWidth); colours = palette(place); scale(view, wide, height); draw(view.getContext("2d"), wide, found, colours, found.begin_s, found.end_s); };
+  const show = (begin, end) => { if (colours !== null && end > begin) requestAnimationFrame(() => draw(view.getContext("2d"), wide, found, colours, begin, end)); };
   const watcher = new ResizeObserver(() => { if (place.isConnected) paint(); else watcher.disconnect(); });
   watcher.observe(place);
-  listen(view, found, acts, bands);
-  return place;
+  listen(view, found, { ...acts, show }, bands);
+  return { element: place, show };
 }
 
 function scale(view, width, height) {
@@ -82,27 +86,38 @@ function palette(place) {
   return colours;
 }
 
-function draw(pen, width, found, colours) {
-  const room = width - LEFT - 4, span = found.end_s - found.begin_s;
-  const x = (second) => LEFT + ((second - found.begin_s) / span) * room;
+/** The lanes from `begin` to `end`, out of what was found of other seconds, perhaps. */
+function draw(pen, width, found, colours, begin, end) {
+  const room = width - LEFT - 4, x = (second) => LEFT + ((second - begin) / (end - begin)) * room;
   pen.clearRect(0, 0, width, pen.canvas.height);
   pen.font = "11px system-ui, sans-serif";
   pen.textBaseline = "middle";
-  axis(pen, x, found, colours, width);
+  pen.globalAlpha = 1;
+  names(pen, found, colours);
+  pen.save();
+  pen.beginPath();
+  pen.rect(LEFT, 0, room + 4, pen.canvas.height);
+  pen.clip();
+  axis(pen, x, found, colours, { width, begin, end });
+  const edges = (count) => (place) => x(found.begin_s + (place / count) * (found.end_s - found.begin_s));
   let y = TOP;
-  for (const [role, bins] of Object.entries(found.fleet ?? {})) {
-    band(pen, role, bins, y, room, found, colours);
+  for (const rows of Object.values(found.fleet ?? {})) {
+    band(pen, rows, y, edges(rows.length), found, colours);
     y += BAND + GAP;
   }
   for (const lane of found.lanes) {
-    pen.globalAlpha = 1;
-    pen.fillStyle = colours["--ink"];
-    pen.fillText(lane.name.length > 18 ? `${lane.name.slice(0, 17)}…` : lane.name, 2, y + ROW / 2);
-    if (lane.bins) bins(pen, lane, y, room, found, colours);
-    else for (const [begin, end, kind, detail] of lane.spans) bar(pen, x(begin), Math.max(0.7, x(end) - x(begin)), y, found.kinds[kind], detail, 1, colours);
+    if (lane.bins) bins(pen, lane, y, edges(lane.bins.length), found, colours);
+    else for (const [from, to, kind, detail] of lane.spans) if (to > begin && from < end) bar(pen, x(from), Math.max(0.7, x(to) - x(from)), y, found.kinds[kind], detail, 1, colours);
     y += ROW;
   }
-  pen.globalAlpha = 1;
+  pen.restore();
+}
+
+function names(pen, found, colours) {
+  const bands = Object.keys(found.fleet ?? {});
+  pen.fillStyle = colours["--ink"];
+  bands.forEach((role, place) => pen.fillText(`all ${role}`, 2, TOP + place * (BAND + GAP) + BAND / 2));
+  found.lanes.forEach(({ name }, place) => pen.fillText(name.length > 18 ? `${name.slice(0, 17)}…` : name, 2, TOP + bands.length * (BAND + GAP) + (place + 0.5) * ROW));
 }
 
 function bar(pen, left, wide, y, kind, detail, fullness, colours) {
@@ -112,35 +127,33 @@ function bar(pen, left, wide, y, kind, detail, fullness, colours) {
   pen.fillRect(left, y + (thin ? ROW / 2 - 2 : 2), wide, thin ? 4 : ROW - 4);
 }
 
-function bins(pen, lane, y, room, found, colours) {
-  const wide = room / lane.bins.length;
-  lane.bins.forEach((kind, place) => { if (kind >= 0) bar(pen, LEFT + place * wide, wide + 0.5, y, found.kinds[kind], -1, Math.max(0.25, lane.fullness[place]), colours); });
+function bins(pen, lane, y, edge, found, colours) {
+  const wide = edge(1) - edge(0);
+  lane.bins.forEach((kind, place) => { if (kind >= 0) bar(pen, edge(place), wide + 0.5, y, found.kinds[kind], -1, Math.max(0.25, lane.fullness[place]), colours); });
 }
 
 /** All workers of a role: how many are in each state. */
-function band(pen, role, rows, y, room, found, colours) {
-  const wide = room / rows.length;
-  pen.globalAlpha = 1;
-  pen.fillStyle = colours["--ink"];
-  pen.fillText(`all ${role}`, 2, y + BAND / 2);
+function band(pen, rows, y, edge, found, colours) {
+  const wide = edge(1) - edge(0);
   const most = Math.max(1e-9, ...rows.map((row) => row.reduce((sum, one) => sum + one, 0)));
   rows.forEach((row, place) => {
     let bottom = y + BAND;
     row.forEach((count, kind) => {
+      if (!count) return;
       const high = (count / most) * BAND;
       pen.globalAlpha = isIdle(found.kinds[kind]) ? 0.55 : 1;
       pen.fillStyle = colours[colourName(found.kinds[kind])];
-      pen.fillRect(LEFT + place * wide, bottom - high, wide + 0.5, high);
+      pen.fillRect(edge(place), bottom - high, wide + 0.5, high);
       bottom -= high;
     });
   });
 }
 
-function axis(pen, x, found, colours, width) {
-  const step = niceStep((found.end_s - found.begin_s) / Math.max(2, Math.floor((width - LEFT) / 110)));
+function axis(pen, x, found, colours, { width, begin, end }) {
+  const step = niceStep((end - begin) / Math.max(2, Math.floor((width - LEFT) / 110)));
   pen.strokeStyle = colours["--line"];
   pen.fillStyle = colours["--dim"];
-  for (let second = Math.ceil(found.begin_s / step) * step; second <= found.end_s; second += step) {
+  for (let second = Math.ceil(Math.max(0, begin) / step) * step; second <= end; second += step) {
     line(pen, x(second));
     const words = step < 1 ? `${second.toFixed(step < 0.01 ? 3 : 2)} s` : duration(second);
     if (x(second) + pen.measureText(words).width < width) pen.fillText(words, x(second) + 3, 7);
@@ -163,7 +176,7 @@ function niceStep(least) {
   return size * ([1, 2, 5].find((one) => one * size >= least) ?? 10);
 }
 
-function listen(view, found, { move, zoom, readout, open }, bands) {
+function listen(view, found, { move, zoom, readout, open, show }, bands) {
   const span = found.end_s - found.begin_s;
   const second = (event) => { const box = view.getBoundingClientRect(); return found.begin_s + (Math.max(0, event.clientX - box.left - LEFT) / (box.width - LEFT - 4)) * span; };
   let pressed = null;
@@ -175,7 +188,11 @@ function listen(view, found, { move, zoom, readout, open }, bands) {
     if (isClick) open(pressed.at); else { const begin = Math.max(0, found.begin_s - gone); move(begin, begin + span); }
     pressed = null;
   });
-  view.addEventListener("pointermove", (event) => { readout.textContent = at(found, second(event), event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP)); });
+  view.addEventListener("pointermove", (event) => {
+    const gone = pressed === null ? 0 : second(event) - pressed.at;
+    if (gone && Math.abs(event.clientX - pressed.x) >= 4) show(found.begin_s - gone, found.end_s - gone);
+    readout.textContent = at(found, second(event), event.clientY - view.getBoundingClientRect().top - TOP - bands.length * (BAND + GAP));
+  });
   view.addEventListener("keydown", (event) => {
     const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: () => move(Math.max(0, found.begin_s - span / 2), Math.max(0, found.begin_s - span / 2) + span), d: () => move(found.begin_s + span / 2, found.end_s + span / 2) }[event.key];
     if (act) { event.preventDefault(); act(); }

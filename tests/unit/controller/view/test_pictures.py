@@ -1,6 +1,6 @@
-"""What the page Now takes out of metrics.jsonl."""
+"""What the page Now takes out of metrics.jsonl, and which workers of a fleet it tells."""
 
-from controller.view.pictures import figures_of
+from controller.view.pictures import MOST_WORKERS, figures_of, workers_of
 
 LINES = [
     {"step": 1, "compute/mfu": 0.1, "loss": 3.0},
@@ -12,3 +12,37 @@ def test_the_figures_are_of_the_newest_step_that_the_core_has_made():
     assert figures_of(LINES, 1) == {"compute/mfu": 0.1}
     assert figures_of(LINES, 9) == {"compute/mfu": 0.2, "phase/training": 1}
     assert figures_of(LINES, 0) == figures_of([], 3) == {}
+
+
+def worker(number, **more):
+    told = {
+        "name": f"rollout-{number}", "role": "rollout", "ready": True, "policy_version": number % 2,
+        "running": 2, "resident_tokens": 10, "silent_s": 0.5, "resident_mb": number, "due_s": None,
+    }  # fmt: skip
+    return told | more
+
+
+def test_a_fleet_is_told_by_roles_and_by_the_workers_that_something_is_nearest_to_happen_to():
+    fleet = [worker(number) for number in range(200)]
+    fleet[77] |= {"due_s": 3.0}
+    fleet[150] |= {"due_s": -1.0}
+    fleet[9] |= {"silent_s": 40.0, "ready": False}
+    found = workers_of([*fleet, worker(0, name="trainer-0", role="trainer", policy_version=-1)], "")
+    assert len(found["workers"]) == MOST_WORKERS
+    assert [one["name"] for one in found["workers"][:3]] == ["rollout-150", "rollout-77", "rollout-9"]
+    assert found["workers_found"] == 201
+    rollout, trainer = found["roles"]
+    assert rollout == {
+        "role": "rollout", "workers": 200, "ready": 199, "running": 400, "tokens": 2_000,
+        "versions": {"0": 100, "1": 100}, "silent_s": 40.0, "resident_mb": 199,
+    }  # fmt: skip
+    assert (trainer["workers"], trainer["versions"]) == (1, {})
+
+
+def test_workers_of_a_fleet_are_found_by_name_and_few_are_told_as_they_are():
+    fleet = [worker(number) for number in range(200)]
+    found = workers_of(fleet, "ROLLOUT-19")
+    assert [one["name"] for one in found["workers"]][:2] == ["rollout-19", "rollout-190"]
+    assert found["workers_found"] == 11
+    few = fleet[: MOST_WORKERS - 1]
+    assert workers_of(few, "") == {"workers": few, "workers_found": len(few), "roles": []}

@@ -225,3 +225,17 @@ def test_what_nobody_meant_is_answered_with_a_status_and_changes_nothing(browser
         status, _, _ = browser.ask(asked, method=dice.choice(["GET", "POST", "PUT", "HEAD"]))
         assert 200 <= status < 500, asked
     assert (path / "run.db").read_bytes() == before
+
+
+def test_a_damaged_line_of_metrics_is_named_on_now_and_takes_no_other_page_along(tmp_path):
+    run = recorded(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('ne"}\nnull\n')
+    damaged = Browser(run)
+    status, now = damaged.json(f"{RUN}/now")
+    assert (status, now["steps"]) == (200, 4)
+    assert "metrics.jsonl" in now["alarms"][0]["evidence"]
+    assert damaged.json(f"{RUN}/ledger")[0] == 200
+    status, metrics = damaged.json(f"{RUN}/metrics")
+    assert status == 404
+    assert "Look at the disk" in metrics["error"]

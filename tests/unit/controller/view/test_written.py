@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.view.written import columns_of, lines_of, said_in
+from controller.view.written import Written, columns_of, lines_of, said_in
 from protocol.errors import RunError
 
 
@@ -36,3 +36,24 @@ def test_a_line_that_is_being_written_is_left_out_and_a_damaged_one_is_named(tmp
     file.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(RunError, match=r"Line 2 of .*metrics.jsonl is no JSON"):
         lines_of(file)
+
+
+def test_what_is_no_number_is_a_gap_in_a_curve(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": NaN, "kl": -Infinity, "reward": 1e999}\n{"step": 2, "loss": 0.5}\n')
+    assert columns_of(lines_of(file)) == {"step": [1, 2], "loss": [None, 0.5]}
+
+
+@pytest.mark.parametrize("bad", [b"[1, 2]\n", b"7\n", b"\xff\xfe\n", b"[" * 5_000 + b"\n", b'{"st\n'])
+def test_a_damaged_file_is_one_sentence_and_empty_for_whom_it_only_concerns_by_the_way(tmp_path, bad):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + bad)
+    written = Written(tmp_path)
+    with pytest.raises(RunError, match=r"Line 2 of .* delete the line"):
+        written.lines("metrics.jsonl")
+    assert written.readable("metrics.jsonl") == []
+    (told,) = written.damaged()
+    assert told["owner"] == "metrics.jsonl"
+    assert "Line 2" in told["evidence"]
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n')
+    assert written.damaged() == []
+    assert written.readable("metrics.jsonl") == [{"step": 1}]

@@ -40,3 +40,20 @@ def test_a_run_that_cannot_be_read_keeps_nobody_from_the_others(tmp_path, capsys
     assert str(bad / "run.db") in said.err
     assert said.out.startswith("View: http://127.0.0.1:")
     assert main(["view", str(bad)]) == 1
+
+
+def test_another_view_leaves_the_token_of_the_runs_own_where_it_is(tmp_path, capsys, monkeypatch):
+    run = recorded(tmp_path / "run")
+    (run / "view.token").write_text("of the run's own view")
+
+    async def serve(app, bound, on_ready):
+        bound.close()
+        on_ready()
+        said = capsys.readouterr().out
+        (mine,) = [file for file in run.glob("view.token.*") if str(file) in said]
+        assert len(mine.read_text()) > 32
+
+    monkeypatch.setattr("controller.view.door.server.serve", serve)
+    assert main(["view", str(run)]) == 0
+    assert (run / "view.token").read_text() == "of the run's own view"
+    assert not list(run.glob("view.token.*"))

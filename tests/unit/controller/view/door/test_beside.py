@@ -5,6 +5,8 @@ import json
 import os
 import socket
 
+import pytest
+
 from controller.config.models import ViewSettings
 from controller.view.door import beside
 from controller.view.door.beside import ViewLink, view_beside
@@ -79,6 +81,19 @@ async def test_the_next_life_of_a_run_has_the_same_link_and_a_copy_has_no_key_to
     assert not warned
 
 
+async def test_on_a_full_disk_the_link_itself_leads_to_the_view(tmp_path, monkeypatch):
+    run = recorded(tmp_path / "run")
+    (run / "logs").mkdir(exist_ok=True)
+    monkeypatch.setattr(beside, "leave_token", lambda file, token: False)
+    warned = []
+    async with view_beside(run, ViewSettings(), on_warning=warned.append) as link:
+        assert not (run / "view.token").exists()
+        assert f"token={link.token}" in link.in_words(shows_token=False)
+        status, body = await asked(link, "/api/runs")
+        assert status == b"HTTP/1.1 200 OK", body
+    assert not warned
+
+
 async def test_a_port_that_is_taken_is_one_sentence_and_the_run_goes_on(tmp_path):
     run, warned = run_in(tmp_path), []
     with socket.socket() as taken:
@@ -116,8 +131,10 @@ async def test_a_view_that_dies_is_told_once_and_nothing_else_ends(tmp_path, mon
 
     monkeypatch.setattr(beside, "waiting_command", lambda *_: ["/bin/sh", "-c", "exit 3"])
     run = run_in(tmp_path)
-    async with asyncio.timeout(LIMIT_S), view_beside(run, ViewSettings(), on_warning=warn):
+    async with asyncio.timeout(LIMIT_S), view_beside(run, ViewSettings(), on_warning=warn) as link:
         await told.wait()
+        with pytest.raises(ConnectionRefusedError):  # and no browser waits for what never comes
+            await asked(link, "/")
     assert len(warned) == 1
     assert "exit code 3" in warned[0]
 

@@ -28,10 +28,10 @@ def test_a_port_that_is_taken_is_passed_over_or_said():
 
 
 def test_the_token_is_for_its_owner_alone(tmp_path):
-    assert leave_token(tmp_path, "secret")
+    assert leave_token(tmp_path / "view.token", "secret")
     assert (tmp_path / "view.token").read_text() == "secret"
     assert (tmp_path / "view.token").stat().st_mode & 0o777 == 0o600
-    assert not leave_token(tmp_path / "nowhere", "secret")
+    assert not leave_token(tmp_path / "nowhere" / "view.token", "secret")
 
 
 def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatch):
@@ -40,5 +40,5 @@ def test_a_full_disk_keeps_no_token_and_nobody_from_looking(tmp_path, monkeypatc
         return os.open("/dev/full", os.O_WRONLY)
 
     monkeypatch.setattr(listener, "for_owner_only", full)
-    assert not leave_token(tmp_path, "secret")
+    assert not leave_token(tmp_path / "view.token", "secret")
     assert not (tmp_path / "view.token").exists()

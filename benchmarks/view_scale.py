@@ -1,0 +1,245 @@
+"""How far a page is behind a large run, and what its view takes: `python -m benchmarks.view_scale`.
+
+Simulates 1,024 instances with 100,000 responses in hand (or takes `--run RUN`), and writes the second half of
+its journal into another run directory, event by event at `--rate` a second, as a controller would. A view of
+that directory is asked as the page Now asks it, and so it is printed how old the first event is that an
+answer does not show, at its arrival and just before the next one; seconds of the view's processor for a
+second of the run and for 1,000 events; its memory, with Now alone and with timeline and time travel beside;
+and bytes that a finished response leaves in memory and in `view.past`, with the sum for 10 million.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from threading import Event, Thread
+
+import msgpack
+import psutil
+
+from benchmarks.view import ROOT, made
+from controller.durability.holder import lock_of
+from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.view.shown_run import ShownRun
+
+FOLLOW_S = 0.5  # as controller/view/pages/main.js
+TURN_S = 0.02  # between two transactions of the journal
+ASKED = ("/api/runs", "/api/runs/0/moment", "/api/runs/0/now")
+GROUP_SIZE = 16
+MANY = 10_000_000  # responses that have ended
+TABLES = ("events", "fingerprints", "snapshots")  # of run.db, by number of an event
+
+
+class Copied:
+    """A run directory that gets the journal of another one, as time goes by."""
+
+    def __init__(self, source: Path, run: Path, until: int) -> None:
+        """All up to event `until` is there at once."""
+        run.mkdir()
+        Store(run / "run.db").close()  # which makes the tables
+        self._db = sqlite3.connect(run / "run.db", isolation_level=None, check_same_thread=False)
+        self._db.execute("ATTACH ? AS source", (str(source / "run.db"),))
+        with self._db:
+            self._db.execute("BEGIN")
+            self._db.execute("INSERT INTO facts SELECT * FROM source.facts")
+            for table in TABLES:
+                self._copy(table, -1, until)
+        lock_of(run).write_text(str(os.getpid()))  # so that it goes on
+        self.number, self.written = until, dict[int, float]()
+
+    def write_on(self, until: int) -> None:
+        """The events up to this one, now."""
+        self._db.execute("BEGIN")
+        for table in ("events", "fingerprints"):
+            self._copy(table, self.number, until)
+        self._db.execute("COMMIT")
+        now = time.monotonic()
+        self.written |= dict.fromkeys(range(self.number + 1, until + 1), now)
+        self.number = until
+
+    def _copy(self, table: str, after: int, until: int) -> None:
+        key = "first_seq" if table == "fingerprints" else "seq"
+        self._db.execute(
+            f"INSERT INTO {table} SELECT * FROM source.{table} WHERE {key} > ? AND {key} <= ?", (after, until)
+        )
+
+
+class Page:
+    """What a page that follows sees of a view."""
+
+    def __init__(self, base: str, token: str) -> None:
+        self._base, self._token = base, token
+
+    def ask(self, path: str) -> tuple[int, dict]:
+        """Status and answer."""
+        words = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "gzip"}
+        with urllib.request.urlopen(urllib.request.Request(self._base + path, headers=words)) as answer:
+            data = answer.read()
+            if answer.headers.get("content-encoding") == "gzip":
+                data = gzip.decompress(data)
+            return answer.status, json.loads(data)
+
+    def until_read(self, path: str) -> dict:
+        """The answer, once the journal is read for it."""
+        while True:
+            status, found = self.ask(path)
+            if status == 200:
+                return found
+            time.sleep(0.03)
+
+
+@contextmanager
+def viewed(run: Path) -> Iterator[tuple[Page, psutil.Process]]:
+    """A view of this run: a page of it, and its process."""
+    words = [sys.executable, "launch.py", "view", str(run), "--read-only"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as view:
+        assert view.stdout is not None
+        base = view.stdout.readline().split()[1].partition("/?")[0]
+        yield Page(base, (run / "view.token").read_text()), psutil.Process(view.pid)
+        view.terminate()
+
+
+def write(copied: Copied, until: int, rate: float, is_over: Event) -> None:
+    """Let the journal grow to event `until`."""
+    began, first = time.monotonic(), copied.number
+    while copied.number < until:
+        due = min(until, first + int((time.monotonic() - began) * rate))
+        if due > copied.number:
+            copied.write_on(due)
+        time.sleep(TURN_S)
+    is_over.set()
+
+
+def age(copied: Copied, number: int, now: float) -> float:
+    """Seconds since the first event behind this one was written."""
+    return max(0.0, now - copied.written.get(number + 1, now))
+
+
+def follow(page: Page, copied: Copied, is_over: Event) -> tuple[list[float], list[float]]:
+    """Ages at the arrival of each answer, and just before the next one."""
+    at_first, at_last, shown = [], [], copied.number
+    while not is_over.is_set():
+        for path in ASKED:
+            found = page.until_read(path)
+        now = time.monotonic()
+        at_last.append(age(copied, shown, now))
+        shown = found["number"]
+        at_first.append(age(copied, shown, now))
+        time.sleep(FOLLOW_S)
+    return at_first, at_last
+
+
+def p95(values: list[float]) -> float:
+    """Of these values."""
+    return quantiles(values, n=20)[18] if len(values) > 1 else values[0]
+
+
+def used_s(process: psutil.Process) -> float:
+    """Seconds of the processor."""
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def memory_mb(process: psutil.Process) -> float:
+    """Resident, in MB of 10^6 bytes."""
+    return process.memory_info().rss / 1e6
+
+
+def lag(source: Path, folder: Path, *, share: float, rate: float, seconds: float) -> None:
+    """The page behind a run that goes on, and the view's processor and memory meanwhile."""
+    last = Recording(source).last
+    begin = int(share * last)
+    until = min(last, begin + int(rate * seconds))
+    copied = Copied(source, folder / "live", begin)
+    with viewed(folder / "live") as (page, process):
+        began, used = time.monotonic(), used_s(process)
+        page.until_read(ASKED[-1])
+        print(f"first page: {time.monotonic() - began:.1f} s, {used_s(process) - used:.1f} s of processor")
+        is_over = Event()
+        writer = Thread(target=write, args=(copied, until, rate, is_over))
+        began, used = time.monotonic(), used_s(process)
+        writer.start()
+        at_first, at_last = follow(page, copied, is_over)
+        writer.join()
+        spent, took = used_s(process) - used, time.monotonic() - began
+        behind = ", ".join(
+            f"{name} {p95(ages):.2f} s"
+            for name, ages in (("at arrival", at_first), ("before the next", at_last))
+        )
+        print(
+            f"{len(at_first)} looks in {took:.0f} s at {(until - begin) / took:,.0f} events a second: p95 of "
+            f"the age of what is not shown {behind} (limit 1 s)"
+        )
+        print(
+            f"the view: {spent / took:.2f} s of processor each second (limit 1), "
+            f"{1e6 * spent / (until - begin):.0f} us an event, {memory_mb(process):.0f} MB with Now alone"
+        )
+        after_all(page, process, until)
+
+
+def after_all(page: Page, process: psutil.Process, last: int) -> None:
+    """The view's memory when timeline and time travel were asked for, too."""
+    while (found := page.until_read("/api/runs/0/timeline"))["passed"] < found["of"]:
+        time.sleep(1.0)
+    for number in (last // 2, last // 3, last - 100):
+        page.until_read(f"/api/runs/0/now?event={number}")
+    now = page.until_read("/api/runs/0/now")
+    running = sum(one["running"] for one in now["workers"]) + now["queued"]
+    print(
+        f"{memory_mb(process):.0f} MB with timeline and time travel, {running:,} responses in hand "
+        "(limit 1,000 MB)"
+    )
+
+
+def growth(path: Path) -> None:
+    """What a finished response leaves in the pass over the history."""
+    run = ShownRun(path)
+    run.timeline(None, None, "")
+    run.join()
+    background = run._background
+    assert background is not None
+    with run.replica() as replica:
+        config, room = replica.recording.config(), replica.keyframes.size
+    timeline = len(msgpack.packb(background.timeline.as_plain()))
+    ended = background._core.state.steps * config.trainer.batch_groups * GROUP_SIZE
+    each = timeline / ended
+    print(
+        f"{ended:,} finished responses leave {timeline / 1e6:.1f} MB, {each:.0f} bytes each (limit 200), "
+        f"beside {room / 1e6:.0f} MB of keyframes, which have {config.view.keyframes_mb} MB at most; "
+        f"10 million: {each * MANY / 1e6 + config.view.keyframes_mb:.0f} MB"
+    )
+
+
+def main() -> int:
+    """Always 0: it measures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--instances", type=int, default=1024)
+    parser.add_argument("--in-hand", type=int, default=100_000)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--run", default="")
+    parser.add_argument("--rate", type=float, default=1_000.0, help="events a second")
+    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument("--share", type=float, default=0.5, help="of the journal that is there at first")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
+        each = words.in_hand / words.instances
+        path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps, each)
+        lag(path, Path(folder), share=words.share, rate=words.rate, seconds=words.seconds)
+        growth(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
