@@ -2,8 +2,8 @@
 
 A tiny random model on the CPU, ranks that talk by gloo. Kept are weights, AdamW's moments, and gradients
 between two micro-batches; transient is the most that a micro-batch takes beside them, in units of the largest
-group of weights that FSDP gathers at once. Two of those are weights, of a layer and of the next one, two are
-gradients, of a layer and of the one before it on its way to other ranks; the rest are activations.
+group of weights that FSDP gathers at once. One of those is weights of a layer, one its gradient, as nothing
+is kept in flight on a CPU; the rest are activations, and weights and gradient of what is in no layer.
 """
 
 import argparse

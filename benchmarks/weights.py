@@ -4,11 +4,13 @@ Every figure stands beside memcpy of the same tensors, or between hosts beside r
 as many readers (benchmarks/raw_zeromq.py), measured in turn with it in the same run; medians of the rounds.
 "Hosts" are folders and processes of this machine, over tcp loopback: a version for N readers is N times its
 bytes through the same few cores, for raw ZeroMQ as for us, with relays or without. So "GB/s" is of all
-readers together, and processor time, which other jobs disturb least, is compared too.
+readers together, and processor time, which other jobs disturb least, is compared too. Versions travel whole;
+what deltas save, benchmarks.weight_deltas and benchmarks.slow_link print.
 """
 
 import argparse
 import asyncio
+import logging
 import os
 import platform
 import shutil
@@ -19,12 +21,14 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+from unittest.mock import patch
 
 import psutil
 import torch
 
 from benchmarks.raw_zeromq import WINDOW, RawZeroMQ, cpu_s
 from protocol.segments import SHARED_MEMORY
+from workers.weights import manifest
 from workers.weights.address import Announced
 from workers.weights.exchange_process import WeightsExchangeProcess
 from workers.weights.store import PublishedFile, VersionStore
@@ -33,6 +37,8 @@ from workers.weights.tensors import publish, read
 TENSOR_BYTES = 8 << 20
 FAN_OUT = 2
 COUNTS = (1, 4, 16)  # readers
+SMALL_ITEMS = 512  # of a tensor, where the fixed cost of a version is asked for
+UNCHECKED = "0" * manifest.DIGEST_CHARS
 ROOM = 0.6  # of the memory that is free, for what one row holds
 
 
@@ -51,39 +57,89 @@ def seconds(call: Callable[[], object]) -> float:
 # -- one host -----------------------------------------------------------------------------------------------
 
 
+class Took(NamedTuple):
+    """One call, by the clock and by the time of processors."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def timed(call: Callable[[], object]) -> Took:
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return Took(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+class Local:
+    """Versions of the same tensors on one host, one after the other."""
+
+    def __init__(self, store: VersionStore, tensors: dict[str, torch.Tensor]) -> None:
+        self._store, self._tensors = store, tensors
+        self._copied = {name: tensor.clone() for name, tensor in tensors.items()}
+        self._version = 0
+        self.published: PublishedFile
+
+    def memcpy(self) -> None:
+        for name, tensor in self._tensors.items():
+            self._copied[name].copy_(tensor)
+
+    def publish(self) -> None:
+        self.published = publish(self._store, self._version, self._tensors)
+
+    def publish_unchecked(self) -> None:
+        with patch.object(manifest, "chunk_digest", lambda chunk: UNCHECKED):
+            publish(self._store, self._version, self._tensors)
+
+    def retire(self) -> None:
+        self._store.retire(self._version)
+        self._version += 1
+
+
 def local(store: VersionStore, mb: int, rounds: int) -> None:
     """Publish, and readers of the same host."""
-    tensors = weights_of(mb)
-    copied = {name: tensor.clone() for name, tensor in tensors.items()}
-    copies, publishes, reads = [], [], {count: [] for count in COUNTS}
-
-    def memcpy() -> None:
-        for name, tensor in tensors.items():
-            copied[name].copy_(tensor)
-
-    for version in range(rounds + 2):
+    side = Local(store, weights_of(mb))
+    rows: dict[str, list[Took]] = {}
+    for number in range(rounds + 2):
         # in turn first: who comes second finds the tensors in the cache, if they fit
-        before = seconds(memcpy) if version % 2 else None
-        began = time.perf_counter()
-        published = publish(store, version, tensors)
-        publish_s = time.perf_counter() - began
-        copy_s = before or seconds(memcpy)
-        readings = {count: read_side_by_side(published, count) for count in reads}
-        store.retire(version)
-        if version >= 2:  # the first ones touch their pages for the first time
-            copies.append(copy_s)
-            publishes.append(publish_s)
-            for count, took in readings.items():
-                reads[count].append(took)
-    copy_s = median(copies)
+        before = timed(side.memcpy) if number % 2 else None
+        took = {"publish to visible": timed(side.publish)}
+        took["memcpy"] = before or timed(side.memcpy)
+        for count in COUNTS:
+            label = f"{count:2} local readers, mapped and verified"
+            took[label] = timed(lambda count=count: read_side_by_side(side.published, count))
+        side.retire()
+        took["the same without checksums"] = timed(side.publish_unchecked)
+        side.retire()
+        if number >= 2:  # the first ones touch their pages for the first time
+            for label, one in took.items():
+                rows.setdefault(label, []).append(one)
+    copies = rows.pop("memcpy")
+    copy_s = median(copy.wall_s for copy in copies)
     print(f"{mb:5} MB  memcpy {copy_s * 1e3:8.1f} ms  {mb / 1024 / copy_s:6.2f} GB/s")
-    for what, count, took in (
-        ("publish to visible", 1, publishes),
-        *((f"{count:2} local readers, mapped and verified", count, took) for count, took in reads.items()),
-    ):
-        ratio = median([count * a / b for a, b in zip(copies, took, strict=True)])
-        print(f"{what:>45} {median(took) * 1e3:8.1f} ms"
-              f"  {count * mb / 1024 / median(took):6.2f} GB/s  {ratio:5.2f} of memcpy")  # fmt: skip
+    for label, each in rows.items():
+        tell_local(label, each, copies, mb)
+
+
+def tell_local(label: str, each: list[Took], copies: list[Took], mb: int) -> None:
+    count = int(label.split()[0]) if "readers" in label else 1
+    took = median(one.wall_s for one in each)
+    wall = median(count * copy.wall_s / one.wall_s for copy, one in zip(copies, each, strict=True))
+    cpu = count * median(copy.cpu_s for copy in copies) / median(one.cpu_s for one in each)
+    print(f"{label:>45} {took * 1e3:8.1f} ms  {count * mb / 1024 / took:6.2f} GB/s"
+          f"  {wall:5.2f} of memcpy, {cpu:5.2f} by processor time")  # fmt: skip
+
+
+def fixed_cost(store: VersionStore, count: int, rounds: int) -> None:
+    """What a version of next to no bytes takes, in so many tensors."""
+    side = Local(store, {f"model.layers.{place}.weight": torch.randn(SMALL_ITEMS) for place in range(count)})
+    took = []
+    for _ in range(rounds):
+        took.append(timed(side.publish))
+        side.retire()
+    size = count * SMALL_ITEMS * 4 / 1e6
+    print(f"a version of {size:.2f} MB in {count:3} tensors: "
+          f"{median(one.wall_s for one in took) * 1e3:6.2f} ms, shortest {min(took).wall_s * 1e3:.2f} ms; "
+          f"{median(one.cpu_s for one in took) * 1e3:.2f} ms of processor time")  # fmt: skip
 
 
 def read_side_by_side(published: PublishedFile, count: int) -> float:
@@ -134,7 +190,12 @@ class Hosts:
     def __init__(self, folder: Path, mb: int, count: int) -> None:
         self.store = VersionStore(folder / "remote")
         self._tensors = weights_of(mb)
-        window = {"address": Announced("127.0.0.1", "in a benchmark"), "window_bytes": WINDOW << 20}
+        # all versions here have the same weights, which a delta would tell in a few bytes
+        window = {
+            "deltas": False,
+            "address": Announced("127.0.0.1", "in a benchmark"),
+            "window_bytes": WINDOW << 20,
+        }
         self._trainer = WeightsExchangeProcess(self.store.directory, is_writers=True, **window)
         self._readers = [WeightsExchangeProcess(folder / f"reader{n}", **window) for n in range(count)]
         self._version = 0
@@ -218,7 +279,10 @@ def main() -> None:
     base = SHARED_MEMORY if SHARED_MEMORY.exists() else None
     folder = Path(tempfile.mkdtemp(prefix="staleflow-benchmark-", dir=base))
     store = VersionStore(folder / "trainer")
+    logging.getLogger("workers").setLevel(logging.ERROR)  # they warn of a loopback address
     try:
+        for count in (1, 300):
+            fixed_cost(store, count, 20 * options.rounds)
         for mb in options.mb:
             local(store, mb, options.rounds)
         store.close()

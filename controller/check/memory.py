@@ -165,8 +165,9 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 def _passing_bytes(config: Config, weights: Shapes) -> int:
     """What FSDP holds whole during a micro-batch.
 
-    Weights of a layer, of the next one, and of all that is in no layer; gradients of a layer and of the one
-    before it.
+    Weights and gradients of a layer and of all that is in no layer, and a rank's share of a gradient as it
+    arrives. On a GPU, where they travel while others are computed, weights of the next layer and gradients of
+    the one before, too.
     """
     layers: dict[str, int] = {}
     for name, shape in weights.items():
@@ -174,7 +175,11 @@ def _passing_bytes(config: Config, weights: Shapes) -> int:
         layers[number[1] if number else ""] = layers.get(number[1] if number else "", 0) + prod(shape)
     rest = layers.pop("", 0)
     width = _forward_width(config)
-    return rest * width + 2 * (width + GRADIENT) * max(layers.values(), default=0)
+    largest, ranks = max(layers.values(), default=0), config.trainer.ranks
+    if _is_on_gpu(config.trainer.device):
+        return rest * width + 2 * (width + GRADIENT) * largest
+    arriving = largest * GRADIENT // ranks if ranks > 1 else 0
+    return (rest + largest) * (width + GRADIENT) + arriving
 
 
 def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:

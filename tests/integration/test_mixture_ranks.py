@@ -40,13 +40,12 @@ def directory(tmp_path):
     return tmp_path / "model"
 
 
-def prepare(folder, name):
+def prepare(folder, name, **options):
+    options = {"lr": 1e-2, "minibatches": MINIBATCHES, "max_tokens_per_microbatch": 24} | options
     settings = WorkerSettings(
         run_dir=str(folder / name), seed=0, steps=STEPS, model=ModelSettings(), rollout=RolloutSettings(),
         reward=RewardSettings(), weights=WeightsSettings(directory=str(folder / f"{name} weights")),
-        trainer=TrainerSettings(
-            lr=1e-2, minibatches=MINIBATCHES, max_tokens_per_microbatch=24, device="cpu"
-        ),
+        trainer=TrainerSettings(device="cpu", **options),
     )  # fmt: skip
     file = folder / f"{name}.json"
     file.write_text(settings.model_dump_json())

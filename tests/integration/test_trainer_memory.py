@@ -12,6 +12,7 @@ from controller.check.memory import memory_of
 from controller.config.models import Config
 
 WEIGHTS = 4_853_888  # of the benchmark's model
+ACTIVATIONS = 2_300_000  # bytes, of the benchmark's micro-batch
 PARTS = {"weights": "weights", "moments": "AdamW's moments", "gradient": "gradient"}
 BYTES = {"weights": 4, "moments": 8, "gradient": 4}
 
@@ -44,6 +45,8 @@ def test_each_rank_keeps_its_share_and_no_whole_gradient(ranks):
             assert rank["kept"][kind] == pytest.approx(estimate[PARTS[kind]], rel=0.1), "what check says"
         activations = rank["transient"] - estimate["layers in passing"]
         assert -0.1 * estimate["layers in passing"] < activations < rank["unit"]
+        rest = 4 * WEIGHTS - 6 * rank["unit"]  # of no layer: its weights, and its gradient until the end
+        assert rank["transient"] < 2.6 * rank["unit"] + 2 * rest + ACTIVATIONS
         assert rank["metrics"] == pytest.approx(found[0]["metrics"], abs=1e-6)
 
 

@@ -60,6 +60,26 @@ def shard(model: PreTrainedModel, ranks: Ranks, options: TrainerSettings, *, dty
                 )
             shard_one(module)
     shard_one(model)
+    if ranks.device.type == "cpu":
+        _hold_one_layer(model)
+
+
+def _hold_one_layer(model: PreTrainedModel) -> None:
+    """Have FSDP hold whole weights of one layer at a time, and nothing that has travelled already.
+
+    In a backward pass it gathers the weights of the layer before; it keeps the weights that it gathered last,
+    and the gradients that it sent last, as they crossed the network: so that all of that travels while others
+    are computed. On a CPU a collective is over when its call returns: nothing overlaps, and they only take
+    room. FSDP has a word for the first, none for the others.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_modules_to_backward_prefetch([module])  # itself, whose weights are here already
+    in_flight = cast("FSDPModule", model)._get_fsdp_state()._comm_ctx
+    in_flight.__class__ = type("NothingInFlight", (type(in_flight),), {
+        "all_gather_state": property(lambda _: None, lambda _, state: None),
+        "reduce_scatter_states": property(lambda _: [], lambda _, states: None),
+    })  # fmt: skip
 
 
 def accumulated(

@@ -9,7 +9,7 @@ import json
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -36,11 +36,23 @@ class Entry(NamedTuple):
     dtype: str  # as safetensors calls it
     shape: tuple[int, ...]
     start: int  # byte in the data
+    size: int  # bytes
 
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return ITEM_BYTES[self.dtype] * prod(self.shape)
+
+class Entries(dict[str, Entry]):
+    """The tensors of a version by name; never changed, as the versions of one model share them."""
+
+    @cached_property
+    def data_bytes(self) -> int:
+        return sum(entry.size for entry in self.values())
+
+    @cached_property
+    def text(self) -> str:
+        """Their part of the header. Made once: for a few hundred it took longer than a small version."""
+        return "".join(
+            f",{json.dumps(name)}:{json.dumps(_told(entry), separators=(',', ':'))}"
+            for name, entry in self.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -48,11 +60,11 @@ class Layout:
     """What lies where, before any checksum is known. Its sizes are asked for with every chunk."""
 
     policy_version: int
-    entries: dict[str, Entry]
+    entries: Entries
 
-    @cached_property
+    @property
     def data_bytes(self) -> int:
-        return sum(entry.size for entry in self.entries.values())
+        return self.entries.data_bytes
 
     @cached_property
     def header_bytes(self) -> int:
@@ -66,11 +78,7 @@ class Layout:
 
 def lay_out(policy_version: int, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
     """The layout of tensors given as (dtype, shape); wide items first, so that each is aligned."""
-    entries, start = {}, 0
-    for name, (dtype, shape) in sorted(tensors.items(), key=lambda item: -ITEM_BYTES[item[1][0]]):
-        entries[name] = Entry(dtype, shape, start)
-        start += entries[name].size
-    return Layout(policy_version, entries)
+    return Layout(policy_version, _place(tuple(tensors.items())))
 
 
 def chunk_count(data_bytes: int) -> int:
@@ -95,11 +103,8 @@ def header(layout: Layout, digests: list[str]) -> bytes:
         "chunk_bytes": str(CHUNK_BYTES),
         "xxh3_128": "".join(digest.ljust(DIGEST_CHARS) for digest in digests),
     }
-    content: dict[str, object] = {"__metadata__": metadata}
-    for name, (dtype, shape, start) in layout.entries.items():
-        end = start + layout.entries[name].size
-        content[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
-    text = json.dumps(content, separators=(",", ":")).encode()
+    about = json.dumps({"__metadata__": metadata}, separators=(",", ":")).removesuffix("}")
+    text = f"{about}{layout.entries.text}}}".encode()
     padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
     return padded.to_bytes(8, "little") + text.ljust(padded)
 
@@ -134,13 +139,33 @@ def digest_of(content: Content) -> str:
     return chunk_digest(content[:length])
 
 
+@lru_cache(maxsize=2)  # of the one model that a process publishes, and of another in a test beside it
+def _place(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> Entries:
+    entries, start = Entries(), 0
+    for name, (dtype, shape) in sorted(tensors, key=lambda item: -ITEM_BYTES[item[1][0]]):
+        entries[name] = _entry(dtype, shape, start)
+        start += entries[name].size
+    return entries
+
+
+def _entry(dtype: str, shape: tuple[int, ...], start: int) -> Entry:
+    return Entry(dtype, shape, start, ITEM_BYTES[dtype] * prod(shape))
+
+
+def _told(entry: Entry) -> dict[str, object]:
+    offsets = (entry.start, entry.start + entry.size)
+    return {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": offsets}
+
+
 def _parse(begin: bytes) -> tuple[Layout, list[str]]:
     content = json.loads(begin[8:])
     metadata = content.pop("__metadata__")
-    entries = {
-        name: Entry(value["dtype"], tuple(value["shape"]), value["data_offsets"][0])
-        for name, value in content.items()
-    }
+    entries = Entries(
+        {
+            name: _entry(value["dtype"], tuple(value["shape"]), value["data_offsets"][0])
+            for name, value in content.items()
+        }
+    )
     text = metadata["xxh3_128"]
     digests = [text[at : at + DIGEST_CHARS] for at in range(0, len(text), DIGEST_CHARS)]
     return Layout(int(metadata["policy_version"]), entries), digests

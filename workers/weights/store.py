@@ -14,7 +14,9 @@ import fcntl
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -71,6 +73,23 @@ class FileSegment:
                 made = pool.submit(manifest.chunk_digests, run)
             self._digests.append(made)
             self._done += len(run)
+
+    def fill(self, copy: Callable[[int, int], None], pool: ThreadPoolExecutor) -> None:
+        """Have the data written by `copy(begin, end)`, each chunk in the thread that makes its checksum."""
+        runs = range(0, self.layout.data_bytes, WRITTEN_RUN)
+        each = map if self.layout.data_bytes <= READ_RUN else pool.map
+        for found in each(partial(self._fill_run, copy), runs):
+            made = Future[list[str]]()
+            made.set_result(found)
+            self._digests.append(made)
+
+    def _fill_run(self, copy: Callable[[int, int], None], begin: int) -> list[str]:
+        found = []
+        for at in range(begin, min(self.layout.data_bytes, begin + WRITTEN_RUN), CHUNK_BYTES):
+            end = min(self.layout.data_bytes, at + CHUNK_BYTES)
+            copy(at, end)
+            found.append(manifest.chunk_digest(self._data[at:end]))
+        return found
 
     def chunk(self, index: int) -> memoryview:
         """The place of one chunk."""
@@ -181,6 +200,13 @@ class VersionStore:
     def written(self, segment: FileSegment, end: int | None = None) -> None:
         """The data of a segment is complete up to this byte, or altogether."""
         segment.written(segment.layout.data_bytes if end is None else end, self._pool)
+
+    def fill(self, segment: FileSegment, copy: Callable[[int, int], None]) -> None:
+        """Have `copy(begin, end)` write all data of a segment, a chunk at a time, in several threads.
+
+        Returns when all is written.
+        """
+        segment.fill(copy, self._pool)
 
     def seal(self, segment: FileSegment, header: bytes | None = None) -> PublishedFile:
         """Make a version visible. Not synced to disk: a power cut ends the run that reads it anyway.

@@ -7,7 +7,7 @@ for it where the ranks share a host; what an engine reads was verified, chunk by
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -15,6 +15,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from protocol.errors import WeightsError
 from workers.weights import manifest
+from workers.weights.copying import FlatCopy
 from workers.weights.manifest import Layout
 from workers.weights.store import FileSegment, PublishedFile, VersionStore, map_file, verify
 
@@ -23,6 +24,7 @@ DTYPES: dict[str, torch.dtype] = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -105,10 +107,35 @@ def write_whole(
     store: VersionStore, segment: FileSegment, tensors: Mapping[str, torch.Tensor | SpreadRows]
 ) -> None:
     """Fill a segment; checksums are made behind the copy, while it is in the cache."""
+    sources = _flat(tensors, segment.layout)
+    if sources is not None:
+        store.fill(segment, FlatCopy(segment.map, segment.layout, sources, dtypes=DTYPES))
+        return
     targets = views(segment.map, segment.layout)
     for name, entry in segment.layout.entries.items():
         write_shard(targets[name], tensors[name])
         store.written(segment, entry.start + entry.size)
+
+
+@torch.no_grad()
+def _flat(tensors: Mapping[str, torch.Tensor | SpreadRows], layout: Layout) -> list[torch.Tensor] | None:
+    """All tensors, each as one row, if they lie like that in host memory and on this rank."""
+    sources = []
+    for name, entry in layout.entries.items():
+        local = _local(tensors[name])
+        if local is None or not local.is_cpu or local.shape != entry.shape or not local.is_contiguous():
+            return None
+        sources.append(local.view(-1))
+    return sources if layout.data_bytes else None
+
+
+def _local(tensor: torch.Tensor | SpreadRows) -> torch.Tensor | None:
+    """What this rank holds of it."""
+    if type(tensor) in PLAIN:  # asked first: isinstance of a tensor takes as long as the rest
+        return cast("torch.Tensor", tensor)
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    return tensor if isinstance(tensor, torch.Tensor) else tensor.local()
 
 
 def read(location: str | Path, digest: str) -> dict[str, torch.Tensor]:

@@ -71,11 +71,17 @@ def test_logits_take_a_few_copies_of_one_chunk_at_most():
     assert memory_of(small, {**SHAPE, "vocab_size": 1000}, SEVEN_B).rank[name] == 5 * 4 * 100 * 1000
 
 
-def test_layers_in_passing_are_the_largest_twice_with_its_gradient_and_what_is_in_no_layer():
+def test_layers_in_passing_are_the_largest_with_its_gradient_twice_on_a_gpu_and_what_is_in_no_layer():
     sizes = {"model.layers.0.a": (10,), "model.layers.1.a": (20,), "model.layers.1.b": (5, 2), "embed": (7,)}
-    name, settings = "layers in passing", config({"forward_dtype": "bfloat16"}, model={"dtype": "bfloat16"})
-    assert memory_of(settings, SHAPE, sizes).rank[name] == 7 * 2 + 30 * 2 * (2 + 4)
-    assert memory_of(config({"forward_dtype": "float32"}), SHAPE, sizes).rank[name] == 7 * 4 + 30 * 16
+
+    def passing(dtype, **options):
+        settings = config({"forward_dtype": dtype} | options, model={"dtype": "bfloat16"})
+        return memory_of(settings, SHAPE, sizes).rank["layers in passing"]
+
+    assert passing("bfloat16", device="cuda") == 7 * 2 + 30 * 2 * (2 + 4)
+    assert passing("float32", device="cuda") == 7 * 4 + 30 * 16
+    assert passing("bfloat16", device="cpu") == 7 * 6 + 30 * 6
+    assert passing("float32", device="cpu", ranks=2) == 7 * 8 + 30 * 8 + 30 * 2
 
 
 def test_an_adapter_has_moments_and_gradient_of_its_own_size_only():

@@ -6,6 +6,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP
 
 from protocol.errors import ConfigError
 from tests.unit.workers.trainer.test_trainer import make_batch, model_directory, settings  # noqa: F401 - fixtures
+from workers.trainer import sharding
 from workers.trainer.worker import Trainer
 
 
@@ -34,6 +35,14 @@ def test_activation_checkpointing_computes_layers_again_and_changes_no_number(tr
     again, same = train(activation_checkpointing=True)
     assert len(calls) - once > 1.3 * once
     assert again == plain
+    assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
+
+
+def test_holding_one_layer_at_a_time_changes_no_number(train, monkeypatch):
+    held, weights = train()
+    monkeypatch.setattr(sharding, "_hold_one_layer", lambda model: None)
+    as_fsdp_does, same = train()
+    assert held == as_fsdp_does
     assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
 
 
