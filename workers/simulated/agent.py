@@ -1,8 +1,9 @@
 """A simulated agent worker: episodes whose environments take their time, fail, hang, or ask something else.
 
 Invariants: what an episode asks is a function of the seed of its group, its number and its trial, unless it
-is one that diverges; how long its environment takes is drawn anew each time; it speaks of no episode that was
-called off, and asks one thing at a time in each of its trajectories.
+is one that diverges; how long its environment takes, of the worker's seed, the episode and its request, so
+that equal seeds wait equally under all strategies; whether it hangs or fails is drawn anew each time; it
+speaks of no episode that was called off, and asks one thing at a time in each of its trajectories.
 """
 
 import random
@@ -99,7 +100,7 @@ class SimulatedAgent:
         now: float = 0.0,
     ) -> None:  # fmt: skip
         self._environment, self._limits = environment, limits
-        self._rng = random.Random(seed)
+        self._seed, self._rng = seed, random.Random(seed)
         self._running: dict[Key, _Running] = {}
         ready = messages.Ready(0, at_once, 0)
         self._due: list[tuple[float, int, Key | None, Message | None]] = [(now + attach_s, 0, None, ready)]
@@ -158,7 +159,8 @@ class SimulatedAgent:
         if self._rng.random() < self._environment.hang_rate:
             return
         self._count += 1
-        seconds = median_s * exp(self._rng.gauss(0, self._environment.sigma))
+        own = random.Random(f"{self._seed}/{key}/{self._running[key].asked}")
+        seconds = median_s * exp(own.gauss(0, self._environment.sigma))
         heappush(self._due, (now + seconds, self._count, key, None))
 
     def _speak(self, key: Key) -> list[Message]:
