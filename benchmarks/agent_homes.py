@@ -11,9 +11,9 @@ seed, with the 95 % interval of the mean. `left`: of 1,000 turns that have a hom
 elsewhere. Where it is 0, `always` decides in every situation as the price does: it is the same run, and is
 not made again.
 
-The bound is that of benchmarks/agent_bound.py, with waits in it. Expected is what
-controller/cli/planning/filling.py has: the same with instances as crowded as they are, and with what is
-prefilled again after each pull.
+The bound is that of benchmarks/agent_bound.py, with waits in it, for the very episodes that the run trained.
+Expected is what controller/cli/planning/filling.py has: the same with instances as crowded as they are, and
+with what is prefilled again after each pull.
 """
 
 import argparse
@@ -25,10 +25,10 @@ from itertools import product
 from math import exp
 from statistics import fmean
 
-from benchmarks.agent_bound import bound_with_waits
+from benchmarks.agent_bound import Watched, share_of_bound
 from controller.cli.planning.filling import filling
 from controller.config.models import Config
-from controller.simulation.host import Outcome, Simulation
+from controller.simulation.host import Outcome
 from controller.simulation.intervals import paired_ratio, with_interval
 from strategies.routing import ROUTINGS, Routing, by_marginal_gain
 from strategies.views import InstanceView, Settings, WorkView
@@ -104,20 +104,15 @@ class Cell:
 
     share: float
     max_staleness: int
-    limit: float  # episodes per second
-    expected: float
+    expected: float  # episodes per second
     speeds: dict[str, list[float]] = field(default_factory=dict)  # way -> episodes per second, by seed
     prefilled: dict[str, list[float]] = field(default_factory=dict)  # way -> tokens for each sampled one
     left: list[float] = field(default_factory=list)  # share of the turns with a home, by seed
+    of_bound: list[float] = field(default_factory=list)  # that the price reaches, by seed
 
     def ratios(self, other: str) -> list[float]:
         """Of the price to another way, by seed."""
         return paired_ratio(self.speeds["price"], self.speeds[other])
-
-    @property
-    def of_bound(self) -> list[float]:
-        """Share of the bound that the price reaches, by seed."""
-        return [speed / self.limit for speed in self.speeds["price"]]
 
     @property
     def is_won(self) -> bool:
@@ -128,7 +123,7 @@ class Cell:
 class Departures:
     """How many turns that have a home the price sends elsewhere, in one run."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Watched) -> None:
         self.turns = self.left = 0
         state = simulation.core.state
         self._price = state.strategies.route.choose
@@ -144,29 +139,32 @@ class Departures:
         return chosen
 
 
-def run(config: Config, seed: int) -> tuple[Outcome, Departures]:
-    """A run to its end."""
-    simulation = Simulation(config, seed=seed, with_digest=False)
+def run(config: Config, seed: int, steps: int) -> tuple[Outcome, Departures, float]:
+    """A run to its end, how many turns left their homes in it, and its last steps' share of the bound."""
+    simulation = Watched(config, seed)
     departures = Departures(simulation)
     outcome = simulation.run()
     assert outcome.is_success, outcome.reason
-    return outcome, departures
+    first = config.run.steps - steps
+    return outcome, departures, share_of_bound(config, simulation.batches, first)
 
 
 def measured(steps: int, seeds: int, place: tuple[float, int]) -> Cell:
     """The runs of one cell."""
-    make = partial(config_for, *place, steps)
+    first = SKIPPED + place[1]
+    make = partial(config_for, *place, first + 1 + steps)
     expected = filling(make("price"))
     assert expected is not None
-    cell = Cell(*place, bound_with_waits(make("price")), expected.episodes_per_s)
+    cell = Cell(*place, expected.episodes_per_s)
     for seed in range(seeds):
         found: dict[str, Outcome] = {}
-        found["price"], departures = run(make("price", seed), seed)
+        found["price"], departures, share = run(make("price", seed), seed, steps)
+        cell.of_bound.append(share)
         cell.left.append(departures.left / max(1, departures.turns))
-        found["always"] = run(make("always", seed), seed)[0] if departures.left else found["price"]
-        found["never"], _ = run(make("never", seed), seed)
+        found["always"] = run(make("always", seed), seed, steps)[0] if departures.left else found["price"]
+        found["never"] = run(make("never", seed), seed, steps)[0]
         for way, outcome in found.items():
-            cell.speeds.setdefault(way, []).append(episodes_per_s(outcome, SKIPPED + cell.max_staleness))
+            cell.speeds.setdefault(way, []).append(episodes_per_s(outcome, first))
             cell.prefilled.setdefault(way, []).append(prefilled_per_token(outcome))
     return cell
 
@@ -201,7 +199,7 @@ def main() -> None:
     parser.add_argument("--waits", type=float, nargs="+", default=[0.0, 0.3, 0.6, 0.8])
     parser.add_argument("--bounds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--steps", type=int, default=8, help="of each run, behind the first ones")
     parser.add_argument("--processes", type=int, default=1, help="cells at a time")
     chosen = parser.parse_args()
     places = list(product(chosen.waits, chosen.bounds))

@@ -110,6 +110,11 @@ class SimulatedAgent:
         """When an environment has something to say."""
         return self._due[0][0] if self._due else None
 
+    def takes_s(self, key: Key, asked: int, median_s: float) -> float:
+        """Seconds that the environment of an episode takes once it has `asked` so often."""
+        own = random.Random(f"{self._seed}/{key}/{asked}")
+        return median_s * exp(own.gauss(0, self._environment.sigma))
+
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; returns what is said at once."""
         order = cast("ToAgent | ToAnyRole", command)
@@ -159,8 +164,7 @@ class SimulatedAgent:
         if self._rng.random() < self._environment.hang_rate:
             return
         self._count += 1
-        own = random.Random(f"{self._seed}/{key}/{self._running[key].asked}")
-        seconds = median_s * exp(own.gauss(0, self._environment.sigma))
+        seconds = self.takes_s(key, self._running[key].asked, median_s)
         heappush(self._due, (now + seconds, self._count, key, None))
 
     def _speak(self, key: Key) -> list[Message]:

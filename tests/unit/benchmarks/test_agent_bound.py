@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks.agent_bound import Drawn, alone_s, bound_with_waits, drawn
+from benchmarks.agent_bound import Batch, Played, alone_s, demand_of, share_of_bound
 from benchmarks.agent_homes import PROMPT, config_for
 from workers.simulated import Request, SimulatedEngine, StepCost
 
 
-def engine_s(episode: Drawn) -> float:
+def engine_s(episode: Played) -> float:
     """Seconds that its turns take on a simulated engine that is idle and has the KV of its prompt."""
     engine = SimulatedEngine(
         StepCost(), rows=8, kv_blocks=4000, token_budget=8192, prompt_tokens=PROMPT, parks_turns=True
@@ -26,29 +26,42 @@ def engine_s(episode: Drawn) -> float:
 
 
 @pytest.mark.parametrize(
-    "episode", [Drawn((1,), (), 0.0), Drawn((100, 1, 400), (300, 1), 0.0), Drawn((7,) * 5, (2000,) * 4, 0.0)]
+    "episode",
+    [Played((1,), (), 0.0), Played((100, 1, 400), (300, 1), 0.0), Played((7,) * 5, (2000,) * 4, 0.0)],
 )
 def test_an_episode_alone_takes_what_an_idle_engine_takes_for_it(episode):
     assert alone_s(episode, StepCost(), PROMPT) == pytest.approx(engine_s(episode), rel=1e-9)
 
 
-def test_where_waits_decide_a_wider_window_admits_as_much_more():
-    one, three = (bound_with_waits(config_for(0.8, bound, 10, "price")) for bound in (1, 3))
-    assert three == pytest.approx(2 * one)
+SHORT, LONG = Played((50,) * 4, (200,) * 3, 8.0), Played((50,) * 16, (200,) * 15, 90.0)
 
 
-def test_the_longer_environments_take_the_lower_it_is():
-    found = [bound_with_waits(config_for(share, 1, 10, "price")) for share in (0.0, 0.3, 0.6, 0.8)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] > 4 * found[-1]
+def batches(period_s, episodes, count=8):
+    return [Batch(number * period_s, episodes) for number in range(count)]
 
 
-def test_episodes_are_drawn_as_the_configuration_says():
+@pytest.mark.parametrize("bound", [1, 3])
+def test_the_longest_episode_of_a_batch_has_the_window_of_the_bound(bound):
+    config = config_for(0.6, bound, 10, "price")
+    episodes = [*[SHORT] * 63, LONG]
+    lost_s = demand_of(config, episodes).lost_s
+    window_s = LONG.waited_s + alone_s(LONG, StepCost(), PROMPT) + lost_s
+    assert lost_s > config.simulation.pull_s
+    share = share_of_bound(config, batches(window_s / (bound + 1), episodes), bound + 1)
+    assert share == pytest.approx(1.0)
+    share = share_of_bound(config, batches(2 * window_s / (bound + 1), episodes), bound + 1)
+    assert share == pytest.approx(0.5)
+
+
+def test_each_batch_counts_with_its_own_longest_episode():
     config = config_for(0.6, 1, 10, "price")
-    episodes = drawn(config, 2000)
-    turns = sorted(len(one.sampled) for one in episodes)
-    assert turns[1000] == config.simulation.environment.turns
-    assert turns[-1] == config.agent.max_turns
-    assert all(len(one.given) == len(one.sampled) - 1 for one in episodes)
-    waits = sum(one.waited_s for one in episodes) / sum(turns)
-    assert waits == pytest.approx(1.5 * 0.6 / 0.4, rel=0.05)  # of TURN_S at instances
+    every, half = batches(100.0, [LONG] * 64), batches(100.0, [LONG] * 64)
+    half[-1] = half[-1]._replace(episodes=[SHORT] * 64)
+    assert share_of_bound(config, half, 4) < 0.9 * share_of_bound(config, every, 4)
+
+
+def test_where_nothing_waits_instances_decide():
+    config = config_for(0.0, 3, 10, "price")
+    crowd = [Played((500,) * 16, (1,) * 15, 0.0)] * 64
+    alone = alone_s(crowd[0], StepCost(), PROMPT)
+    assert 200 * share_of_bound(config, batches(50.0, crowd), 4) > alone + demand_of(config, crowd).lost_s

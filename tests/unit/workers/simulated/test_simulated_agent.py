@@ -44,3 +44,10 @@ def test_each_wait_is_another():
 
 def test_another_seed_waits_otherwise():
     assert waits(KEYS) != waits(KEYS, seed=1)
+
+
+def test_what_it_says_of_its_environments_is_what_they_take():
+    agent = SimulatedAgent(ENVIRONMENT, LIMITS, seed=0, at_once=64, attach_s=0.0)
+    for key, found in waits(KEYS).items():
+        said = [agent.takes_s(key, asked, 2.0 if asked else 1.0) for asked in range(len(found))]
+        assert found == pytest.approx(said)
