@@ -37,7 +37,7 @@ GROUP_SIZE, BATCH_GROUPS, INSTANCES = 8, 8, 16
 TURNS, TURNS_SIGMA, GIVEN, SIGMA, MAX_TURNS = 8, 0.4, 256, 0.5, 16
 TURN_S = 1.5  # that a turn takes on an instance: what the shares of waiting are made from
 PROMPT, MEDIAN, LONGEST = 512, 100, 512
-SKIPPED = 2  # first steps, and here as many more as the bound
+SKIPPED = 2  # first steps
 WITHIN = 0.01  # of the better one of the two simpler rules
 OF_BOUND = 0.9  # that is wanted where ASKED of the time is waited
 ASKED = 0.6
@@ -151,7 +151,7 @@ def run(config: Config, seed: int, steps: int) -> tuple[Outcome, Departures, flo
 
 def measured(steps: int, seeds: int, place: tuple[float, int]) -> Cell:
     """The runs of one cell."""
-    first = SKIPPED + place[1]
+    first = 2 * place[1] + 1  # until then the cap of groups grows, and instances are not full
     make = partial(config_for, *place, first + 1 + steps)
     expected = filling(make("price"))
     assert expected is not None
