@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.messages import Ask, Begin, Turn
+from protocol.messages import Ask, Begin, EpisodeEnded, Turn
 from workers.simulated import Environment, EpisodeLimits, SimulatedAgent
 
 ENVIRONMENT = Environment(
@@ -24,6 +24,7 @@ def waits(keys, *, seed=0):
     since, found = dict.fromkeys(keys, 0.0), {key: [] for key in keys}
     while (due := agent.next_wake_s()) is not None:
         for said in agent.wake(due):
+            assert isinstance(said, Ask | EpisodeEnded)
             key = said.group, said.episode, said.trial
             found[key].append(due - since[key])
             since[key] = due
