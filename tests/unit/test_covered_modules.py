@@ -45,7 +45,6 @@ integration/test_weights_channel.py: workers/weights/exchange workers/weights/ex
  workers/weights/fetch
 integration/test_whole_runs.py: workers/host/serve workers/models/prepare
 properties/test_ledger_buffers.py: controller/core/state/counting_ledger
-simulation/test_agent_fault_sweep.py: workers/simulated/agent
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
  controller/core/decisions/placement/reports

@@ -1,8 +1,9 @@
 """A simulated agent worker: episodes whose environments take their time, fail, hang, or ask something else.
 
 Invariants: what an episode asks is a function of the seed of its group, its number and its trial, unless it
-is one that diverges; how long its environment takes is drawn anew each time; it speaks of no episode that was
-called off, and asks one thing at a time in each of its trajectories.
+is one that diverges; how long its environment takes, of the worker's seed, the episode and its request, so
+that equal seeds wait equally under all strategies; whether it hangs or fails is drawn anew each time; it
+speaks of no episode that was called off, and asks one thing at a time in each of its trajectories.
 """
 
 import random
@@ -99,7 +100,7 @@ class SimulatedAgent:
         now: float = 0.0,
     ) -> None:  # fmt: skip
         self._environment, self._limits = environment, limits
-        self._rng = random.Random(seed)
+        self._seed, self._rng = seed, random.Random(seed)
         self._running: dict[Key, _Running] = {}
         ready = messages.Ready(0, at_once, 0)
         self._due: list[tuple[float, int, Key | None, Message | None]] = [(now + attach_s, 0, None, ready)]
@@ -108,6 +109,11 @@ class SimulatedAgent:
     def next_wake_s(self) -> float | None:
         """When an environment has something to say."""
         return self._due[0][0] if self._due else None
+
+    def takes_s(self, key: Key, asked: int, median_s: float) -> float:
+        """Seconds that the environment of an episode takes once it has `asked` so often."""
+        own = random.Random(f"{self._seed}/{key}/{asked}")
+        return median_s * exp(own.gauss(0, self._environment.sigma))
 
     def handle(self, now: float, command: Message) -> list[Message]:
         """Take one command; returns what is said at once."""
@@ -158,7 +164,7 @@ class SimulatedAgent:
         if self._rng.random() < self._environment.hang_rate:
             return
         self._count += 1
-        seconds = median_s * exp(self._rng.gauss(0, self._environment.sigma))
+        seconds = self.takes_s(key, self._running[key].asked, median_s)
         heappush(self._due, (now + seconds, self._count, key, None))
 
     def _speak(self, key: Key) -> list[Message]:
