@@ -56,7 +56,7 @@ simulation/test_stragglers.py: controller/core/decisions/placement/stragglers
 unit/workers/agent/door/test_bad_requests.py: workers/agent/door/refusal
 unit/workers/agent/kinds/test_other_systems.py: protocol/agents/function_shapes
 unit/workers/agent/door/test_door_clients.py: workers/agent/door/completion
- workers/agent/door/keys workers/agent/door/listener
+ workers/agent/door/keys
 unit/controller/core/decisions/supply/test_episodes.py: controller/core/decisions/supply/episode_starts
  controller/core/effects/trials
 unit/controller/core/decisions/supply/test_forks_of_episodes.py: controller/core/state/batches/contributions
