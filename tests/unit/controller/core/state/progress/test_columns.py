@@ -1,13 +1,18 @@
 """Progress in columns changes nothing that anybody sees."""
 
 import random
+from dataclasses import replace
+
+import pytest
 
 from controller.config.strategies import load_strategies
 from controller.core.core import Core
 from controller.core.events import Received
-from controller.core.state.progress.columns import Columns
+from controller.core.state.progress.columns import Columns, Given
+from controller.core.state.progress.trajectory import Trajectory
 from controller.core.state.told import ToldInstance
 from controller.durability.core_image import Freezer, thaw
+from protocol.ids import TrajectoryId
 from protocol.messages import Delta, Generated
 from tests.unit.controller.core.state.test_steady_reports import busy_run, changed
 
@@ -84,3 +89,91 @@ def test_an_image_does_not_show_who_has_looked(tmp_path):
         assert other.step(now, event) == looked.step(now, event)
         known(looked)
     assert Freezer().freeze(looked) == Freezer().freeze(other)
+
+
+def lined_up(*lengths: int) -> Columns:
+    """Attempts 1 of members of group 7, each with so many tokens, none to be looked at for long."""
+    columns = Columns()
+    for number, length in enumerate(lengths):
+        member = Trajectory(TrajectoryId(7, number), 4, attempt=1, next_prediction_at=1000)
+        assert member.extend(1, 3, length)
+        given = Given(number, length, most=2000, member=member)
+        columns.add(given, (7, number, 1), 3)
+    return columns
+
+
+def report(columns: Columns, count: int, **others: tuple[object, ...]) -> Generated:
+    """Of all of them so many tokens more; `others`: columns of the message that are not so."""
+    size = len(columns.ends)
+    message = Generated(
+        tuple(columns.groups), tuple(columns.members), tuple(columns.attempts), tuple(columns.ends),
+        (count,) * size, (3,) * size, ("",) * size,
+    )  # fmt: skip
+    return replace(message, **others)
+
+
+def hear(columns: Columns, message: Generated, now: float) -> None:
+    lead = columns.lead(message, (3, None))
+    assert lead is not None
+    columns.ends, columns.heard_at = lead.ends, now
+
+
+def test_a_trajectory_takes_over_what_was_told_when_somebody_looks():
+    columns = lined_up(5, 6, 7)
+    members = [given.member for given in columns.given]
+    hear(columns, report(columns, 2), 1.0)
+    members[1].since, members[1].is_called_back = 1.5, True
+    hear(columns, report(columns, 4), 2.0)
+    assert [m.response_tokens for m in members] == [11, 12, 13] == [m.reported for m in members]
+    assert [m.segments for m in members] == [[(1, 3, 11)], [(1, 3, 12)], [(1, 3, 13)]]
+    assert [m.since for m in members] == [2.0, 1.5, 2.0]
+
+
+def test_one_that_leaves_keeps_what_it_has_and_the_others_keep_their_places():
+    columns = lined_up(5, 6, 7, 8)
+    first, second, third, fourth = columns.given
+    hear(columns, report(columns, 1), 1.0)
+    second.leave()
+    third.member.response_tokens += 0
+    hear(columns, report(columns, 10), 2.0)
+    assert [one.reported for one in (first, second, third, fourth)] == [16, 7, 8, 19]
+    assert [one.member.response_tokens for one in (first, second, third, fourth)] == [16, 7, 8, 19]
+    assert [one.member.since for one in (second, fourth)] == [1.0, 2.0]
+    columns.clear()
+    assert (first.reported, fourth.known, columns.ends) == (16, 19, [])
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"starts": (5, 7)},
+        {"members": (1, 0)},
+        {"groups": (7, 8)},
+        {"attempts": (1, 2)},
+        {"counts": (1, 0)},
+        {"counts": (1, 1995)},
+        {"policy_versions": (3, 4)},
+        {"endings": ("", "stop")},
+    ],
+)
+def test_only_what_goes_on_as_it_is_known_leads(others):
+    columns = lined_up(5, 6)
+    assert columns.lead(report(columns, 1, **others), (3, None)) is None
+    assert columns.lead(report(columns, 1), (4, None)) is None
+    found = columns.lead(report(columns, 1), (4, 3))
+    assert found is not None
+    assert (found.deltas, found.ends, found.due) == (2, [6, 7], [])
+
+
+def test_those_whose_prediction_is_due_are_named():
+    columns = lined_up(5, 999, 998)
+    found = columns.lead(report(columns, 1), (3,))
+    assert found is not None
+    assert found.due == [1]
+
+
+def test_nothing_lags_behind_what_was_settled():
+    columns = lined_up(5, 6)
+    hear(columns, report(columns, 2), 1.0)
+    columns.settle()
+    assert [given.member._response_tokens for given in columns.given] == [7, 8]
