@@ -25,7 +25,7 @@ import msgspec
 
 from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
 from controller.durability.kept_sets import records
-from controller.durability.payload_cache import Held, Newest, Part, Pool, Reports
+from controller.durability.payload_cache import Held, Newest, Part, Pool, ReportSeries
 from protocol.errors import LocalError
 from protocol.messages import BYTES_KINDS, ITEM_BYTES, Generated, Message, Piece, Score, Stretch
 from protocol.wire.codec import pack
@@ -69,7 +69,7 @@ class Payload:
         self._live.clear()
         rows = self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")
         self._groups = {group for (group,) in rows}
-        self._chunks: dict[int, list[Reports]] = {}  # of each group
+        self._chunks: dict[int, list[ReportSeries]] = {}  # of each group
         self._newest = Newest()
         self._useless: list[int] = []  # chunks that nobody needs
         self._changed: list[int] = []  # chunks of which nobody can say what they hold
@@ -78,7 +78,7 @@ class Payload:
         for number, places, checksum in self._db.execute(query):
             self._next = number + 1
             if is_whole(checksum, chunk_checksum, number, places):
-                alone = Reports.closed(number)
+                alone = ReportSeries.closed(number)
                 self._note(alone, self._groups.intersection(_PLACES.decode(places)[0]))
                 self._useless += [] if alone.needed else [number]
             else:
@@ -207,7 +207,7 @@ class Payload:
         self, source: str, number: int, columns: tuple[_Column, ...], data: tuple[bytes, bytes, bytes]
     ) -> None:
         """Hand a report to its responses at once: they end, or it has more than tokens and logprobs."""
-        self._note(Reports.closed(number), self._groups.intersection(columns[0]))
+        self._note(ReportSeries.closed(number), self._groups.intersection(columns[0]))
         if len(columns[0]) > FEW:
             self._extend(self._newest.close(source))
         else:
@@ -215,7 +215,7 @@ class Payload:
                 self._extend(self._newest.of_response(source, response))
         self._append(columns, *data)
 
-    def _note(self, reports: Reports, groups: Iterable[int]) -> None:
+    def _note(self, reports: ReportSeries, groups: Iterable[int]) -> None:
         """Know that these groups need the chunks of some reports."""
         for group in groups:
             if reports.is_open and not self._newest.note(group, reports):

@@ -139,7 +139,7 @@ Part = tuple[Response, int, bytes, bytes]
 """Of a response from a token on: tokens and logprobs."""
 
 
-class Reports:
+class ReportSeries:
     """Consecutive reports of one worker: the records that they are in, and while it is open, the reports.
 
     To hand the tokens of a report to its responses means to touch each of them. Of some reports at once that
@@ -243,17 +243,17 @@ class Newest:
     """Of each worker the reports that are open, and of each group those that have something of it."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Reports] = {}
-        self._of_group: dict[int, list[Reports]] = {}
+        self._open: dict[str, ReportSeries] = {}
+        self._of_group: dict[int, list[ReportSeries]] = {}
 
-    def of(self, source: str) -> Reports:
+    def of(self, source: str) -> ReportSeries:
         """Those that the next report of this worker belongs to."""
         reports = self._open.get(source)
         if reports is None or not reports.is_open:
-            reports = self._open[source] = Reports()
+            reports = self._open[source] = ReportSeries()
         return reports
 
-    def note(self, group: int, reports: Reports) -> bool:
+    def note(self, group: int, reports: ReportSeries) -> bool:
         """Something of a group is among these; whether that is new."""
         there = self._of_group.setdefault(group, [])
         if reports not in there:

@@ -14,7 +14,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from controller.core.state.agents.told_agents import ToldAgent
 from controller.core.state.groups import Trajectory
-from controller.core.state.told import Told, ToldInstance, told_as
+from controller.core.state.told import Told, told_as
 from controller.core.state.transitions import GONE, WORKER, WorkerState, move_member, move_worker
 from protocol.ids import PeerId, TrajectoryId
 from protocol.messages import Attach, InstanceStatus, MachineUse, Role
@@ -289,12 +289,6 @@ class Registry:
         if not keeps_kv:
             instance.parked.clear()
         self.changed[instance.peer] = None
-
-    def settle(self) -> None:
-        """Every trajectory has what was told of it: then equal cores are equal objects."""
-        for instance in self.instances():
-            if isinstance(instance.told, ToldInstance):
-                instance.told.columns.settle()
 
     def named(self, name: str) -> Worker | None:
         """The attached worker of this name, if there is one."""

@@ -14,7 +14,7 @@ from controller.core.effects.purposes import Purposes
 from controller.core.events import PeerFaulted
 from controller.core.state.agents import homes
 from controller.core.state.groups import Group, Trajectory
-from controller.core.state.progress.columns import Given, Lead
+from controller.core.state.progress.columns import Given
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.told import Key, ToldInstance
@@ -81,7 +81,9 @@ class InstanceReports:
         first = 0
         if told.lead is not None:
             first = told.lead.deltas
-            self._go_on(instance, told, told.lead, pace_s)
+            told.columns.heard_at = self.state.awake_s
+            for member in told.columns.due(told.lead):
+                self._predict_again(instance, self.state.groups[member.id.group], member, pace_s)
         steady, told.lead, told.steady = told.steady, None, []
         if steady:
             lost = self._take_steady(instance, message, steady, pace_s)
@@ -119,16 +121,6 @@ class InstanceReports:
             elif count:
                 _line_up(instance, (group_id, number, attempt), member, policy_version)
         return lost
-
-    def _go_on(self, instance: Instance, told: ToldInstance, lead: Lead, pace_s: float) -> None:
-        """The same of attempts that go on in the columns, which is nearly all that comes: see who is due."""
-        columns = told.columns
-        columns.heard_at = self.state.awake_s
-        for place in lead.due:
-            member = columns.given[place].member
-            assert member is not None, "only those stand there whose trajectory is known"
-            self._predict_again(instance, self.state.groups[member.id.group], member, pace_s)
-            columns.look_again(place, member)
 
     def _take_steady(
         self, instance: Instance, message: Generated, attempts: list[Given], pace_s: float

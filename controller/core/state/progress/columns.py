@@ -6,6 +6,7 @@ with exactly these attempts, in this order, changes one column, and what is said
 when somebody looks at it. Whatever else happens to an attempt takes it out first.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import add, le
@@ -123,6 +124,19 @@ class Columns:
         """When this trajectory has to be looked at next: its prediction is new."""
         before = member.response_tokens - member.reported
         self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - before)
+
+    def due(self, lead: Lead) -> Iterator[Trajectory]:
+        """Those whose prediction is due, one by one: it is made before the next one comes."""
+        for place in lead.due:
+            given = self.given[place]
+            member = given.member
+            assert member is not None, "only those stand here whose trajectory is known"
+            given.place = place
+            member.catch_up(given)
+            member.going = None  # so that nobody asks again what has just been taken over
+            yield member
+            self.look_again(place, member)
+            member.going = given
 
     def place_of(self, given: Given) -> int:
         """Where an attempt stands now."""

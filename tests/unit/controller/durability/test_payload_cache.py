@@ -1,6 +1,6 @@
 """What is in memory of groups: filled where it is, not where it was; reports hand each part over once."""
 
-from controller.durability.payload_cache import Held, Newest, Pool, Reports
+from controller.durability.payload_cache import Held, Newest, Pool, ReportSeries
 from tests.unit.controller.durability.test_store import floats, ints
 
 KEY = (1, 0, 0)  # group, member, attempt
@@ -33,7 +33,7 @@ def test_a_group_that_has_moved_is_filled_where_it_went():
     assert other.groups[1].responses[0, 0][0] == b"here"
 
 
-def take(reports: Reports, *deltas: tuple[int, int, int, int], first: int) -> list[int]:
+def take(reports: ReportSeries, *deltas: tuple[int, int, int, int], first: int) -> list[int]:
     """A report of (group, member, start, count), whose tokens are numbered from `first` on."""
     groups, members, starts, counts = zip(*deltas, strict=True)
     tokens = range(first, first + sum(counts))
@@ -42,7 +42,7 @@ def take(reports: Reports, *deltas: tuple[int, int, int, int], first: int) -> li
 
 
 def test_parts_of_a_response_are_joined_where_they_go_on():
-    reports = Reports()
+    reports = ReportSeries()
     assert take(reports, (7, 0, 0, 2), (8, 1, 3, 1), first=10) == [7, 8]
     assert take(reports, (7, 0, 2, 1), (8, 1, 4, 2), first=20) == []
     assert take(reports, (8, 1, 6, 1), (9, 0, 0, 1), first=30) == [9]
@@ -56,14 +56,14 @@ def test_parts_of_a_response_are_joined_where_they_go_on():
 
 def test_what_was_said_twice_or_has_a_hole_is_not_joined():
     for start in (0, 3):
-        reports = Reports()
+        reports = ReportSeries()
         take(reports, (7, 0, 0, 2), first=10)
         take(reports, (7, 0, start, 2), first=20)
         assert [part[1:3] for part in reports.close()] == [(0, ints(10, 11)), (start, ints(20, 21))]
 
 
 def test_what_was_handed_over_is_not_handed_over_again():
-    reports = Reports()
+    reports = ReportSeries()
     take(reports, (7, 0, 0, 1), (7, 1, 0, 1), (8, 0, 0, 1), (7, 0, 1, 2), first=10)
     take(reports, (7, 0, 3, 1), (7, 1, 1, 1), first=20)
     assert [part[:3] for part in reports.of_response((7, 0, 1))] == [
