@@ -11,10 +11,12 @@ from operator import add, attrgetter, le
 
 from controller.core.state.progress.columns import Columns, Given, Lead
 from protocol import messages
-from protocol.messages import Generated, Message, Role
+from protocol.messages import Ending, Generated, Message, Role
 
 Key = tuple[int, int, int]
 """(group, member, attempt)."""
+Row = tuple[int, int, int, int, int, int, Ending]
+"""Of a report: what `Delta` names."""
 _reported, _most = attrgetter("reported"), attrgetter("most")
 
 

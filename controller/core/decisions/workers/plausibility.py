@@ -15,13 +15,12 @@ from controller.core.state.agents.told_agents import AskLimits, ToldAgent
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
-from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
+from controller.core.state.told import Key, Row, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
 from protocol.messages import (
     MAX_REWARD,
     MAY_SAY,
-    Ending,
     Generated,
     InstanceStatus,
     Message,
@@ -171,7 +170,7 @@ class Plausibility:
         self,
         instance: Instance,
         told: ToldInstance,
-        rows: Iterator[tuple[int, int, int, int, int, int, Ending]],
+        rows: Iterator[Row],
     ) -> str | None:
         """The same of some deltas, none of which stands in the columns if others of its report lead it."""
         told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended

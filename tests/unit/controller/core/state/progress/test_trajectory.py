@@ -1,4 +1,4 @@
-"""A trajectory's segments grow and never go back, and whoever writes to one takes it out of the columns first."""
+"""A trajectory's segments grow and never go back, and who writes to one takes it out of the columns first."""
 
 from controller.core.state.progress.columns import Columns, Given
 from controller.core.state.progress.trajectory import Trajectory
