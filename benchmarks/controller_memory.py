@@ -14,11 +14,13 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from controller.config.models import Config
+from controller.core.state.progress.columns import Given
 from controller.simulation import Simulation
 from strategies.batches.prompt_lengths import PromptLengths
 
 STEPS = 3
 SHARED = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType)
+OF_THE_INSTANCE = (Given,)  # what it was told, which its responses name
 
 
 class Held(NamedTuple):
@@ -29,14 +31,14 @@ class Held(NamedTuple):
     complete: float
 
 
-def reachable(roots: Iterable[object]) -> int:
-    """Bytes of all objects that can be reached, code apart."""
+def reachable(roots: Iterable[object], *, without: tuple[type, ...] = ()) -> int:
+    """Bytes of all objects that can be reached, code apart, and objects of these classes."""
     seen: set[int] = set()
     left: list[Any] = list(roots)
     total = 0
     while left:
         one = left.pop()
-        if id(one) in seen or isinstance(one, SHARED):
+        if id(one) in seen or isinstance(one, (*SHARED, *without)):
             continue
         seen.add(id(one))
         total += sys.getsizeof(one)
@@ -63,7 +65,9 @@ def held(*, instances: int, members: int) -> Held:
         if len(simulation.outcome.starts) == STEPS:
             each = [
                 fmean(
-                    reachable([group]) / members for group in state.groups.values() if group.state in states
+                    reachable([group], without=OF_THE_INSTANCE) / members
+                    for group in state.groups.values()
+                    if group.state in states
                 )
                 for states in (("generating",), ("occupied", "training"))
             ]

@@ -32,7 +32,8 @@ def keeps_payload(plausibility: Plausibility, worker: Worker | None, message: Me
         return False
     most = plausibility.state.config.rollout.max_response_tokens
     told = worker.told
-    is_known = all(map(told.given.__contains__, message.keys)) or all(map(told.knows, message.keys))
+    keys = message.keys_from(told.columns.led_by(message))
+    is_known = all(map(told.given.__contains__, keys)) or all(map(told.knows, message.keys))
     return is_known and max(map(add, message.starts, message.counts), default=0) <= most
 
 

@@ -64,6 +64,7 @@ from controller.core.state import (
 from controller.core.state.agents import episode_figures, episodes, told_agents
 from controller.core.state.batches import contributions, in_order_ledger, windows
 from controller.core.state.batches.contributions import Batch
+from controller.core.state.progress import columns, trajectory
 from controller.core.state.views import candidates, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
@@ -74,8 +75,8 @@ from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, agent_settings, asks, candidates, contributions, core, counting_ledger, data_settings,
-    dispatch,
+    accounts, agent_settings, asks, candidates, columns, contributions, core, counting_ledger,
+    data_settings, dispatch, trajectory,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
     groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
@@ -142,6 +143,9 @@ class Freezer:
 
     def _image(self, core: Core) -> bytes:
         self._seen, self._used = {id(core.state.strategies): 0}, {}
+        for instance in core.state.registry.instances():
+            if isinstance(instance.told, told.ToldInstance):  # who has looked at progress is of no account
+                instance.told.columns.settle()
         root = self._value(core)
         self._alone = {key: found for key, found in self._alone.items() if key in self._used}
         return self._whole(root)

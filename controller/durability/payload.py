@@ -4,8 +4,10 @@ Invariants:
 - Progress is one record per report (`chunks`): which responses its tokens belong to, and its frames as they
   came, with the kept sets (protocol/kept_sets.py) where sampling cuts. Rows, prompts, and the responses of a
   group that was scored, are a record each (`payload`).
-- In memory stands which chunks each group has a part in; a chunk whose groups are all settled or dropped is
-  deleted, in the same transaction.
+- In memory stands which chunks each group has a part in, by some consecutive reports of one worker; once the
+  groups of these are all settled or dropped, their chunks are deleted, in the same transaction.
+- The newest reports of a worker lie in memory as they came: they are handed to their responses some at a
+  time, or when somebody asks for their group.
 - The first bytes of a response at a place stay; saying the same place again changes nothing. Only what a
   prompt was encoded to is replaced: it is asked for again if the answer did not count.
 - Payload is kept only of groups whose row is here: a frame for a group that was dropped, or never read, is
@@ -16,7 +18,6 @@ Invariants:
 """
 
 import sqlite3
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -24,7 +25,7 @@ import msgspec
 
 from controller.durability.damage import broken, chunk_checksum, damaged, is_whole, payload_checksum
 from controller.durability.kept_sets import records
-from controller.durability.payload_cache import Held, Pool
+from controller.durability.payload_cache import Held, Newest, Part, Pool, ReportSeries
 from protocol.errors import LocalError
 from protocol.messages import BYTES_KINDS, ITEM_BYTES, Generated, Message, Piece, Score, Stretch
 from protocol.wire.codec import pack
@@ -39,6 +40,9 @@ CREATE TABLE IF NOT EXISTS chunks (
     tokens BLOB NOT NULL, logprobs BLOB NOT NULL, kept BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 LIVE_SHARE = 16  # 4 GiB by default: 260,000 responses in flight of 1,000 tokens each are half of that
+REPORTS_AT_ONCE = 8  # of a worker that are handed to their responses: some seconds of it
+FEW = 16  # responses, which are looked for one by one among those
+MOST_WAITING_BYTES = 1 << 18  # of a worker until then
 SETTLED_AT_ONCE = 2  # groups that one transaction writes as they came to be: some milliseconds each
 NOBODY = -1  # the group of tokens that nobody asks for
 Known = Mapping[tuple[int, int, int], int]
@@ -65,15 +69,18 @@ class Payload:
         self._live.clear()
         rows = self._db.execute("SELECT group_id FROM payload WHERE kind = 'row'")
         self._groups = {group for (group,) in rows}
-        self._chunks: dict[int, array[int]] = {}  # of each group
-        self._parts: dict[int, int] = {}  # of each chunk: groups that still need it
+        self._chunks: dict[int, list[ReportSeries]] = {}  # of each group
+        self._newest = Newest()
+        self._useless: list[int] = []  # chunks that nobody needs
         self._changed: list[int] = []  # chunks of which nobody can say what they hold
         self._next = 1
         query = "SELECT number, places, places_checksum FROM chunks ORDER BY number"
         for number, places, checksum in self._db.execute(query):
             self._next = number + 1
             if is_whole(checksum, chunk_checksum, number, places):
-                self._note(number, _PLACES.decode(places)[0])
+                alone = ReportSeries.closed(number)
+                self._note(alone, self._groups.intersection(_PLACES.decode(places)[0]))
+                self._useless += [] if alone.needed else [number]
             else:
                 self._changed.append(number)
 
@@ -84,10 +91,13 @@ class Payload:
             self._cache.add(group, Held())
         self._put(group, [Stretch("row", 0, 0, 0, row)])
 
-    def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
-        """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
+    def put_frames(self, message: Message, frames: tuple[bytes, ...], source: str = "") -> None:
+        """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`.
+
+        `source`: who has sent it; of what one worker says, most is of the same responses as before.
+        """
         if isinstance(message, Generated):
-            self._put_progress(message, *frames)
+            self._put_progress(source, message, *frames)
             return
         for group, stretches in message.kept(frames):
             self._put(group, stretches, is_last_word=message.is_last_word)
@@ -142,7 +152,8 @@ class Payload:
         """Delete the payload of all other groups; returns the rows of these."""
         kept = set(groups)
         self.drop(self._groups - kept)
-        self._delete([number for number, parts in self._parts.items() if not parts])
+        self._delete(self._useless)
+        self._useless = []
         query = "SELECT group_id, member, attempt, start, data, checksum FROM payload WHERE kind = 'row'"
         found: dict[int, bytes] = {}
         for group, member, attempt, start, data, checksum in self._db.execute(f"{query} ORDER BY group_id"):
@@ -163,7 +174,9 @@ class Payload:
 
     # -- progress ---------------------------------------------------------------------------------------
 
-    def _put_progress(self, message: Generated, tokens: bytes, logprobs: bytes, *frames: bytes) -> None:
+    def _put_progress(
+        self, source: str, message: Generated, tokens: bytes, logprobs: bytes, *frames: bytes
+    ) -> None:
         if not tokens:
             return
         places = (message.groups, message.members, message.attempts, message.starts, message.counts)
@@ -180,42 +193,57 @@ class Payload:
             (number, packed, chunk_checksum(number, packed), tokens, logprobs, kept,
              chunk_checksum(number, tokens, logprobs, kept)),
         )  # fmt: skip
-        self._note(number, columns[0])
-        self._append(columns, tokens, logprobs, kept)
+        if kept or "" not in message.endings:
+            self._put_alone(source, number, columns, (tokens, logprobs, kept))
+            return
+        reports = self._newest.of(source)
+        reports.numbers.append(number)
+        if new := reports.take(columns[:5], tokens, logprobs):
+            self._note(reports, self._groups.intersection(new))
+        if len(reports) == REPORTS_AT_ONCE or reports.size_bytes > MOST_WAITING_BYTES:
+            self._extend(self._newest.close(source))
 
-    def _note(self, number: int, groups: _Column) -> None:
-        """Know which groups need a chunk."""
-        known = self._groups.intersection(groups)
-        self._parts[number] = len(known)
-        for group in known:
+    def _put_alone(
+        self, source: str, number: int, columns: tuple[_Column, ...], data: tuple[bytes, bytes, bytes]
+    ) -> None:
+        """Hand a report to its responses at once: they end, or it has more than tokens and logprobs."""
+        self._note(ReportSeries.closed(number), self._groups.intersection(columns[0]))
+        if len(columns[0]) > FEW:
+            self._extend(self._newest.close(source))
+        else:
+            for response in zip(*columns[:3], strict=True):
+                self._extend(self._newest.of_response(source, response))
+        self._append(columns, *data)
+
+    def _note(self, reports: ReportSeries, groups: Iterable[int]) -> None:
+        """Know that these groups need the chunks of some reports."""
+        for group in groups:
+            if reports.is_open and not self._newest.note(group, reports):
+                continue
+            reports.needed += 1
             chunks = self._chunks.get(group)
             if chunks is None:
-                chunks = self._chunks[group] = array("q")
+                chunks = self._chunks[group] = []
                 self._cache.move(group, self._live)
-            chunks.append(number)
+            chunks.append(reports)
+
+    def _extend(self, parts: Iterable[Part]) -> None:
+        """Add progress to what the cache has of its groups."""
+        for part in parts:
+            if not self._live.extend(*part):
+                self._evict(part[0][0])  # a hole: the file knows more than a cache could
 
     def _append(self, columns: tuple[_Column, ...], tokens: bytes, logprobs: bytes, kept: bytes) -> None:
-        """Add progress to what the cache has of its groups."""
-        begin, added, response = 0, 0, self._live.response
+        """Add a report to what the cache has of its groups."""
+        begin = 0
         groups, members, attempts, starts, counts, sizes = columns
         keys = zip(groups, members, attempts, strict=True)
         sets = records(counts, sizes, kept)
         for key, start, count, record in zip(keys, starts, counts, sets, strict=True):
             end = begin + ITEM_BYTES * count
-            pair = response(key) if count else None
-            if pair is not None:
-                part, scored = pair
-                there = len(part)
-                if there == ITEM_BYTES * start:
-                    part += tokens[begin:end]
-                    scored += logprobs[begin:end]
-                    added += 2 * (end - begin) + len(record)
-                    if record:
-                        self._live.groups[key[0]].put_kept(*key[1:], start, record)
-                elif there < ITEM_BYTES * start:
-                    self._evict(key[0])  # a hole: the file knows more than a cache could
+            if not self._live.extend(key, start, tokens[begin:end], logprobs[begin:end], record):
+                self._evict(key[0])
             begin = end
-        self._live.grow(added, keep=columns[0][0])
 
     def _chunk(self, number: int, group: int) -> Iterator[tuple[tuple[int, int], int, bytes, bytes, bytes]]:
         """Of each delta of a group in a chunk: (member, attempt), start, tokens, logprobs, kept sets.
@@ -243,19 +271,18 @@ class Payload:
 
     def _release(self, groups: Iterable[int]) -> None:
         """These groups need their chunks no more."""
-        free: list[int] = []
         for group in groups:
             self._live.move(group, self._cache)
-            for number in self._chunks.pop(group, ()):
-                self._parts[number] -= 1
-                if not self._parts[number]:
-                    free.append(number)
-        self._delete(free)
+            self._newest.forget(group)
+            for reports in self._chunks.pop(group, ()):
+                reports.known.discard(group)
+                reports.needed -= 1
+                if not reports.needed:
+                    self._delete(reports.numbers)
+                    reports.forget()
 
     def _delete(self, chunks: list[int]) -> None:
         self._db.executemany("DELETE FROM chunks WHERE number = ?", [(number,) for number in chunks])
-        for number in chunks:
-            del self._parts[number]
 
     # -- what stands alone ------------------------------------------------------------------------------
 
@@ -319,6 +346,7 @@ class Payload:
         return found[0]
 
     def _held(self, group: int) -> Held:
+        self._extend(self._newest.gather(group))
         return self._live.groups.get(group) or self._cache.groups.get(group) or self._load(group)
 
     def _load(self, group: int) -> Held:
@@ -330,7 +358,8 @@ class Payload:
             for kind, member, attempt, start, data, checksum in self._db.execute(query, (group,)):
                 self._verify((group, kind, member, attempt, start), data, checksum)
                 held.put(Stretch(kind, member, attempt, start, data))
-            found = [part for number in self._chunks.get(group, ()) for part in self._chunk(number, group)]
+            numbers = (number for reports in self._chunks.get(group, ()) for number in reports.numbers)
+            found = [part for number in numbers for part in self._chunk(number, group)]
         for (member, attempt), start, tokens, logprobs, record in sorted(found, key=lambda part: part[1]):
             pair = held.response(member, attempt)
             if len(pair[0]) == ITEM_BYTES * start:

@@ -1,4 +1,7 @@
-"""Payload of groups in memory: what is held of one, and a pool of them that is bounded in bytes."""
+"""Payload of groups in memory: what is held of one, a bounded pool of them, and reports as they came."""
+
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 from controller.durability.kept_sets import KeptSets
 from protocol.messages import BYTES_KINDS, ITEM_BYTES, Piece, Stretch
@@ -101,6 +104,22 @@ class Pool:
             pair = self._open[key] = held.response(*key[1:])
         return pair
 
+    def extend(
+        self, key: tuple[int, int, int], start: int, tokens: bytes, logprobs: bytes, record: bytes = b""
+    ) -> bool:
+        """Add to what is here of (group, member, attempt); whether it goes on without a hole."""
+        pair = self.response(key) if tokens else None
+        if pair is None:
+            return True
+        there = len(pair[0])
+        if there == ITEM_BYTES * start:
+            pair[0].extend(tokens)
+            pair[1].extend(logprobs)
+            if record:
+                self.groups[key[0]].put_kept(*key[1:], start, record)
+            self.grow(2 * len(tokens) + len(record), keep=key[0])
+        return there >= ITEM_BYTES * start
+
     def move(self, group: int, other: "Pool") -> None:
         """Hand a group to another pool, if it is here."""
         held = self.take(group)
@@ -112,3 +131,172 @@ class Pool:
         self.size_bytes += size_bytes
         while self.size_bytes > self._most_bytes and len(self.groups) > 1:
             self.take(next(group for group in self.groups if group != keep))
+
+
+Response = tuple[int, int, int]
+"""(group, member, attempt)."""
+Part = tuple[Response, int, bytes, bytes]
+"""Of a response from a token on: tokens and logprobs."""
+
+
+class ReportSeries:
+    """Consecutive reports of one worker: the records that they are in, and while it is open, the reports.
+
+    To hand the tokens of a report to its responses means to touch each of them. Of some reports at once that
+    is done once for all, so they wait here as they came, a few at a time. Invariant: what is handed over
+    once, or of a group that was released, is not handed over again.
+    """
+
+    __slots__ = ("_came", "_responses", "_rows", "is_open", "known", "needed", "numbers", "size_bytes")
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        """Of the records."""
+        self.needed = 0
+        """Groups that have a part in them and still need it."""
+        self.known: set[int] = set()
+        """Those groups, while it is open."""
+        self.is_open = True
+        self.size_bytes = 0
+        self._rows: dict[Response, int] = {}  # of the responses that are told of: their places among these
+        self._responses: list[Response | None] = []  # None: it was handed over
+        self._came: list[tuple[list[int], tuple[int, ...], tuple[int, ...], bytes, bytes]] = []
+
+    @classmethod
+    def closed(cls, number: int) -> Self:
+        """Of one record, whose tokens are where they belong."""
+        made = cls()
+        made.is_open = False
+        made.numbers.append(number)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._came)
+
+    def take(self, columns: Sequence[tuple[int, ...]], tokens: bytes, logprobs: bytes) -> list[int]:
+        """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new to it."""
+        groups, members, attempts, starts, counts = columns
+        keys, new = list(zip(groups, members, attempts, strict=True)), list[int]()
+        try:
+            rows = list(map(self._rows.__getitem__, keys))
+        except KeyError:
+            for key in keys:
+                if key not in self._rows:
+                    self._rows[key] = len(self._responses)
+                    self._responses.append(key)
+                    new.append(key[0])
+            rows = list(map(self._rows.__getitem__, keys))
+        self._came.append((rows, starts, counts, tokens, logprobs))
+        self.size_bytes += len(tokens) + len(logprobs)
+        return new
+
+    def leave_out(self, group: int) -> list[tuple[Response, int]]:
+        """Count what has come of a group as handed over; returns its responses, and their places."""
+        found = [(key, row) for key, row in self._rows.items() if key[0] == group]
+        for key, row in found:
+            del self._rows[key]
+            self._responses[row] = None
+        return found
+
+    def of_group(self, group: int) -> Iterator[Part]:
+        """What has come of a group, each response in order; it is handed over by that."""
+        for key, row in self.leave_out(group):
+            yield from self._parts(key, row)
+
+    def of_response(self, key: Response) -> Iterator[Part]:
+        """What has come of a response, in order; it is handed over by that."""
+        row = self._rows.pop(key, None)
+        if row is not None:
+            self._responses[row] = None
+            yield from self._parts(key, row)
+
+    def _parts(self, key: Response, row: int) -> Iterator[Part]:
+        for rows, starts, counts, tokens, logprobs in self._came:
+            place = -1
+            for _ in range(rows.count(row)):  # one report may tell of it twice
+                place = rows.index(row, place + 1)
+                begin = ITEM_BYTES * sum(counts[:place])
+                end = begin + ITEM_BYTES * counts[place]
+                yield key, starts[place], tokens[begin:end], logprobs[begin:end]
+
+    def close(self) -> Iterator[Part]:
+        """All that was not handed over yet, of each response in order, and in one piece where it can be."""
+        parts = [list[tuple[int, bytes, bytes]]() for _ in self._responses]
+        for rows, starts, counts, tokens, logprobs in self._came:
+            begin = 0
+            for row, start, count in zip(rows, starts, counts, strict=True):
+                end = begin + ITEM_BYTES * count
+                parts[row].append((start, tokens[begin:end], logprobs[begin:end]))
+                begin = end
+        for key, found in zip(self._responses, parts, strict=True):
+            if key is not None and found:
+                yield from _joined(key, found)
+        self.forget()
+
+    def forget(self) -> None:
+        """Be closed: only its records are of use."""
+        self.is_open, self.size_bytes = False, 0
+        self.known, self._rows, self._responses, self._came = set(), {}, [], []
+
+
+class Newest:
+    """Of each worker the reports that are open, and of each group those that have something of it."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, ReportSeries] = {}
+        self._of_group: dict[int, list[ReportSeries]] = {}
+
+    def of(self, source: str) -> ReportSeries:
+        """Those that the next report of this worker belongs to."""
+        reports = self._open.get(source)
+        if reports is None or not reports.is_open:
+            reports = self._open[source] = ReportSeries()
+        return reports
+
+    def note(self, group: int, reports: ReportSeries) -> bool:
+        """Something of a group is among these; whether that is new."""
+        there = self._of_group.setdefault(group, [])
+        if reports not in there:
+            there.append(reports)
+        is_new = group not in reports.known
+        reports.known.add(group)
+        return is_new
+
+    def close(self, source: str) -> Iterator[Part]:
+        """Hand all over that this worker has told of."""
+        reports = self._open.pop(source, None)
+        if reports is None:
+            return iter(())
+        for group in reports.known:
+            there = self._of_group.get(group, [])
+            if reports in there:
+                there.remove(reports)
+                if not there:
+                    del self._of_group[group]
+        return reports.close()
+
+    def of_response(self, source: str, response: Response) -> Iterator[Part]:
+        """Hand over what a worker has told of a response and not ended."""
+        reports = self._open.get(source)
+        return iter(()) if reports is None else reports.of_response(response)
+
+    def gather(self, group: int) -> Iterator[Part]:
+        """Hand over what was told of a group."""
+        for reports in self._of_group.pop(group, ()):
+            yield from reports.of_group(group)
+
+    def forget(self, group: int) -> None:
+        """Nobody wants what was told of a group."""
+        for reports in self._of_group.pop(group, ()):
+            reports.leave_out(group)
+
+
+def _joined(key: Response, found: list[tuple[int, bytes, bytes]]) -> Iterator[Part]:
+    starts, tokens, logprobs = zip(*found, strict=True)
+    end = starts[0]
+    for start, part in zip(starts, tokens, strict=True):
+        if start != end:  # said twice, or with a hole between
+            yield from ((key, *one) for one in found)
+            return
+        end += len(part) // ITEM_BYTES
+    yield key, starts[0], b"".join(tokens), b"".join(logprobs)

@@ -293,9 +293,12 @@ class Store:
         """Keep the row (JSON) of a group: the first that the store hears of it."""
         self._payload.put_row(group, row)
 
-    def put_frames(self, message: Message, frames: tuple[bytes, ...]) -> None:
-        """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`."""
-        self._payload.put_frames(message, frames)
+    def put_frames(self, message: Message, frames: tuple[bytes, ...], source: str = "") -> None:
+        """Keep the buffers that came with a message; their sizes were checked by `codec.check_frames`.
+
+        `source`: who has sent it.
+        """
+        self._payload.put_frames(message, frames, source)
 
     def fetch(self, message: Message) -> tuple[bytes, ...]:
         """The frames that go with an outgoing message. Raises: LocalError naming a piece that is not here."""

@@ -187,7 +187,7 @@ class Stepper:
             if is_wanted and isinstance(event.message, TrainStepFinished):
                 self._corrections = corrections_of(event.message, frames)
             elif is_wanted:
-                self._store.put_frames(event.message, frames)
+                self._store.put_frames(event.message, frames, event.peer)
         return event
 
     def _look(self, event: Received) -> tuple[bool, str | None]:

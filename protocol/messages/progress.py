@@ -78,10 +78,21 @@ class Generated(WorkerMessage):
         columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
         return zip(*columns, self.policy_versions, self.endings, strict=True)
 
+    def rows_from(self, first: int) -> Iterator[tuple[int, int, int, int, int, int, Ending]]:
+        """Those from this one on."""
+        columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
+        return zip(
+            *(column[first:] for column in (*columns, self.policy_versions, self.endings)), strict=True
+        )
+
     @property
     def keys(self) -> Iterator[tuple[int, int, int]]:
         """(group, member, attempt) of each delta."""
         return zip(self.groups, self.members, self.attempts, strict=True)
+
+    def keys_from(self, first: int) -> Iterator[tuple[int, int, int]]:
+        """Those of the deltas from this one on."""
+        return zip(self.groups[first:], self.members[first:], self.attempts[first:], strict=True)
 
     def incoming_frames(self) -> list[Frame]:
         count = sum(self.counts)

@@ -254,6 +254,7 @@ class Registry:
 
     def take(self, instance: Instance, trajectory: Trajectory) -> None:
         """It runs there no more; the caller says what becomes of it."""
+        trajectory.stand_alone()
         del instance.running[trajectory.id]
         self.running -= 1
         instance.evaluating -= trajectory.is_evaluation
@@ -261,9 +262,8 @@ class Registry:
         instance.resident_tokens -= trajectory.resident_tokens
         instance.expected_tokens -= trajectory.context_tokens + trajectory.expected_tokens
         instance.urgent -= trajectory.is_urgent
-        trajectory.is_urgent = False
         move_member(trajectory, "taken")
-        trajectory.peer = None
+        trajectory.is_urgent, trajectory.peer = False, None
         if instance.peer in self._instances:  # else it was lost, and is counted no more
             self.busy_instances -= instance.ready and not instance.running
             self.changed[instance.peer] = None

@@ -6,27 +6,18 @@ attempt that was called off is remembered until then, and no longer.
 """
 
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import add, attrgetter, le
 
-from controller.core.state.groups import Trajectory
+from controller.core.state.progress.columns import Columns, Given, Lead
 from protocol import messages
-from protocol.messages import Generated, Message, Role
+from protocol.messages import Ending, Generated, Message, Role
 
 Key = tuple[int, int, int]
 """(group, member, attempt)."""
+Row = tuple[int, int, int, int, int, int, Ending]
+"""Of a report: what `Delta` names."""
 _reported, _most = attrgetter("reported"), attrgetter("most")
-
-
-@dataclass(slots=True, eq=False)
-class Given:
-    """An attempt that an instance was told to make."""
-
-    order: int  # its place among what the instance was told
-    reported: int = 0  # tokens that it has told of
-    most: int = 0  # tokens that it may have; 0: that has to be worked out
-    member: Trajectory | None = None  # whose attempt it is, once it has told of it
-    is_called_back: bool = False  # it may be handed back unfinished
-    is_kept: bool = False  # it was begun under a controller that is gone
 
 
 @dataclass(slots=True)
@@ -66,8 +57,12 @@ class ToldInstance(Told):
     pulling: Pulling | None = None
     version: int = -1  # that it samples from, by its own words
     has_held: bool = False
+    columns: Columns = field(default_factory=Columns)
+    """Of those that are given, the ones that go on."""
+    lead: Lead | None = None
+    """Of the report that is being heard: what of it goes on in the columns."""
     steady: list[Given] = field(default_factory=list)
-    """Of the report that is being heard, if it does nothing but go on: its attempts, in order."""
+    """Of that report, if it does nothing but go on, and not in the columns: its attempts, in order."""
     hand_backs: int = 0  # messages with attempts that nobody had called back
     status_at: float = 0.0  # when it reported its load last
 
@@ -89,7 +84,8 @@ class ToldInstance(Told):
             case messages.Abort(attempts):
                 for key in attempts:
                     if (given := self.given.pop(key, None)) is not None:
-                        self.called_off[key] = Given(self.orders, given.reported)
+                        given.leave()
+                        self.called_off[key] = Given(self.orders, given.known)
             case messages.Pull(policy_version, _, digest):
                 self.pulling = Pulling(policy_version, digest, self.orders, now)
             case messages.Serve():
@@ -149,27 +145,44 @@ class ToldInstance(Told):
 
     def _generated(self, message: Generated) -> None:
         if self.steady:
+            self._take_apart(len(self.steady))
             for given, start, count in zip(self.steady, message.starts, message.counts, strict=True):
-                given.reported = start + count
+                given.leave()
+                given.known = start + count
             if self.called_off:
                 self._passed(max(given.order for given in self.steady))
             return
-        is_handed_back, order = False, 0
-        for key, count, ending in zip(message.keys, message.counts, message.endings, strict=True):
+        first, is_handed_back, order = 0, False, 0
+        if self.lead is not None:
+            first, self.columns.ends = self.lead.deltas, self.lead.ends
+            if self.called_off:
+                order = max(given.order for given in self.columns.given)
+        else:
+            self._take_apart(len(message.groups))
+        rows = zip(message.keys, message.counts, message.endings, strict=True)
+        for key, count, ending in islice(rows, first, None):
             given = self.given.get(key)
             if given is not None:
+                given.leave()
                 is_handed_back |= ending == "interrupt" and not given.is_called_back
                 order = max(order, given.order)
             else:
                 given = self.called_off[key]
-            given.reported += count
+            given.known += count
             if ending:
                 self._ended(key)
         self._passed(order)  # after the whole message: one that lies may tell of both
         self.hand_backs += is_handed_back
 
+    def _take_apart(self, deltas: int) -> None:
+        """A report tells of attempts in another way than the columns: forget the order if it is of most."""
+        if 2 * deltas > len(self.columns.given):
+            self.columns.clear()
+
     def _ended(self, key: Key) -> None:
-        if self.given.pop(key, None) is None:
+        if (given := self.given.pop(key, None)) is not None:
+            given.leave()
+        else:
             self.called_off.pop(key, None)
 
     def _pull_ended(self) -> None:

@@ -14,9 +14,10 @@ from controller.core.effects.purposes import Purposes
 from controller.core.events import PeerFaulted
 from controller.core.state.agents import homes
 from controller.core.state.groups import Group, Trajectory
+from controller.core.state.progress.columns import Given
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
-from controller.core.state.told import Given, ToldInstance
+from controller.core.state.told import Key, ToldInstance
 from protocol.messages import (
     Generated,
     GenerationFailed,
@@ -75,23 +76,36 @@ class InstanceReports:
 
     def on_generated(self, instance: Instance, message: Generated) -> None:
         """Take new tokens; groups that are complete by them are to be scored."""
-        told = instance.told
-        if isinstance(told, ToldInstance) and told.steady:
-            self._go_on(instance, message, told.steady)
-            told.steady = []
-            return
-        pace_s = self._pace_s(instance)
-        taken, late, now, peer = 0, 0, self.state.awake_s, instance.peer
+        told, pace_s = instance.told, self._pace_s(instance)
+        assert isinstance(told, ToldInstance), f"{instance.name} is told what to generate"
+        first = 0
+        if told.lead is not None:
+            first = told.lead.deltas
+            told.columns.heard_at = self.state.awake_s
+            for member in told.columns.due(told.lead):
+                self._predict_again(instance, self.state.groups[member.id.group], member, pace_s)
+        steady, told.lead, told.steady = told.steady, None, []
+        if steady:
+            lost = self._take_steady(instance, message, steady, pace_s)
+        else:
+            lost = self._take(instance, message, first, pace_s) if first < len(message.groups) else 0
+        taken = sum(message.counts) - lost
+        self.state.registry.grow(instance, taken)
+        self.state.accounts.take(taken, is_expected=True)
+        self.state.accounts.take(lost, is_expected=False)
+
+    def _take(self, instance: Instance, message: Generated, first: int, pace_s: float) -> int:
+        """Take deltas from the first of these on; returns the tokens that nobody wants."""
+        lost, now, peer = 0, self.state.awake_s, instance.peer
         find = self.state.groups.get
-        for group_id, number, attempt, start, count, policy_version, ending in message.rows:
+        for group_id, number, attempt, start, count, policy_version, ending in message.rows_from(first):
             group = find(group_id)
             member = (
                 None if group is None else group.take(number, attempt, start, count, policy_version, peer)
             )
             if group is None or member is None:
-                late += count
+                lost += count
                 continue
-            taken += count
             if count and not member.is_called_back:
                 member.since = now
             if member.response_tokens >= member.next_prediction_at:
@@ -104,13 +118,14 @@ class InstanceReports:
                 if group.episodes and ending != "interrupt":
                     homes.park(instance, member)
                 recall.end_attempt(self.state, group, member, ending)
-        self.state.registry.grow(instance, taken)
-        self.state.accounts.take(taken, is_expected=True)
-        self.state.accounts.take(late, is_expected=False)
+            elif count:
+                _line_up(instance, (group_id, number, attempt), member, policy_version)
+        return lost
 
-    def _go_on(self, instance: Instance, message: Generated, attempts: list[Given]) -> None:
-        """The same for a report of attempts that do nothing but go on, which is nearly all that comes."""
-        pace_s = self._pace_s(instance)
+    def _take_steady(
+        self, instance: Instance, message: Generated, attempts: list[Given], pace_s: float
+    ) -> int:
+        """The same as `_take` of a report of attempts that do nothing but go on, and line up by that."""
         now, peer, policy_version = self.state.awake_s, instance.peer, message.policy_versions[0]
         find, lost = self.state.groups.get, 0
         columns = (attempts, message.groups, message.members, message.attempts, message.starts)
@@ -135,10 +150,8 @@ class InstanceReports:
                 member.since = now
             if member.response_tokens >= member.next_prediction_at:
                 self._predict_again(instance, self.state.groups[id], member, pace_s)
-        taken = sum(message.counts) - lost
-        self.state.registry.grow(instance, taken)
-        self.state.accounts.take(taken, is_expected=True)
-        self.state.accounts.take(lost, is_expected=False)
+            _line_up(instance, (id, number, attempt), member, policy_version)
+        return lost
 
     def on_failed(self, instance: Instance, message: GenerationFailed) -> None:
         """An engine gave one attempt up: try again, and set the prompt aside if it keeps failing."""
@@ -298,3 +311,14 @@ class InstanceReports:
         c = instance.fit.coefficients if instance.fit else self.state.coefficients
         step_s = step_latency(c, max(1, len(instance.running)), instance.resident_tokens)
         return step_s / (URGENT * period_s)
+
+
+def _line_up(instance: Instance, key: Key, member: Trajectory, policy_version: int) -> None:
+    """What goes on here stands in the columns of the instance from now on."""
+    told = instance.told
+    assert isinstance(told, ToldInstance), f"{instance.name} is told what to generate"
+    given = told.given.get(key)
+    if given is None or not given.most or given.known != member.reported:
+        return
+    given.member = member
+    told.columns.add(given, key, policy_version)

@@ -6,6 +6,7 @@ nothing overflows, and names nothing that the worker was not given. Lies that ag
 was told (tokens that nobody sampled, a reward that nobody computed) cannot be told from the truth here.
 """
 
+from collections.abc import Iterator
 from itertools import chain
 from math import isfinite
 
@@ -14,7 +15,7 @@ from controller.core.state.agents.told_agents import AskLimits, ToldAgent
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import AgentWorker, Instance, TextWorker, Worker
 from controller.core.state.run_state import RunState
-from controller.core.state.told import Key, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
+from controller.core.state.told import Key, Row, ToldInstance, ToldTextWorker, ToldTrainer, encoded_groups
 from protocol import messages
 from protocol.ids import TrajectoryId
 from protocol.messages import (
@@ -153,16 +154,35 @@ class Plausibility:
         return None
 
     def _generated(self, instance: Instance, told: ToldInstance, message: Generated) -> str | None:
-        if told.is_steady(message, (instance.policy_version, instance.pulling)):
+        versions = (instance.policy_version, instance.pulling)
+        told.lead, told.steady = told.columns.lead(message, versions), []
+        if told.lead is not None:
+            if told.lead.deltas == len(message.groups):
+                return None
+            if self._one_by_one(instance, told, message.rows_from(told.lead.deltas)) is None:
+                return None
+            told.lead = None
+        if told.is_steady(message, versions):
             return None
+        return self._one_by_one(instance, told, message.rows)
+
+    def _one_by_one(
+        self,
+        instance: Instance,
+        told: ToldInstance,
+        rows: Iterator[Row],
+    ) -> str | None:
+        """The same of some deltas, none of which stands in the columns if others of its report lead it."""
         told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
         has_handed_back = False
-        for group, number, attempt, start, count, version, ending in message.rows:
+        for group, number, attempt, start, count, version, ending in rows:
             key = group, number, attempt
             given = told.given.get(key)
             known = given or told.called_off.get(key)
             if known is None:
                 return _not_given(key)
+            if told.lead is not None and known.columns is not None:
+                return f"It told twice of {_words(key)}."
             reported, has_ended = told_of.get(key, (known.reported, False))
             if not count and not ending:
                 return f"It told nothing of {_words(key)}."

@@ -146,7 +146,7 @@ def one_step(store: Store, model: Model, rng: random.Random, token: int) -> Mode
                 start, count = (0, had) if again else (had, rng.randrange(4))
                 deltas.append(Delta(group, member, 0, start, count, 0, ""))
             message, frames = generated(*deltas, first_token=token)
-            store.put_frames(message, frames)
+            store.put_frames(message, frames, rng.choice("ab"))
             for delta in deltas:
                 if delta.group in after.there and delta.start == len(after.responses.get(delta[:2], ())):
                     after.responses.setdefault(delta[:2], []).extend(range(token, token + delta.count))
@@ -203,9 +203,31 @@ def test_whatever_happens_the_tokens_that_came_first_are_found(tmp_path, seed):
         store.drop(range(GROUPS))
     assert (rows(store), rows(store, "payload")) == (0, 0)
     payload = store._payload
-    assert (payload._parts, payload._chunks) == ({}, {})
+    assert (payload._chunks, payload._newest._of_group) == ({}, {})
+    assert not any(reports.size_bytes for reports in payload._newest._open.values())
     assert (payload._live.size_bytes, payload._cache.size_bytes) == (0, 0)
     assert (payload._live.groups, payload._cache.groups) == ({}, {})
+
+
+def test_one_report_may_tell_twice_of_a_response_and_an_end_may_come_alone(tmp_path):
+    store = with_groups(tmp_path / "run.db", 0, 1)
+    twice = (Delta(0, 0, 0, 0, 2, 0, ""), Delta(1, 0, 0, 0, 1, 0, ""), Delta(0, 0, 0, 2, 2, 1, ""))
+    with store.transaction():
+        store.put_frames(PromptsEncoded(((0, 1), (1, 1)), ()), (ints(1), ints(1)))
+        store._payload.piece(Piece("prompt", 0, count=-1))
+        store.put_frames(*generated(*twice, first_token=10), "a")
+        store.put_frames(*generated(Delta(0, 0, 0, 4, 1, 1, ""), first_token=15), "a")
+        store.put_frames(*generated(Delta(0, 0, 0, 5, 1, 1, "stop"), first_token=16), "a")
+        store.put_frames(*generated(Delta(1, 0, 0, 1, 1, 0, ""), first_token=17), "b")  # it lives on as b
+    assert 0 in store._payload._live.groups, "no part was missed, so it is not read again"
+    assert tokens(store, 0, 0, 6) == [10, 11, 13, 14, 15, 16]
+    assert tokens(store, 1, 0, 2) == [12, 17]
+    with store.transaction():
+        store.drop([0])
+    assert rows(store) == 3
+    with store.transaction():
+        store.drop([1])
+    assert rows(store) == 0
 
 
 def test_a_full_cache_forgets_what_was_scored_before_what_goes_on(tmp_path):

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 from controller.core.decisions.workers.plausibility import Plausibility
+from controller.core.state.progress.columns import Columns
 from controller.core.state.told import ToldInstance
 from protocol.messages import Generated
 from tests.support.scripted import Disk
@@ -52,7 +53,9 @@ def test_what_passes_the_quick_look_passes_the_other_and_most_progress_does(tmp_
         is_steady = told.is_steady(message, versions)
         with monkeypatch.context() as patched:
             patched.setattr(ToldInstance, "is_steady", lambda *_: False)
+            patched.setattr(Columns, "lead", lambda *_: None)
             objection = Plausibility(door.state).objection(instance, message)
         assert objection is None or not is_steady, f"{message}: {objection}"
+        assert door.objection(instance, message) == objection, message
         quick += is_steady
     assert quick > 300

@@ -10,9 +10,8 @@ def group(number, *lengths, version=0):
     """A complete group whose prompt is expected at e^2 - 1 tokens."""
     made = Group(number, state="scoring", policy_version=version, size=len(lengths))
     for member, length in enumerate(lengths):
-        one = Trajectory(
-            TrajectoryId(number, member), 4, state="finished", response_tokens=length, ending="stop"
-        )
+        one = Trajectory(TrajectoryId(number, member), 4, state="finished", ending="stop")
+        one.response_tokens = length
         one.segments = [Segment(1, version, length)]
         made.members.append(one)
     made.rewards = made.outcomes = (0.0,) * len(lengths)
