@@ -26,7 +26,7 @@ from protocol.stacks import dump_on_signal
 from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
-from workers.agent.kinds.results import BadResult, reward_of
+from workers.agent.kinds.results import BadResult, ProgramFailed, reward_of
 from workers.agent.pipe import (
     ANSWER,
     ASK,
@@ -197,7 +197,7 @@ class EpisodeServer:
             word = FAILED, "environment", str(error) or "The agent raised EnvironmentFailed."
         except ConnectionError as error:
             word = FAILED, "environment", _in_words("lost a connection:", error)
-        except BadResult as error:
+        except (BadResult, ProgramFailed) as error:
             word = FAILED, "agent", str(error)
         except BaseException as error:  # whatever the user's code raises, SystemExit and such included
             word = FAILED, "agent", _in_words("raised", error)

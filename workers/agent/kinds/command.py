@@ -17,7 +17,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
-from workers.agent.kinds.results import BadResult
+from workers.agent.kinds.results import BadResult, ProgramFailed
 from workers.agent.policy import AgentPolicy
 
 KEPT_BYTES = 64 << 10  # of what it prints
@@ -46,7 +46,7 @@ def from_command(argv: Sequence[str]) -> PlayEpisode:
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)  # to its keeper, which ends all of it
         if code:
-            raise BadResult(_failed(argv[0], code, errors))
+            raise ProgramFailed(_failed(argv[0], code, errors))
         return _reward(printed)
 
     return episode
