@@ -28,6 +28,7 @@ from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import (
+    choices,
     dispatch,
     migration,
     report_pace,
@@ -74,7 +75,7 @@ from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, agent_settings, asks, candidates, contributions, core, counting_ledger, data_settings,
+    accounts, agent_settings, asks, candidates, choices, contributions, core, counting_ledger, data_settings,
     dispatch,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,

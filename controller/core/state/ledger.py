@@ -15,7 +15,6 @@ occupy / consume; restated by deadlines.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 from controller.core.state.snapshot import BufferSnapshot
 
@@ -92,6 +91,7 @@ class Ledger(LedgerBase):
         self.train_version = train_version
         self._due: dict[int, int] = {}  # deadline -> unconsumed groups
         self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
+        self._slack: list[tuple[int, int]] = []  # what `_slacks` said last; []: it is to be counted again
 
     def deadline(self, group: int) -> int:
         """The last train_version that may consume the group. Raises: KeyError if it is not in the ledger."""
@@ -126,9 +126,10 @@ class Ledger(LedgerBase):
         deadline = policy_version + self.max_staleness
         if deadline < self.train_version:
             return deadline
-        return next(
-            (due for due, slack in self._slacks() if due >= deadline and slack < 1), self._window()[-1]
-        )
+        for due, slack in self._slacks():
+            if slack < 1 and due >= deadline:
+                return due
+        return self.train_version + self.max_staleness
 
     def lower(self, group: int, policy_version: int) -> None:
         """A sibling starts under this version: the group's deadline is that of its oldest member."""
@@ -295,6 +296,7 @@ class Ledger(LedgerBase):
             assert due >= self.train_version or self.spare_groups, f"deadline {due} is past"
             counts[due] = counts.get(due, 0) + 1
         assert counts == self._due, f"deadline counts have drifted: {counts} {self._due}"
+        assert self._slacks() == self._counted_slacks(), f"slacks have drifted: {self._slack}"
         assert all(slack >= 0 for _, slack in self._slacks()) or self.spare_groups, (
             f"Hall's condition is broken: {self.due_counts()}"
         )
@@ -305,14 +307,22 @@ class Ledger(LedgerBase):
     def _window(self) -> range:
         return range(self.train_version, self.train_version + self.max_staleness + 1)
 
-    def _slacks(self) -> Iterator[tuple[int, int]]:
+    def _slacks(self) -> list[tuple[int, int]]:
         """For each deadline of the window, how many more groups could be due by then."""
+        if not self._slack or self._slack[0][0] != self.train_version:
+            self._slack = self._counted_slacks()
+        return self._slack
+
+    def _counted_slacks(self) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
         total, places = 0, self.batch_groups + self.spare_groups
         for due in self._window():
             total += self._due.get(due, 0)
-            yield due, places * (due - self.train_version + 1) - total
+            found.append((due, places * (due - self.train_version + 1) - total))
+        return found
 
     def _count(self, counts: dict[int, int], due: int, change: int) -> None:
+        self._slack = []
         counts[due] = counts.get(due, 0) + change
         if not counts[due]:
             del counts[due]
