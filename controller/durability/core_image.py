@@ -28,7 +28,6 @@ from controller.core import core
 from controller.core.core import Core
 from controller.core.decisions.evaluation import evaluation_placement, evaluation_schedule
 from controller.core.decisions.placement import (
-    choices,
     dispatch,
     migration,
     report_pace,
@@ -65,7 +64,7 @@ from controller.core.state import (
 from controller.core.state.agents import episode_figures, episodes, told_agents
 from controller.core.state.batches import contributions, in_order_ledger, windows
 from controller.core.state.batches.contributions import Batch
-from controller.core.state.views import candidates, instances
+from controller.core.state.views import candidates, choices, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
 from protocol.errors import LocalError, RunError

@@ -10,11 +10,11 @@ Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version
 
 from collections.abc import Iterator
 
-from controller.core.decisions.placement.choices import Choices, Head
 from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.views.admission import admitted, next_fresh
+from controller.core.state.views.choices import Choices, Head
 from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
