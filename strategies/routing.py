@@ -8,9 +8,10 @@ A `Routing` may bring an `order` beside its `choose`: a key of an instance alone
 instance far down this order is not chosen. The core then shows `choose` only the first few of each version
 (and those that hold a sibling), which makes a decision cost the same on 16 instances and on 1,024.
 
-A built-in one may bring a `worth` too: what the work is worth on one instance, or None where it is not to start. Then
-`choose` is known to take the largest worth, of equal ones an instance that holds a sibling, of these the
-first; so the core weighs siblings, which are alike, only where something has changed between two of them.
+A built-in one may bring a `worth` too: what the work is worth on one instance, or None where it is not to
+start. Then `choose` is known to take the largest worth, of equal ones an instance that holds a sibling,
+of these the first; so the core weighs siblings, which are alike, only where something has changed between
+two of them.
 """
 
 from collections.abc import Callable, Sequence
