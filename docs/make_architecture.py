@@ -50,7 +50,7 @@ STATIONS = (
         CORE,
         "6 route",
         "each trajectory to an instance",
-        (f"{DECISIONS}/placement/dispatch.py", "strategies/routing.py"),
+        ("controller/core/state/views/choices.py", "strategies/routing.py"),
     ),
     Box(
         WORKER, "7 generate", "tokens, logprobs, versions", ("workers/rollout/worker.py", "workers/engines/")

@@ -7,13 +7,18 @@ once or stays with the controller, it never queues inside an engine.
 A `Routing` may bring an `order` beside its `choose`: a key of an instance alone, smallest first, such that an
 instance far down this order is not chosen. The core then shows `choose` only the first few of each version
 (and those that hold a sibling), which makes a decision cost the same on 16 instances and on 1,024.
+
+A built-in one may bring a `worth` too: what the work is worth on one instance, or None where it is not to
+start. Then `choose` is known to take the largest worth, of equal ones an instance that holds a sibling,
+of these the first; so the core weighs siblings, which are alike, only where something has changed between
+two of them.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strategies.cost_model import Coefficients, ideal_gain, marginal_gain, prefill_s, step_latency
+from strategies.cost_model import ideal_gain, marginal_gain, prefill_s, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
 OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
@@ -21,6 +26,8 @@ NEWER = 0.95  # and under each version newer than it needs, for begun work
 
 Choose = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
 Order = Callable[[InstanceView, Settings], Any]  # a number or a tuple, which is only compared
+Worth = Callable[[WorkView, InstanceView, Settings], float | None]
+"""Looks neither at the group of the work nor at whether the instance holds a sibling."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Routing:
 
     choose: Choose
     order: Order | None = None
+    worth: Worth | None = None
 
 
 def has_room(work: WorkView, instance: InstanceView) -> bool:
@@ -65,48 +73,42 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     will run there, not by those of now. Source: StaleFlow (arXiv 2601.12784), throughput-optimal routing with
     threshold mu; looking ahead is ours.
     """
-    length = size(work, settings)
-    is_kept_back = settings.mu > 0 and (work.is_fresh or settings.keeps_kv)
-    counts_homes = bool(work.held_tokens) and settings.affinity
-    engine: Coefficients | None = None
-    extra_s = 0.0
     best: tuple[float, bool, int] | None = None
     for instance in instances:
-        if not has_room(work, instance):
-            continue
-        is_gated = is_kept_back and instance.running
-        if is_gated and gain_now(instance, length, settings) < settings.mu * ideal_gain(
-            instance.coefficients, length
-        ):
-            continue
-        behind = settings.newest_version - instance.policy_version
-        worth = lasting_gain(instance, length, settings) * (
-            OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
-        )
-        if counts_homes and instance.id != work.home:
-            if instance.coefficients is not engine:  # of one kind nearly always: computed once
-                engine = instance.coefficients
-                extra_s = moving_s(work, engine)
-            worth -= moving_loss(work, instance, extra_s)
-        key = (worth, instance.has_sibling, -instance.id)
-        best = key if best is None or key > best else best
+        worth = gain_worth(work, instance, settings)
+        if worth is not None:
+            key = (worth, instance.has_sibling, -instance.id)
+            best = key if best is None or key > best else best
     return None if best is None else -best[2]
 
 
-def moving_s(work: WorkView, engine: Coefficients) -> float:
-    """Seconds that such an engine takes to prefill what the home of the work holds."""
-    whole, held = work.resident_tokens, work.held_tokens
-    return prefill_s(engine, whole) - prefill_s(engine, whole - held)
+def gain_worth(work: WorkView, instance: InstanceView, settings: Settings) -> float | None:
+    """What `by_marginal_gain` compares, in tokens/s; None where there is no room, or too little gain."""
+    if not has_room(work, instance):
+        return None
+    length = size(work, settings)
+    is_gated = settings.mu > 0 and instance.running and (work.is_fresh or settings.keeps_kv)
+    if is_gated and gain_now(instance, length, settings) < settings.mu * ideal_gain(
+        instance.coefficients, length
+    ):
+        return None
+    behind = settings.newest_version - instance.policy_version
+    worth = lasting_gain(instance, length, settings) * (
+        OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
+    )
+    if work.held_tokens and settings.affinity and instance.id != work.home:
+        worth -= moving_loss(work, instance)
+    return worth
 
 
-def moving_loss(work: WorkView, instance: InstanceView, extra_s: float | None = None) -> float:
+def moving_loss(work: WorkView, instance: InstanceView) -> float:
     """Tokens/s that an instance loses because it prefills what the home of the work holds.
 
     It decodes nothing meanwhile, once; that is spread over the predicted rest of the episode, for all of
-    which the trajectory may then stay. `extra_s`: as `moving_s`, where that is known.
+    which the trajectory may then stay.
     """
-    if extra_s is None:
-        extra_s = moving_s(work, instance.coefficients)
+    whole, held = work.resident_tokens, work.held_tokens
+    extra_s = prefill_s(instance.coefficients, whole) - prefill_s(instance.coefficients, whole - held)
     c, n = instance.coefficients, instance.running + 1
     tokens = instance.resident_tokens + work.resident_tokens
     rest = max(1, work.expected_tokens - work.resident_tokens)
@@ -124,10 +126,13 @@ def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> flo
     c, running, resident = instance.coefficients, instance.running, instance.resident_tokens
     if not running or not settings.uses_prediction:
         return marginal_gain(c, running, resident, length)
-    reach = settings.horizon_s / step_latency(c, running, resident)  # tokens of each
+    # step_latency, max and min are written out: every route asks for this three times
+    other = c.other_b + c.other_k * running
+    step_s = c.attention_b + c.attention_k * resident + (other if other > c.floor else c.floor)
+    reach = settings.horizon_s / step_s  # tokens of each
     left = instance.expected_tokens - resident
-    stay = (left if left > 0 else 0) / (reach if reach > 1.0 else 1.0)
-    staying = stay if stay < running else running
+    staying = left / (reach if reach > 1.0 else 1.0) if left > 0 else 0.0
+    staying = staying if staying < running else running
     return marginal_gain(c, staying, staying * settings.typical_tokens, length)
 
 
@@ -180,7 +185,7 @@ def _fewest(instance: InstanceView, settings: Settings) -> int:
 
 
 ROUTINGS: dict[str, Routing] = {
-    "marginal_gain": Routing(by_marginal_gain, _gain_order),
+    "marginal_gain": Routing(by_marginal_gain, _gain_order, gain_worth),
     "least_requests": Routing(by_least_requests, _fewest),
     "group_affine": Routing(by_group, _gain_order),
     "round_robin": Routing(round_robin),

@@ -287,7 +287,7 @@ class Core:
                 self.state.is_stopped |= self.state.ending is None
                 self.state.end(reason, is_success=True)
             case Tick():
-                pass
+                self.dispatch.renew()
             case _:
                 assert_never(event)
 

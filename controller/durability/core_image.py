@@ -65,7 +65,7 @@ from controller.core.state.agents import episode_figures, episodes, told_agents
 from controller.core.state.batches import contributions, in_order_ledger, windows
 from controller.core.state.batches.contributions import Batch
 from controller.core.state.progress import columns, trajectory
-from controller.core.state.views import candidates, instances
+from controller.core.state.views import candidates, choices, instances
 from protocol import ids, settings
 from protocol.agents import settings as agent_settings
 from protocol.errors import LocalError, RunError
@@ -75,7 +75,7 @@ from strategies.batches import prompt_lengths
 from strategies.kinds import Strategies
 
 MODULES = (
-    accounts, agent_settings, asks, candidates, columns, contributions, core, counting_ledger,
+    accounts, agent_settings, asks, candidates, choices, columns, contributions, core, counting_ledger,
     data_settings, dispatch, trajectory,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,

@@ -273,7 +273,7 @@ def exchange(core: Core, other: Core) -> None:
 
 def _exchange_ledger(core: Core, other: Core) -> None:
     state, ledger = core.state, other.state.ledger
-    ledger.train_version = state.ledger.train_version
+    ledger.begin_at(state.ledger.train_version)
     for group in state.groups.values():
         if group.state not in ("generating", "scoring", "occupied"):
             continue

@@ -42,3 +42,28 @@ def test_a_thawed_core_goes_on_as_if_nothing_had_happened(case):
     simulation = Forgetful(settings, seed=7, share=10 / undisturbed.events)
     assert simulation.run(max_events=30_000).digest == undisturbed.digest
     assert len(simulation.images) > 3
+
+
+class Twinned(Simulation):
+    """From an event on, a core thawed from its own takes in the same events; only its own is looked at."""
+
+    def __init__(self, settings, *, seed: int, thawed_at: int) -> None:
+        super().__init__(settings, seed=seed, faults=FAULTS, check_every=1)
+        self.settings, self.thawed_at, self.twin, self.compared = settings, thawed_at, None, 0
+
+    def _deliver(self, event) -> None:
+        if self.twin is None and self.outcome.events >= self.thawed_at:
+            self.twin = thaw(Freezer().freeze(self.core), load_strategies(self.settings))
+        super()._deliver(event)
+        self.core.snapshot()
+        if self.twin is not None and self.compared < 150:
+            self.twin.step(self._now, event)
+            self.compared += 1
+            assert Freezer().freeze(self.twin) == Freezer().freeze(self.core), f"after {event!r:.100}"
+
+
+@pytest.mark.parametrize("case", ["one_step", "staleflow", 3])
+def test_a_core_that_is_looked_at_has_the_image_of_one_that_is_not(case):
+    simulation = Twinned(config(steps=6, **rules(case)), seed=7, thawed_at=60)
+    simulation.run(max_events=30_000)
+    assert simulation.compared == 150

@@ -30,6 +30,10 @@ class CountingLedger(LedgerBase):
         self._places: dict[int, int] = {}  # group -> order of its start
         self._started = 0
 
+    def begin_at(self, train_version: int) -> None:
+        """The next batch is for this version."""
+        self.train_version = train_version
+
     def deadline(self, group: int) -> int:
         """When the group would be due if the bound held; an order for queues, no promise."""
         version = self._reserved[group] if group in self._reserved else self._occupied[group]

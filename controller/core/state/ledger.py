@@ -15,7 +15,6 @@ occupy / consume; restated by deadlines.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 
 from controller.core.state.snapshot import BufferSnapshot
 
@@ -92,6 +91,12 @@ class Ledger(LedgerBase):
         self.train_version = train_version
         self._due: dict[int, int] = {}  # deadline -> unconsumed groups
         self._due_occupied: dict[int, int] = {}  # deadline -> those of them that are occupied
+        self._slacks = self._counted_slacks()  # counted by whoever changes them, never by who only looks
+
+    def begin_at(self, train_version: int) -> None:
+        """The next batch is for this version. Call it only while no group is in the ledger."""
+        self.train_version = train_version
+        self._slacks = self._counted_slacks()
 
     def deadline(self, group: int) -> int:
         """The last train_version that may consume the group. Raises: KeyError if it is not in the ledger."""
@@ -106,13 +111,14 @@ class Ledger(LedgerBase):
         deadline = policy_version + self.max_staleness
         if deadline < self.train_version:
             return 0
-        return max(0, min(slack for due, slack in self._slacks() if due >= deadline))
+        return max(0, min(slack for due, slack in self._slacks if due >= deadline))
 
     def reserve(self, group: int, policy_version: int, *, source: int = 0) -> None:
         """Bind a group that starts now to its deadline. Call `can_reserve` first."""
         assert self.can_reserve(policy_version), f"no headroom for version {policy_version}"
         self._enter(group, policy_version + self.max_staleness, source)
         self._count(self._due, self._reserved[group], 1)
+        self._slacks = self._counted_slacks()
 
     def can_lower(self, group: int, policy_version: int) -> bool:
         """Whether a sibling may start under this older version, which pulls the group's deadline forward."""
@@ -126,9 +132,10 @@ class Ledger(LedgerBase):
         deadline = policy_version + self.max_staleness
         if deadline < self.train_version:
             return deadline
-        return next(
-            (due for due, slack in self._slacks() if due >= deadline and slack < 1), self._window()[-1]
-        )
+        for due, slack in self._slacks:
+            if slack < 1 and due >= deadline:
+                return due
+        return self.train_version + self.max_staleness
 
     def lower(self, group: int, policy_version: int) -> None:
         """A sibling starts under this version: the group's deadline is that of its oldest member."""
@@ -137,6 +144,7 @@ class Ledger(LedgerBase):
         if deadline < self._reserved[group]:
             self._count(self._due, self._reserved[group], -1)
             self._count(self._due, deadline, 1)
+            self._slacks = self._counted_slacks()
             self._reserved[group] = deadline
 
     def occupy(self, group: int) -> None:
@@ -154,6 +162,7 @@ class Ledger(LedgerBase):
             self._count(self._due, self._occupied.pop(group), -1)
         else:
             self._count(self._due, self._reserved.pop(group), -1)
+        self._slacks = self._counted_slacks()
         self._leave(group)
 
     def ready_batch(self) -> list[int] | None:
@@ -195,6 +204,7 @@ class Ledger(LedgerBase):
             self._count(self._due_occupied, due, -1)
             self._leave(group)
         self.train_version += 1
+        self._slacks = self._counted_slacks()
 
     def useless(self) -> list[int]:
         """Groups that no batch can use any more; empty without redundancy.
@@ -244,6 +254,7 @@ class Ledger(LedgerBase):
                 self._count(counts, self._occupied[group], -1)
                 self._count(counts, self.train_version, 1)
             self._occupied[group] = self.train_version
+        self._slacks = self._counted_slacks()
         return settled
 
     def due_counts(self) -> dict[int, int]:
@@ -295,7 +306,8 @@ class Ledger(LedgerBase):
             assert due >= self.train_version or self.spare_groups, f"deadline {due} is past"
             counts[due] = counts.get(due, 0) + 1
         assert counts == self._due, f"deadline counts have drifted: {counts} {self._due}"
-        assert all(slack >= 0 for _, slack in self._slacks()) or self.spare_groups, (
+        assert self._slacks == self._counted_slacks(), f"slacks have drifted: {self._slacks}"
+        assert all(slack >= 0 for _, slack in self._slacks) or self.spare_groups, (
             f"Hall's condition is broken: {self.due_counts()}"
         )
 
@@ -305,12 +317,14 @@ class Ledger(LedgerBase):
     def _window(self) -> range:
         return range(self.train_version, self.train_version + self.max_staleness + 1)
 
-    def _slacks(self) -> Iterator[tuple[int, int]]:
+    def _counted_slacks(self) -> list[tuple[int, int]]:
         """For each deadline of the window, how many more groups could be due by then."""
+        found: list[tuple[int, int]] = []
         total, places = 0, self.batch_groups + self.spare_groups
         for due in self._window():
             total += self._due.get(due, 0)
-            yield due, places * (due - self.train_version + 1) - total
+            found.append((due, places * (due - self.train_version + 1) - total))
+        return found
 
     def _count(self, counts: dict[int, int], due: int, change: int) -> None:
         counts[due] = counts.get(due, 0) + change

@@ -69,10 +69,11 @@ class ToldInstance(Told):
     def tell(self, message: Message, now: float) -> None:
         """Routes, pulls, and what is called back or off."""
         self.orders += 1
+        if type(message) is messages.Route:  # what is said most by far
+            key = message.group, message.member, message.attempt
+            self.given[key] = Given(self.orders, most=message.max_new_tokens)
+            return
         match message:
-            case messages.Route():  # nearly all that it is told: no pattern takes it apart
-                key = message.group, message.member, message.attempt
-                self.given[key] = Given(self.orders, most=message.max_new_tokens)
             case messages.Keep(attempts):
                 for group, member, attempt, start in attempts:  # a controller that is gone may have called
                     kept = Given(self.orders, start, is_called_back=True, is_kept=True)  # it back

@@ -1,6 +1,8 @@
 """Routing, on views made by hand."""
 
-from strategies.routing import by_group, by_least_requests, by_marginal_gain, round_robin
+import random
+
+from strategies.routing import ROUTINGS, by_group, by_least_requests, by_marginal_gain, round_robin
 from strategies.views import Settings
 from tests.support.made_views import WORK, instance
 
@@ -76,3 +78,29 @@ def test_urgent_residents_repel_new_work_only_where_deadlines_decide():
     settings = Settings(urgency=20.0, is_tail_bound=True)
     assert by_marginal_gain(WORK, views, settings) == 1
     assert by_marginal_gain(WORK, views, settings._replace(is_tail_bound=False)) == 0
+
+
+def test_the_largest_worth_is_chosen_then_a_sibling_then_the_first():
+    dice, chosen = random.Random(1), 0
+    for _ in range(500):
+        views = [
+            instance(
+                number, running := dice.choice((0, 3, 30)), 2000 * running, version=dice.choice((3, 4)),
+                expected_tokens=4000 * running, urgent=dice.randrange(3), has_sibling=dice.random() < 0.4,
+            )
+            for number in range(5)
+        ]  # fmt: skip
+        work = WORK._replace(
+            is_fresh=dice.random() < 0.5, min_version=3, home=1, held_tokens=dice.choice((0, 900))
+        )
+        settings = Settings(newest_version=4, mu=dice.choice((0.0, 0.3)), typical_tokens=4000, urgency=0.5,
+                            is_tail_bound=True, keeps_kv=dice.random() < 0.5)  # fmt: skip
+        for name, route in ROUTINGS.items():
+            if route.worth is None:
+                continue
+            worths = [(worth, i.has_sibling, -i.id) for i in views
+                      if (worth := route.worth(work, i, settings)) is not None]  # fmt: skip
+            index = route.choose(work, views, settings)
+            assert index == (-max(worths)[2] if worths else None), name
+            chosen += index is not None
+    assert chosen > 400

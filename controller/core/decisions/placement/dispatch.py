@@ -1,46 +1,26 @@
-"""Which trajectory starts where: admission, reservation, routing.
+"""Which trajectory starts next: admission, reservation, and the routes that `choices` finds.
 
-Invariants: a group starts only with a reservation in the ledger; a trajectory runs only at or above the
-version of its newest token, and never below the version that its group was admitted under without the
-ledger's leave; a route to an instance that pulls stands behind the pull; begun work goes before fresh work,
-and what is due first is not overtaken by what would take its room, but holds nothing back that may run where
-it may not; an idle instance takes whatever may run at its version; routes per step are bounded; a decision
-looks at a few instances, however many there are.
+Invariants: a group starts only with a reservation in the ledger; a route to an instance that pulls stands
+behind the pull; begun work goes before fresh work, and what is due first is not overtaken by what would take
+its room, but holds nothing back that may run where it may not; an idle instance takes whatever may run at its
+version, in this step or, where more is to be placed than fits into one, after the tick that follows at once;
+routes per step are bounded, and so are those of all events of one moment, which a host takes in one turn.
 Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
 """
 
 from collections.abc import Iterator
-from heapq import nsmallest
-from typing import NamedTuple
 
-from controller.core.state.agents.homes import home
-from controller.core.state.groups import Group, Trajectory
+from controller.core.state.groups import Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.views.admission import admitted, next_fresh
+from controller.core.state.views.choices import Choices, Head
 from controller.core.state.views.instances import InstanceViews
 from protocol.ids import TrajectoryId
 from protocol.messages import Route
-from strategies.routing import has_room
-from strategies.views import InstanceView, WorkView, with_sibling
 
 ROUTES_PER_STEP = 128  # then other events have their turn
-SHORTLISTED = 4  # instances of each version that routing is shown
-LOOKED_AT = 32  # instances of each version, best first, that are asked for room
-SIBLINGS = 2  # and so many that hold a member of the same group
-
-
-class Head(NamedTuple):
-    """What may go next."""
-
-    trajectory: Trajectory
-    is_fresh: bool  # it opens a group
-    policy_version: int  # the newest that it may be placed under: beyond, other work is due first
-
-
-def _is_full(key: tuple[bool, object]) -> bool:
-    """Whether an instance with this key in the shortlist, and all behind it, have no free row."""
-    return key[0]
+ROUTES_PER_MOMENT = 256  # because of all events of one moment: then who waits outside the core has its turn
 
 
 class Dispatch:
@@ -48,9 +28,15 @@ class Dispatch:
 
     def __init__(self, state: RunState, views: InstanceViews) -> None:
         self.state, self.views = state, views
-        self.is_cut = False  # the last step ended at ROUTES_PER_STEP
+        self.choices = Choices(state, views)
+        self.is_cut = False  # the last step ended at ROUTES_PER_STEP, or at ROUTES_PER_MOMENT
+        self._moment_s, self._left = -1.0, ROUTES_PER_MOMENT  # of this moment; and routes that are left in it
         self._refused: dict[tuple[object, ...], None] = {}  # what found no place, and until when that holds
         self._settled: tuple[object, ...] | None = None  # the situation in which nothing more could be routed
+
+    def renew(self) -> None:
+        """A tick has come: whoever waited outside the core has had its turn."""
+        self._left = ROUTES_PER_MOMENT
 
     def run(self) -> None:
         """Route queued work by deadline, then fresh groups as far as the ledger and admission allow."""
@@ -60,15 +46,19 @@ class Dispatch:
         self.is_cut = False
         self.state.gated.pause(self.state.now)
         self._settled = None
+        if self.state.now > self._moment_s:
+            self._moment_s, self._left = self.state.now, ROUTES_PER_MOMENT
         self._route(changed)
+        self.choices.forget()
         if not self.is_cut:
             self._settled = self._situation()
 
     def _route(self, changed: list[int]) -> None:
         """`changed`: the instances whose load changed since the last look."""
-        for _ in range(ROUTES_PER_STEP):
+        for _ in range(min(ROUTES_PER_STEP, self._left)):
             if not self._route_one(changed):
                 return
+            self._left -= 1
             changed = self.views.refresh()
         self.is_cut = True
 
@@ -83,8 +73,8 @@ class Dispatch:
         for head in self._heads():
             trajectory = head.trajectory
             key = (trajectory.id, trajectory.attempt, head.policy_version, moment)
-            only = changed if key in self._refused else None
-            chosen = None if only == [] else self._choose(head, only)
+            only = changed if self._refused and key in self._refused else None
+            chosen = None if only == [] else self.choices.choose(head, only)
             if chosen is not None:
                 self._refused = {}
                 if head.is_fresh:
@@ -131,7 +121,8 @@ class Dispatch:
         may.
         """
         due_first = None
-        for version in self.views.candidates.versions():
+        self.choices.versions = self.views.candidates.versions()
+        for version in self.choices.versions:
             reach = self.state.ledger.reach(version) if self.state.queue.has_unstarted else 0
             queued = self.state.queue.peek(version, reach)
             if queued is None:
@@ -143,113 +134,6 @@ class Dispatch:
             if queued is not due_first:
                 yield Head(queued, False, version)
             due_first = queued
-
-    def _choose(self, head: Head, only: list[int] | None) -> Instance | None:
-        """The instance for this; `only`: the only ones that can have become able to take it."""
-        trajectory = head.trajectory
-        group = self.state.groups[trajectory.id.group]
-        work = self._work(group, trajectory, head.is_fresh)
-        peers = dict.fromkeys([member.peer for member in group.members])  # a dict keeps their order
-        siblings = self.state.registry.numbers(peers)
-        is_misfit = work.resident_tokens > self.state.registry.largest_kv
-        if only is None:
-            numbers = list(self.views.shown) if is_misfit else self._candidates(head, work, siblings)
-        else:
-            numbers = only
-        may_run: dict[int, bool] = {}
-        shown: list[InstanceView] = []
-        for number in numbers:
-            view = self.views.shown.get(number)
-            if view is None or (version := view.policy_version) > head.policy_version:
-                continue
-            if version not in may_run:
-                may_run[version] = self._may_run(group, trajectory, head.is_fresh, version)
-            if may_run[version]:
-                view = self._alone(view, work) if is_misfit else view
-                shown.append(with_sibling(view) if number in siblings else view)
-        if not shown:
-            return None
-        away = -1 if trajectory.moved_from is None else self._number(trajectory.moved_from)
-        elsewhere = [view for view in shown if view.id != away] if away >= 0 else shown
-        settings = self.state.strategy_settings
-        choose = self.state.strategies.route.choose
-        index = choose(work, elsewhere, settings) if elsewhere else None
-        if index is None and len(elsewhere) < len(shown):
-            index = choose(work, shown, settings)
-        if index is None:
-            return None
-        assert index in [view.id for view in shown], f"routing chose {index}, which may not run it"
-        return self.state.registry.instance(index)
-
-    def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
-        """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
-        is_largest = self.state.registry.instance(view.id).kv_tokens >= self.state.registry.largest_kv
-        return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
-
-    def _candidates(self, head: Head, work: WorkView, siblings: list[int]) -> list[int]:
-        """Of each version, those with room that routing likes best; where many have none, the freest."""
-        if self.state.strategies.route.order is None:
-            return sorted(self.views.shown)
-
-        every = self.views.shown
-
-        def suits(number: int) -> bool:
-            return has_room(work, every[number])
-
-        found: dict[int, None] = {}
-        for version in self.views.candidates.versions():
-            if work.min_version <= version <= head.policy_version:
-                best, seen = self.views.candidates.look(
-                    version, SHORTLISTED, suits, looks=LOOKED_AT, is_useless=_is_full
-                )
-                if len(best) < SHORTLISTED and len(self.views.shown) > LOOKED_AT:
-                    best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
-                found.update(dict.fromkeys(best))
-        for number in siblings[:SIBLINGS]:
-            found[number] = None
-        if work.home >= 0:
-            found[work.home] = None
-        return list(found)
-
-    def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
-        """Those of a version with the most KV free, where almost none of many has room.
-
-        `seen`: all of them that have a free row, if that is known.
-        """
-        every = self.views.shown
-        shown = every.values() if seen is None else [every[number] for number in seen]
-        there = [v for v in shown if v.policy_version == policy_version and v.running < v.capacity]
-        freest = nsmallest(
-            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.id)
-        )
-        return [view.id for view in freest]
-
-    def _number(self, peer: str | None) -> int:
-        instance = self.state.registry.workers.get(peer) if peer is not None else None
-        return instance.id if isinstance(instance, Instance) else -1
-
-    def _work(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> WorkView:
-        if is_fresh:
-            expected, slack = self.state.strategy_settings.typical_tokens, self.state.ledger.max_staleness
-        else:
-            trajectory.expected_tokens = self.state.expected_tokens(group, trajectory)
-            expected = trajectory.context_tokens + trajectory.expected_tokens
-            slack = self.state.ledger.deadline(group.id) - self.state.ledger.train_version
-        minimum = 0 if is_fresh else trajectory.newest_version
-        resident, keeps_kv = trajectory.resident_tokens, self.state.config.staleness.keep_kv
-        held = home(self.state.registry, trajectory, keeps_kv=keeps_kv)
-        return WorkView(group.id, resident, minimum, is_fresh, expected, slack, *held)
-
-    def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
-        """Check the version rules for a start or a continuation.
-
-        No token is older than the one before it, and nothing starts that the ledger has no room for.
-        """
-        if is_fresh:
-            return self.state.ledger.can_reserve(policy_version)
-        if trajectory.newest_version >= 0:
-            return policy_version >= trajectory.newest_version
-        return self.state.ledger.can_lower(group.id, policy_version)
 
     def _start(self, group_id: int, policy_version: int) -> Trajectory:
         """Reserve, and queue all members; returns the first of them."""

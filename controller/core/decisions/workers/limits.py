@@ -118,9 +118,10 @@ class Limits:
         worker = self.state.registry.workers.get(peer)
         if worker is None or isinstance(message, messages.Turn):  # which asks for no answer
             return
+        if type(message) is messages.Route:  # what is said most by far
+            self._watch(worker, [(message.group, message.member)], "token")
+            return
         match message:
-            case messages.Route():
-                self._watch(worker, [(message.group, message.member)], "token")
             case messages.Keep(attempts):
                 self._watch(worker, [attempt[:2] for attempt in attempts], "token")
             case messages.Interrupt(attempts):
@@ -233,8 +234,7 @@ class Limits:
             self._alarms.set(duty, at)
 
     def _duty(self, worker: Worker) -> Duty:
-        found = self._duties.get(worker.peer)
-        return found or self._duties.setdefault(worker.peer, Duty(worker.peer))
+        return self._duties.get(worker.peer) or self._duties.setdefault(worker.peer, Duty(worker.peer))
 
     # -- what is overdue --------------------------------------------------------------------------------
 

@@ -2,48 +2,87 @@
 
 Invariants: an instance is under at most one version; `best` gives the smallest keys first, ties by number; an
 entry that is no longer true is skipped when it surfaces, so that a change costs the logarithm of the number
-of instances.
+of instances; those that were looked at last stand sorted before the others, so that looking again at the same
+ones moves nothing.
 """
 
 import heapq
+from bisect import insort
 from collections.abc import Callable
 from typing import Any
 
 Key = Any  # the strategy's own number or tuple, which is only compared
+Entry = tuple[Key, int]  # with the number of the instance
+MOST_SORTED = 64  # of a version: what stands behind goes back to the others
+
+
+class _Line:
+    """Entries of one version: a few sorted ones, and a heap of which none comes before the last of them."""
+
+    __slots__ = ("heap", "sorted")
+
+    def __init__(self) -> None:
+        self.sorted: list[Entry] = []
+        self.heap: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        if self.sorted and entry < self.sorted[-1]:
+            insort(self.sorted, entry)
+            self.trim()
+        else:
+            heapq.heappush(self.heap, entry)
+
+    def trim(self) -> None:
+        """Give back what is too much to be kept sorted."""
+        while len(self.sorted) > MOST_SORTED:
+            heapq.heappush(self.heap, self.sorted.pop())
 
 
 class Candidates:
-    """Heaps of (key, number of the instance), one per policy version."""
+    """Instances by policy version, each with the key that routing orders it by."""
 
     def __init__(self) -> None:
-        self._heaps: dict[int, list[tuple[Key, int]]] = {}
+        self._lines: dict[int, _Line] = {}
         self._entries: dict[int, tuple[int, Key]] = {}  # number -> (version, key) that is true now
+        self._counts: dict[int, int] = {}  # version -> instances under it, newest first
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def put(self, number: int, policy_version: int, key: Key) -> None:
         """Enter an instance, or change its version or key."""
-        if self._entries.get(number) == (policy_version, key):
+        entry, before = (policy_version, key), self._entries.get(number)
+        if before == entry:
             return
-        self._entries[number] = (policy_version, key)
-        heap = self._heaps.setdefault(policy_version, [])
-        heapq.heappush(heap, (key, number))
-        if len(heap) > 4 * len(self._entries) + 64:
-            self._heaps[policy_version] = sorted(
-                (key, n) for n, (version, key) in self._entries.items() if version == policy_version
+        if before is None or before[0] != policy_version:
+            self.drop(number)
+            self._enter(policy_version)
+        self._entries[number] = entry
+        line = self._lines[policy_version]
+        line.add((key, number))
+        if len(line.sorted) + len(line.heap) > 4 * len(self._entries) + 64:
+            line.sorted, line.heap = (
+                [],
+                sorted((key, n) for n, (version, key) in self._entries.items() if version == policy_version),
             )
 
     def drop(self, number: int) -> None:
         """Take an instance out; harmless if it is not here."""
-        self._entries.pop(number, None)
+        before = self._entries.pop(number, None)
+        if before is not None:
+            self._counts[before[0]] -= 1
+            if not self._counts[before[0]]:
+                del self._counts[before[0]], self._lines[before[0]]
 
     def versions(self) -> list[int]:
         """Policy versions that some instance is under, newest first."""
-        for version in list(self._heaps):
-            if self._first(version) is None:
-                del self._heaps[version]
-        return sorted(self._heaps, reverse=True)
+        return list(self._counts)
+
+    def _enter(self, policy_version: int) -> None:
+        self._counts[policy_version] = self._counts.get(policy_version, 0) + 1
+        if policy_version not in self._lines:
+            self._lines[policy_version] = _Line()
+            self._counts = dict(sorted(self._counts.items(), reverse=True))
 
     def best(
         self,
@@ -69,28 +108,28 @@ class Candidates:
 
         `is_useless`: no instance with this key, or with one behind it, suits.
         """
-        seen: list[tuple[Key, int]] = []
+        seen: list[int] = []
         found: list[int] = []
-        heap, entries = self._heaps.get(policy_version, []), self._entries
-        while heap and len(found) < count and len(seen) < looks:
-            top = key, number = heap[0]
-            is_true = entries.get(number) == (policy_version, key)
-            if is_true and is_useless(key):
+        line = self._lines.get(policy_version)
+        if line is None:
+            return found, seen
+        entries, ordered, heap = self._entries, line.sorted, line.heap
+        place, last = 0, None
+        while len(found) < count and place < looks:
+            if place == len(ordered):
+                if not heap:
+                    break
+                ordered.append(heapq.heappop(heap))
+            entry = ordered[place]
+            key, number = entry
+            if entry == last or entries.get(number) != (policy_version, key):
+                del ordered[place]  # entered twice, or true no more
+                continue
+            if is_useless(key):
                 break
-            heapq.heappop(heap)
-            if is_true and (not seen or seen[-1] != top):  # the same instance may have been entered twice
-                seen.append(top)
-                if suits(number):
-                    found.append(number)
-        for entry in seen:
-            heapq.heappush(heap, entry)
-        return found, [number for _, number in seen]
-
-    def _first(self, policy_version: int) -> tuple[Key, int] | None:
-        heap = self._heaps.get(policy_version, [])
-        while heap:
-            key, number = heap[0]
-            if self._entries.get(number) == (policy_version, key):
-                return heap[0]
-            heapq.heappop(heap)
-        return None
+            place, last = place + 1, entry
+            seen.append(number)
+            if suits(number):
+                found.append(number)
+        line.trim()
+        return found, seen

@@ -29,12 +29,13 @@ def instance_view(state: RunState, instance: Instance) -> InstanceView:
 
 def takes_work(state: RunState, instance: Instance) -> bool:
     """Whether it takes work now; without partial rollout one that ought to pull first runs empty."""
-    newest = state.versions.newest
+    if not instance.is_routable:
+        return False
     staleness = state.config.staleness
-    may_stay = staleness.partial_rollout or staleness.keep_kv
-    return instance.is_routable and (
-        may_stay or newest is None or instance.next_version == newest.policy_version
-    )
+    if staleness.partial_rollout or staleness.keep_kv:
+        return True
+    newest = state.versions.newest
+    return newest is None or instance.next_version == newest.policy_version
 
 
 class InstanceViews:
@@ -49,7 +50,7 @@ class InstanceViews:
         """Bring the views of changed instances up to date; returns their numbers."""
         registry = self.state.registry
         changed: list[int] = []
-        for peer in registry.grown | registry.changed:
+        for peer in registry.grown | registry.changed if registry.grown else registry.changed:
             instance = registry.workers.get(peer)
             if not isinstance(instance, Instance):
                 continue  # it got tokens and was lost
@@ -74,8 +75,7 @@ class InstanceViews:
         return [view for number, view in self.shown.items() if instance(number).pulling is None]
 
     def _look_at(self, instance: Instance) -> None:
-        number, version = instance.id, instance.next_version
-        view = self.shown[number] = instance_view(self.state, instance)
+        view = self.shown[instance.id] = instance_view(self.state, instance)
         order = self.state.strategies.route.order
         liking = order(view, self.state.strategy_settings) if order else 0
-        self.candidates.put(number, version, (view.running >= view.capacity, liking))
+        self.candidates.put(view.id, view.policy_version, (view.running >= view.capacity, liking))

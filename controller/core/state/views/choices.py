@@ -1,0 +1,239 @@
+"""Which instance one trajectory starts on, of those that may run it: a few are shown to the routing strategy.
+
+Invariants: a trajectory runs only at or above the version of its newest token, and never below the version
+that its group was admitted under without the ledger's leave; a decision looks at a few instances, however
+many there are. What is remembered from one trajectory to the next (siblings are alike, and only one instance
+has changed between two of them) is forgotten before the next event, and changes no decision.
+Source: StaleFlow (arXiv 2601.12784), routing over a queue by trajectory version.
+"""
+
+from collections.abc import Callable
+from heapq import nsmallest
+from typing import NamedTuple
+
+from controller.core.state.agents.homes import NOWHERE, home
+from controller.core.state.groups import Group, Trajectory
+from controller.core.state.registry import Instance
+from controller.core.state.run_state import RunState
+from controller.core.state.views.instances import InstanceViews
+from strategies.routing import Worth, has_room
+from strategies.views import InstanceView, Settings, WorkView
+
+SHORTLISTED = 4  # instances of each version that routing is shown
+LOOKED_AT = 32  # instances of each version, best first, that are asked for room
+SIBLINGS = 2  # and so many that hold a member of the same group
+
+
+class Head(NamedTuple):
+    """What may go next."""
+
+    trajectory: Trajectory
+    is_fresh: bool  # it opens a group
+    policy_version: int  # the newest that it may be placed under: beyond, other work is due first
+
+
+def _is_full(key: tuple[bool, object]) -> bool:
+    """Whether an instance with this key in the shortlist, and all behind it, have no free row."""
+    return key[0]
+
+
+class Choices:
+    """Finds instances for trajectories."""
+
+    def __init__(self, state: RunState, views: InstanceViews) -> None:
+        self.state, self.views = state, views
+        self.versions: list[int] = []
+        """That instances are under, newest first, as the caller has found them."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Another event has come."""
+        self._judged: dict[int, tuple[InstanceView, bool, float | None]] = {}
+        """Of the work at hand, by instance: the view that was weighed, whether it had room, the worth."""
+        self._judged_for: tuple[object, ...] = ()  # the work, but for its group
+        self._judged_by: Settings | None = None
+        self._sibling: WorkView | None = None  # the last that had no token yet, with its group's deadline
+        self._sibling_due = -1
+
+    def choose(self, head: Head, only: list[int] | None) -> Instance | None:
+        """The instance for this; `only`: the only ones that can have become able to take it."""
+        group = self.state.groups[head.trajectory.id.group]
+        work = self._work(group, head.trajectory, head.is_fresh)
+        route = self.state.strategies.route
+        if work.resident_tokens > self.state.registry.largest_kv or route.worth is None:
+            number = self._asked(head, group, work, only)
+        else:
+            number = self._weighed(head, group, work, only, route.worth)
+        return None if number is None else self.state.registry.instance(number)
+
+    # -- two ways to the same answer --------------------------------------------------------------------
+
+    def _weighed(
+        self, head: Head, group: Group, work: WorkView, only: list[int] | None, worth: Worth
+    ) -> int | None:
+        """By what each is worth: of siblings, only what has changed since the last of them is weighed."""
+        settings = self.state.strategy_settings
+        kind = work[1:]
+        if kind != self._judged_for or settings is not self._judged_by:
+            self._judged, self._judged_for, self._judged_by = {}, kind, settings
+        judged, shown = self._judged, self.views.shown
+
+        def judge(number: int, view: InstanceView) -> tuple[InstanceView, bool, float | None]:
+            is_able = has_room(work, view)
+            found = judged[number] = view, is_able, worth(work, view, settings) if is_able else None
+            return found
+
+        def has_place(number: int) -> bool:
+            view, known = shown[number], judged.get(number)
+            return (known if known is not None and known[0] is view else judge(number, view))[1]
+
+        if only is None:
+            only = self._candidates(head, work, self._siblings(group, SIBLINGS), suits=has_place)
+        most, best, is_away_able = None, list[int](), False
+        away = self._number(head.trajectory.moved_from) if head.trajectory.moved_from is not None else -1
+        for number in self._able(head, group, only):
+            view, known = shown[number], judged.get(number)
+            value = (known if known is not None and known[0] is view else judge(number, view))[2]
+            if value is None:
+                continue
+            if number == away:
+                is_away_able = True
+            elif most is None or value > most:
+                most, best = value, [number]
+            elif value == most:
+                best.append(number)
+        if not best:
+            return away if is_away_able else None
+        return best[0] if len(best) == 1 else self._first_of_equals(group, best)
+
+    def _first_of_equals(self, group: Group, numbers: list[int]) -> int:
+        """An instance that holds a sibling, if one does; the first of them."""
+        peers, instance = {member.peer for member in group.members}, self.state.registry.instance
+        return min([number for number in numbers if instance(number).peer in peers] or numbers)
+
+    def _asked(self, head: Head, group: Group, work: WorkView, only: list[int] | None) -> int | None:
+        """By showing them all to the strategy."""
+        siblings = self._siblings(group, len(group.members))
+        is_misfit, shown = work.resident_tokens > self.state.registry.largest_kv, self.views.shown
+        if only is None and is_misfit:
+            only = list(shown)
+        elif only is None:
+            only = self._candidates(head, work, siblings[:SIBLINGS], suits=lambda n: has_room(work, shown[n]))
+        offered: list[InstanceView] = []
+        for number in self._able(head, group, only):
+            view = self._alone(shown[number], work) if is_misfit else shown[number]
+            offered.append(view._replace(has_sibling=True) if number in siblings else view)
+        if not offered:
+            return None
+        away = self._number(head.trajectory.moved_from)
+        elsewhere = [view for view in offered if view.id != away] if away >= 0 else offered
+        settings = self.state.strategy_settings
+        choose = self.state.strategies.route.choose
+        index = choose(work, elsewhere, settings) if elsewhere else None
+        if index is None and len(elsewhere) < len(offered):
+            index = choose(work, offered, settings)
+        assert index is None or any(view.id == index for view in offered), (
+            f"routing chose {index}, which may not run it"
+        )
+        return index
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _able(self, head: Head, group: Group, numbers: list[int]) -> list[int]:
+        """Those of these instances that may run it."""
+        shown, may_run = self.views.shown, dict[int, bool]()
+        found: list[int] = []
+        for number in numbers:
+            view = shown.get(number)
+            if view is None or (version := view.policy_version) > head.policy_version:
+                continue
+            may = may_run.get(version)
+            if may is None:
+                may = may_run[version] = self._may_run(group, head.trajectory, head.is_fresh, version)
+            if may:
+                found.append(number)
+        return found
+
+    def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
+        """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
+        is_largest = self.state.registry.instance(view.id).kv_tokens >= self.state.registry.largest_kv
+        return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
+
+    def _candidates(
+        self, head: Head, work: WorkView, siblings: list[int], *, suits: Callable[[int], bool]
+    ) -> list[int]:
+        """Of each version, those with room that routing likes best; where many have none, the freest.
+
+        `suits`: whether an instance has room for it.
+        """
+        views = self.views
+        if self.state.strategies.route.order is None:
+            return sorted(views.shown)
+        found: list[int] = []
+        for version in self.versions:
+            if work.min_version <= version <= head.policy_version:
+                best, seen = views.candidates.look(
+                    version, SHORTLISTED, suits, looks=LOOKED_AT, is_useless=_is_full
+                )
+                if len(best) < SHORTLISTED and len(views.shown) > LOOKED_AT:
+                    best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
+                found += best
+        home = [work.home] if work.home >= 0 else []
+        return list(dict.fromkeys([*found, *siblings, *home]))
+
+    def _freest(self, policy_version: int, seen: list[int] | None) -> list[int]:
+        """Those of a version with the most KV free, where almost none of many has room.
+
+        `seen`: all of them that have a free row, if that is known.
+        """
+        every = self.views.shown
+        shown = every.values() if seen is None else [every[number] for number in seen]
+        there = [v for v in shown if v.policy_version == policy_version and v.running < v.capacity]
+        freest = nsmallest(
+            SHORTLISTED, there, key=lambda view: (view.resident_tokens - view.kv_tokens, view.id)
+        )
+        return [view.id for view in freest]
+
+    def _siblings(self, group: Group, most: int) -> list[int]:
+        """Instances that hold members of a group, in the order of these; so many at most."""
+        found: dict[str, None] = {}
+        for member in group.members:
+            if member.peer is not None and member.peer not in found:
+                found[member.peer] = None
+                if len(found) == most:
+                    break
+        return [self._number(peer) for peer in found]
+
+    def _number(self, peer: str | None) -> int:
+        instance = self.state.registry.workers.get(peer) if peer is not None else None
+        return instance.id if isinstance(instance, Instance) else -1
+
+    def _work(self, group: Group, trajectory: Trajectory, is_fresh: bool) -> WorkView:
+        state = self.state
+        if is_fresh:
+            expected, slack = state.strategy_settings.typical_tokens, state.ledger.max_staleness
+            return WorkView(group.id, trajectory.resident_tokens, 0, True, expected, slack, *NOWHERE)
+        due = state.ledger.deadline(group.id)
+        known = self._sibling  # what has no token yet is as its siblings are
+        if not trajectory.segments and known and known.group == group.id and due == self._sibling_due:
+            trajectory.expected_tokens = known.expected_tokens - trajectory.context_tokens
+            return known
+        trajectory.expected_tokens = state.expected_tokens(group, trajectory)
+        expected = trajectory.context_tokens + trajectory.expected_tokens
+        held = home(state.registry, trajectory, keeps_kv=state.config.staleness.keep_kv)
+        minimum, slack = trajectory.newest_version, due - state.ledger.train_version
+        found = WorkView(group.id, trajectory.resident_tokens, minimum, False, expected, slack, *held)
+        if not trajectory.segments:
+            self._sibling, self._sibling_due = found, due
+        return found
+
+    def _may_run(self, group: Group, trajectory: Trajectory, is_fresh: bool, policy_version: int) -> bool:
+        """Check the version rules for a start or a continuation.
+
+        No token is older than the one before it, and nothing starts that the ledger has no room for.
+        """
+        if is_fresh:
+            return self.state.ledger.can_reserve(policy_version)
+        if trajectory.segments and (newest := trajectory.newest_version) >= 0:
+            return policy_version >= newest
+        return self.state.ledger.can_lower(group.id, policy_version)
