@@ -8,7 +8,7 @@ nothing here costs more than the logarithm of the number of workers per event.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -301,11 +301,6 @@ class Registry:
     def instance(self, id: int) -> Instance:
         """The instance that strategies call by this number. Raises: KeyError."""
         return self._by_id[id]
-
-    def numbers(self, peers: Iterable[PeerId | None]) -> list[int]:
-        """What strategies call each of these, None apart; -1 where it is no instance that is there."""
-        there = self._instances
-        return [there[peer].id if peer in there else -1 for peer in peers if peer is not None]
 
     def text_workers(self) -> Iterator[TextWorker]:
         """Reward workers that are ready."""
