@@ -165,8 +165,8 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 def _passing_bytes(config: Config, weights: Shapes) -> int:
     """What FSDP holds whole during a micro-batch.
 
-    Weights and gradients of a layer and of all that is in no layer, and a rank's share of a gradient as it
-    arrives. On a GPU, where they travel while others are computed, weights of the next layer and gradients of
+    Weights and gradients of a layer and of all that is in no layer, and a rank's shares of two gradients that
+    arrive. On a GPU, where they travel while others are computed, weights of the next layer and gradients of
     the one before, too.
     """
     layers: dict[str, int] = {}
@@ -178,7 +178,7 @@ def _passing_bytes(config: Config, weights: Shapes) -> int:
     largest, ranks = max(layers.values(), default=0), config.trainer.ranks
     if _is_on_gpu(config.trainer.device):
         return rest * width + 2 * (width + GRADIENT) * largest
-    arriving = largest * GRADIENT // ranks if ranks > 1 else 0
+    arriving = 2 * largest * GRADIENT // ranks if ranks > 1 else 0
     return (rest + largest) * (width + GRADIENT) + arriving
 
 

@@ -44,10 +44,9 @@ def test_each_rank_keeps_its_share_and_no_whole_gradient(ranks):
             assert rank["kept"][kind] == pytest.approx(size * WEIGHTS / ranks, rel=0.1), kind
             assert rank["kept"][kind] == pytest.approx(estimate[PARTS[kind]], rel=0.1), "what check says"
         activations = rank["transient"] - estimate["layers in passing"]
-        # on a busy machine a gradient may still be on its way to the other rank when the next one is made
-        assert -0.1 * estimate["layers in passing"] < activations < 1.5 * rank["unit"]
+        assert -0.1 * estimate["layers in passing"] < activations < rank["unit"]
         rest = 4 * WEIGHTS - 6 * rank["unit"]  # of no layer: its weights, and its gradient until the end
-        assert rank["transient"] < 3.1 * rank["unit"] + 2 * rest + ACTIVATIONS
+        assert rank["transient"] < 3.0 * rank["unit"] + 2 * rest + ACTIVATIONS
         assert rank["metrics"] == pytest.approx(found[0]["metrics"], abs=1e-6)
 
 

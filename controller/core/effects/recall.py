@@ -54,7 +54,8 @@ def withdraw(state: RunState, group: Group) -> None:
         state.queue.remove(member)
     state.accounts.close(group, "aborted")
     for member in group.members:
-        member.segments, member.response_tokens = [], 0
+        member.response_tokens = 0
+        member.segments.clear()
     state.started -= 1
     group.policy_version = None
     state.fresh.appendleft(group.id)

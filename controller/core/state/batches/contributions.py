@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from controller.core.state.agents.episode_figures import EpisodeFigures
-from protocol.messages import TrainItem
+from protocol.messages import GIVEN, TrainItem
 
 if TYPE_CHECKING:
     from controller.core.state.groups import Group, Trajectory
@@ -47,7 +47,7 @@ def contribution_of(group: "Group") -> Contribution:
         lengths=tuple(group.response_lengths),
         first_versions=dict(Counter(member.first_version for member in trained if member.segments)),
         cut=sum(member.ending == "length" for member in group.kept),
-        partial=sum(member.is_partial for member in trained),
+        partial=sum(map(_is_partial, trained)),
         reward_sum=sum(group.rewards),
         reward_squares=sum((reward - mean) ** 2 for reward in group.rewards),
         reward_parts={name: sum(values) for name, values in group.reward_parts},
@@ -85,3 +85,8 @@ def _segment_outcomes(group: "Group", place: int, member: "Trajectory") -> tuple
         turn = places[member.id.member, max(number, 0)]
         found.append(0.0 if segment.is_given else group.turn_outcomes[place][turn])
     return tuple(found)
+
+
+def _is_partial(member: "Trajectory") -> bool:
+    """Whether several policy versions have sampled it."""
+    return len({version for _, version, _ in member.segments if version != GIVEN}) > 1

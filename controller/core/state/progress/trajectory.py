@@ -78,11 +78,6 @@ class Trajectory:
             self.catch_up(self.going)
         return self._segments
 
-    @segments.setter
-    def segments(self, segments: list[Segment]) -> None:
-        self.stand_alone()
-        self._segments = segments
-
     @property
     def since(self) -> float:
         """When it was routed, got its last token or was called back."""
@@ -146,11 +141,6 @@ class Trajectory:
         versions = (segment.policy_version for segment in self._segments)
         return next((version for version in versions if version != GIVEN), -1)
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether several policy versions have sampled it."""
-        return len({version for _, version, _ in self._segments if version != GIVEN}) > 1
-
     def give(self, ask: Ask) -> None:
         """Take what its environment says, and the limit of the turn that follows."""
         self.segments.append(Segment(ask.attempt, GIVEN, ask.given))
@@ -171,7 +161,9 @@ class Trajectory:
 
     def clear(self) -> int:
         """Forget all that it has, but for the number of its newest attempt; returns the tokens."""
-        tokens, self.segments = self.response_tokens, []
+        tokens = self.response_tokens
+        self.stand_alone()
+        self._segments = []
         self.response_tokens = self.given_tokens = self.turn_start = self.most = self.begins = self.turns = 0
         return tokens
 

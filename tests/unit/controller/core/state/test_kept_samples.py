@@ -10,7 +10,7 @@ def scored(id: int, rewards: tuple[float, ...], *, version: int = 5) -> Group:
     group = Group(id, policy_version=version, size=len(rewards), rewards=rewards)
     for i in range(len(rewards)):
         member = Trajectory(TrajectoryId(id, i), 3, state="finished")
-        member.segments = [Segment(1, version, 2)]
+        member.segments[:] = [Segment(1, version, 2)]
         group.members.append(member)
     return group
 

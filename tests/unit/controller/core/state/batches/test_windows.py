@@ -12,7 +12,7 @@ def group(number, *lengths, version=0):
     for member, length in enumerate(lengths):
         one = Trajectory(TrajectoryId(number, member), 4, state="finished", ending="stop")
         one.response_tokens = length
-        one.segments = [Segment(1, version, length)]
+        one.segments[:] = [Segment(1, version, length)]
         made.members.append(one)
     made.rewards = made.outcomes = (0.0,) * len(lengths)
     made.seen = float(number % 2)

@@ -23,7 +23,7 @@ def test_segments_grow_and_their_versions_never_go_back():
 
 
 def test_who_writes_to_one_that_goes_on_takes_it_out_of_the_columns_with_all_it_has():
-    for name, value in (("reported", 0), ("response_tokens", 0), ("segments", [])):
+    for name, value in (("reported", 0), ("response_tokens", 0)):
         one, columns = trajectory(), Columns()
         one.extend(1, 3, 2)
         given = Given(1, 2, most=100, member=one)
