@@ -136,7 +136,7 @@ class Cluster:
             simulation.attach_s,
             simulation.pull_s,
             max(rollout.first_progress_s, simulation.report_s),
-            max(rollout.status_s, simulation.report_s),
+            max(rollout.first_status_s, simulation.report_s),
         )
         return SimulatedRollout(engine, self.workload, times, pulls=self._pulls, now=now)
 

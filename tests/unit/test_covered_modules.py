@@ -107,7 +107,7 @@ unit/controller/view/test_site.py: controller/history/why controller/view/past/l
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/device protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
-unit/test_schema.py: protocol/settings
+unit/test_schema.py: protocol/settings protocol/rewards/settings
 unit/workers/engines/torch/test_torch_engine.py: workers/engines/torch/cache workers/engines/torch/forward
  workers/models/small_copy
 unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start workers/engines/vllm/weights
