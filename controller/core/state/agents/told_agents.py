@@ -167,31 +167,31 @@ def _begun(begin: Begin, order: int) -> Begun:
 
 
 def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
-    here = _words((ask.group, ask.episode, ask.trial))
     if problem := _of_member(begun, ask, limits) or _of_state(begun, ask, limits):
         return problem
     found = begun.of(ask)
     if ask.number != found.asks:
-        return f"Its ask {ask.number} of {here} came twice, or out of turn; expected ask {found.asks}."
+        return f"Its ask {ask.number} of {_here(ask)} came twice, or out of turn; expected ask {found.asks}."
     if found.is_open:
-        return f"It asked twice for {here} before the first was answered."
+        return f"It asked twice for {_here(ask)} before the first was answered."
     if ask.is_trained != found.is_trained:
-        return f"It asked for {here} that trajectory {ask.group}.{ask.member} is trained, and that it is not."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It asked for {_here(ask)} that {which} is trained, and that it is not."
     if ask.attempt != found.attempt + 1:
-        return f"It gave tokens of {here} the attempt {ask.attempt}; expected {found.attempt + 1}."
+        return f"It gave tokens of {_here(ask)} the attempt {ask.attempt}; expected {found.attempt + 1}."
     if ask.keep != found.length:
-        return f"It keeps {ask.keep} tokens of {here}, whose trajectory has {found.length}."
+        return f"It keeps {ask.keep} tokens of {_here(ask)}, whose trajectory has {found.length}."
     if begun.asks >= limits.turns:
-        return f"It asked for turn {begun.asks + 1} of {here}; agent.max_turns allows {limits.turns}."
+        return f"It asked for turn {begun.asks + 1} of {_here(ask)}; agent.max_turns allows {limits.turns}."
     if not 1 <= ask.max_new_tokens <= limits.turn_tokens:
         return (
-            f"It asked for a turn of {ask.max_new_tokens} tokens in {here}; expected 1 to "
+            f"It asked for a turn of {ask.max_new_tokens} tokens in {_here(ask)}; expected 1 to "
             f"{limits.turn_tokens} (agent.max_turn_tokens)."
         )
     tokens = ask.keep + ask.given + ask.max_new_tokens
     if not ask.given or tokens > limits.tokens:
         return (
-            f"It gave {ask.given} tokens to {here} behind {ask.keep}, for {ask.max_new_tokens} more; "
+            f"It gave {ask.given} tokens to {_here(ask)} behind {ask.keep}, for {ask.max_new_tokens} more; "
             f"expected 1 or more, and {limits.tokens} in all (agent.max_tokens)."
         )
     return None
@@ -199,19 +199,20 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     """Of what trajectories the episode has."""
-    here = _words((ask.group, ask.episode, ask.trial))
     if ask.cause and (ask.member in begun.trajectories or ask.member == ask.episode):
-        return f"It told why {here} forks, by an ask of trajectory {ask.group}.{ask.member}, which does not."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It told why {_here(ask)} forks, by an ask of {which}, which does not."
     if ask.member in begun.trajectories:
         return None
     count = len(begun.trajectories)
     expected = ask.episode + count * begun.episodes
     if ask.member != expected:
         others = f"{', '.join(map(str, begun.trajectories))} and next " if count else ""
-        return f"It asked for trajectory {ask.group}.{ask.member} in {here}, which has {others}{expected:d}."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It asked for {which} in {_here(ask)}, which has {others}{expected:d}."
     if count >= limits.trajectories:
         return (
-            f"It asked for trajectory {count + 1} of {here}; agent.max_trajectories allows "
+            f"It asked for trajectory {count + 1} of {_here(ask)}; agent.max_trajectories allows "
             f"{limits.trajectories}."
         )
     return None
@@ -219,13 +220,13 @@ def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 def _of_state(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     """Of what it saves with an ask."""
-    here = _words((ask.group, ask.episode, ask.trial))
     if ask.saved > limits.state_bytes:
         return (
-            f"It saved {ask.saved} bytes of {here}; agent.max_state_mb allows {limits.state_bytes >> 20} MB."
+            f"It saved {ask.saved} bytes of {_here(ask)}; agent.max_state_mb allows "
+            f"{limits.state_bytes >> 20} MB."
         )
     if ask.saved and any(one.is_open for one in begun.trajectories.values()):
-        return f"It saved the state of {here} while another ask of it was open."
+        return f"It saved the state of {_here(ask)} while another ask of it was open."
     return None
 
 
@@ -257,6 +258,10 @@ def _of_end(found: Begun, end: EpisodeEnded, limits: AskLimits) -> str | None:
         if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
             return f"It gave {here} a value of {reward:g}; at most {MAX_REWARD:g} counts."
     return None
+
+
+def _here(ask: Ask) -> str:
+    return _words((ask.group, ask.episode, ask.trial))
 
 
 def _words(key: Key) -> str:
