@@ -233,6 +233,7 @@ class Episodes:
     # -- invariants -------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        state.accounts.counts["episodes/retried"] += 1
         """Every episode is at one worker, waits for one, or is over. Raises: AssertionError."""
         at = {key: worker.peer for worker in self.state.registry.agents() for key in worker.episodes}
         for group in self._groups():
