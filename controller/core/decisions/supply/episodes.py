@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from controller.core.effects import recall, trials, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.effects.futile_groups import FutileGroups
 from controller.core.effects.purposes import Purposes
 from controller.core.state.agents.episodes import LIVE_GROUPS, AskedTurn, Ending, Episode
 from controller.core.state.groups import Group, Trajectory
@@ -29,11 +30,13 @@ class Episodes:
         self.state, self.purposes, self.evaluation = state, purposes, evaluation
         self._failures_in_a_row = self._diverged_in_a_row = self._left_out_in_a_row = 0
         self._first_failure = ""
+        self._masked = FutileGroups(state)
         self.ended = 0
 
     def restart(self) -> None:
         """The controller was started again: what went wrong before does not count any more."""
         self._failures_in_a_row = self._diverged_in_a_row = self._left_out_in_a_row = 0
+        self._masked.reset()
         self.state.beginnings.is_replaying = self.state.config.agent.replay == "auto"
 
     def next(self) -> float | None:
@@ -207,6 +210,13 @@ class Episodes:
         for member in group.of(episode):
             self._end_trajectory(group, episode, member)
         recall.complete(state, group)
+        if not episode.is_masked:
+            self._masked.reset()
+        elif group.state == GONE:
+            self._masked.count(
+                f"had only episodes that came to a limit, the last to `{ending}`, and agent.on_limit is "
+                "`mask`: nothing is left to train on. Raise the limit, or set `score`"
+            )
 
     def _end_trajectory(self, group: Group, episode: Episode, member: Trajectory) -> None:
         """A trajectory of an episode that is over is trained, if it has a turn that is to be."""
