@@ -71,17 +71,7 @@ class Plausibility:
         """What the configuration lets an episode ask for."""
         config = self.state.config
         if self._ask_limits is None or self._ask_limits[0] is not config:  # each ask wants to know
-            agent, rollout = config.agent, config.rollout
-            self._ask_limits = (
-                config,
-                AskLimits(
-                    agent.max_turns,
-                    agent.max_turn_tokens or rollout.max_response_tokens,
-                    agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
-                    agent.max_trajectories,
-                    agent.max_state_mb << 20,
-                ),
-            )
+            self._ask_limits = config, AskLimits.of(config)
         return self._ask_limits[1]
 
     # -- all roles --------------------------------------------------------------------------------------

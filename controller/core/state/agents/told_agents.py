@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 
+from controller.config.models import Config
 from controller.core.state.told import Told
 from protocol.messages import (
     MAX_REWARD,
@@ -34,6 +35,20 @@ class AskLimits(NamedTuple):
     tokens: int  # of a trajectory
     trajectories: int
     state_bytes: int
+    sampled: int = 0  # of all its trajectories; 0: as many as they hold
+
+    @classmethod
+    def of(cls, config: Config) -> "AskLimits":
+        """Those of the configuration."""
+        agent, rollout = config.agent, config.rollout
+        return cls(
+            agent.max_turns,
+            agent.max_turn_tokens or rollout.max_response_tokens,
+            agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+            agent.max_trajectories,
+            agent.max_state_mb << 20,
+            agent.max_sampled_tokens,
+        )
 
 
 @dataclass(slots=True)
@@ -46,6 +61,8 @@ class AskedTrajectory:
     asks: int = 0
     turns: int = 0  # that answered them
     length: int = 0  # in tokens
+    most: int = 0  # tokens that the turn may have that it asked for last
+    sampled: int = 0  # tokens of its turns, each with no more than it might have
 
     @property
     def is_open(self) -> bool:
@@ -66,6 +83,15 @@ class Begun:
     def asks(self) -> int:
         """In all its trajectories."""
         return sum(one.asks for one in self.trajectories.values())
+
+    @property
+    def promised(self) -> int:
+        """Tokens that the policy has said in it since it was begun last, or may say for what is open.
+
+        A turn that is repeated may be longer than its ask allows, where several asks came in another order
+        than before: it counts as its worker has counted it until then.
+        """
+        return sum(one.sampled + (one.most if one.is_open else 0) for one in self.trajectories.values())
 
     def of(self, ask: Ask) -> AskedTrajectory:
         """The trajectory that an ask is about, begun by it if need be."""
@@ -90,8 +116,9 @@ class ToldAgent(Told):
                 found = self.begun[message.group, message.episode, message.trial].trajectories[message.member]
                 found.turns += 1
                 found.order, found.attempt = self.orders, message.attempt
-                for segment in message.segments:
-                    found.length += segment.count
+                count = sum(segment.count for segment in message.segments)
+                found.length += count
+                found.sampled += min(count, found.most)
             case Begin():
                 self.begun[message.group, message.episode, message.trial] = _begun(message, self.orders)
             case EndEpisodes(episodes):
@@ -113,6 +140,7 @@ class ToldAgent(Told):
             asked = found.trajectories[message.member] = found.of(message)
             asked.asks += 1
             asked.length += message.given
+            asked.most = message.max_new_tokens
             found.order = max(found.order, asked.order)
         else:
             del self.begun[key]
@@ -187,6 +215,11 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
         return (
             f"It asked for a turn of {ask.max_new_tokens} tokens in {_here(ask)}; expected 1 to "
             f"{limits.turn_tokens} (agent.max_turn_tokens)."
+        )
+    if limits.sampled and begun.promised + ask.max_new_tokens > limits.sampled:
+        return (
+            f"It asked for {ask.max_new_tokens} tokens in {here}, whose turns may have {begun.promised} so "
+            f"far; expected at most {limits.sampled} in all (agent.max_sampled_tokens)."
         )
     tokens = ask.keep + ask.given + ask.max_new_tokens
     if not ask.given or tokens > limits.tokens:
