@@ -14,13 +14,14 @@ import argparse
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -45,6 +46,7 @@ class Window:
     seconds: float
     used_s: dict[str, float] = field(default_factory=dict)  # of the processor, by what it was used for
     tokens: int = 0
+    events: int = 0
     looks: int = 0
 
 
@@ -92,6 +94,14 @@ class Looker:
         tokens = self.status().get("tokens")
         return tokens["generated"] if isinstance(tokens, dict) else 0
 
+    def events(self) -> int:
+        """The newest of the journal; 0 before there is one."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.run / 'run.db'}?mode=ro", uri=True)) as db:
+                return db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+        except sqlite3.Error:
+            return 0
+
     def goes_on(self, steps: int) -> bool:
         """Whether so many steps are not made yet. Raises: RuntimeError if the run has ended before."""
         if self.process.poll() is not None:
@@ -126,7 +136,8 @@ def _kind(words: list[str]) -> str:
 
 def watch(looker: Looker, seconds: float, page: Page | None) -> Window:
     """Let it go on for so long, with a page that follows it or without."""
-    before, tokens, began, looks = looker.used_s(), looker.tokens(), time.monotonic(), 0
+    before, tokens, events = looker.used_s(), looker.tokens(), looker.events()
+    began, looks = time.monotonic(), 0
     while (left := began + seconds - time.monotonic()) > 0:
         if page is None:
             time.sleep(left)
@@ -140,7 +151,8 @@ def watch(looker: Looker, seconds: float, page: Page | None) -> Window:
         time.sleep(max(took, AGE_S - 2 * took))
     after = looker.used_s()
     used = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
-    return Window(page is not None, time.monotonic() - began, used, looker.tokens() - tokens, looks)
+    tokens, events = looker.tokens() - tokens, looker.events() - events
+    return Window(page is not None, time.monotonic() - began, used, tokens, events, looks)
 
 
 def caught_up(looker: Looker, page: Page) -> Window:
@@ -207,12 +219,16 @@ def print_rows(name: str, windows: list[Window]) -> None:
     }
     total, tokens = sum(used.values()), sum(window.tokens for window in windows)
     rates = ", ".join(f"{kind} {value / seconds:.3f}" for kind, value in used.items())
-    looks = sum(window.looks for window in windows)
-    print(f"{name}: {len(windows)} windows, {seconds:.0f} s, {tokens / seconds:,.0f} tokens/s, {looks} looks")
+    looks, events = (sum(getattr(window, what) for window in windows) for what in ("looks", "events"))
+    print(
+        f"{name}: {len(windows)} windows, {seconds:.0f} s, {tokens / seconds:,.0f} tokens/s, "
+        f"{events / seconds:.0f} events/s, {looks} looks"
+    )
     print(f"  seconds of the processor each second: {rates}")
     print(
         f"  the view is {100 * used['view'] / total:.2f} % of all; the controller takes "
-        f"{1e6 * used['controller'] / max(1, tokens):.1f} s for a million tokens",
+        f"{1e6 * used['controller'] / max(1, tokens):.1f} s for a million tokens, and all together "
+        f"{1e3 * total / max(1, events):.2f} ms for an event",
         flush=True,
     )
 

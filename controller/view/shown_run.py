@@ -35,8 +35,8 @@ from controller.view.past.kept_past import (
 from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import NEAR, Instant, Replica, StillReading
 from controller.view.past.timeline import picture
-from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, workers_of
-from controller.view.written import Written, columns_of, said_in, sample_as_json
+from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
+from controller.view.written import Written, columns_of, not_heard, quiet_s, said_in, sample_as_json
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -133,9 +133,15 @@ class ShownRun:
         def show(replica: Replica, instant: Instant) -> Json:
             instant = replica.with_turn(instant.number)
             core, written = instant.core, self._written
-            newest = figures_of(written.readable("metrics.jsonl"), core.state.steps)
-            wrong = written.alarms(core.state.steps, bound=core.state.config.staleness.max_staleness)
-            found: Json = {"alarms": [*written.damaged(), *wrong], "last_step": newest}
+            lines, steps = written.readable("metrics.jsonl"), core.state.steps
+            wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
+            quiet = quiet_s(self.path, time.time()) if not at and self.state() == "live" else 0.0
+            found: Json = {
+                "alarms": [*not_heard(quiet), *written.damaged(), *wrong],
+                "last_step": figures_of(lines, steps),
+                "recent": recent_of(lines, steps),
+                "quiet_s": quiet,
+            }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
                 found["idle_because"] = ""
             shown = self._place(replica, instant) | now_of(core) | found

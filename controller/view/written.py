@@ -17,6 +17,8 @@ from protocol.errors import RunError
 Json = dict[str, Any]
 LINES = ("metrics.jsonl", "evaluations.jsonl")
 MOST_LINES = 200_000  # of metrics.jsonl
+GROWING = ("run.db", "run.db-wal", "status.json")
+SILENT_S = 15.0  # status.json is written every 10 s, though nothing has changed
 KNOWN_BYTES = 64  # of the end of a line that tell one file from another
 MOST_SAID_BYTES = 4 << 20  # of status.json: 4 kB a worker, of which no run has more than 1,024
 SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
@@ -178,6 +180,21 @@ def said_in(run: Path) -> Json:
         if isinstance(found, dict):
             return {key: found[key] for key, kind in SAID.items() if isinstance(found.get(key), kind)}
     return {}
+
+
+def quiet_s(run: Path, now: float) -> float:
+    """Seconds since the run wrote to its journal or status; 0 if it has not. `now`: seconds since 1970."""
+    written = [file.stat().st_mtime for name in GROWING if (file := run / name).exists()]
+    return max(0.0, now - max(written, default=now))
+
+
+def not_heard(quiet: float) -> list[Json]:
+    """A controller that lives and writes nothing, in the form of an alarm; nothing if it writes."""
+    if quiet < SILENT_S:
+        return []
+    evidence = f"it lives and has written nothing for {quiet:.0f} s, though it does every 10 s at least"
+    remedy = "launch.py stacks RUN says where it stands, and so does the page Controls; is the machine busy?"
+    return [{"name": "not heard", "owner": "controller", "evidence": evidence, "remedy": remedy}]
 
 
 def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:

@@ -1,6 +1,7 @@
 """What a run wrote beside its journal is shown as far as it makes sense, and not believed."""
 
 import json
+import os
 
 import pytest
 
@@ -103,3 +104,16 @@ def test_alarms_are_judged_once_for_the_same_lines(tmp_path, monkeypatch):
         more.write('{"step": 3}\n')
     run.alarms(3, bound=1)
     assert judged == [2, 1, 2, 3]
+
+
+def test_a_controller_that_writes_nothing_is_named_with_what_to_do(tmp_path):
+    assert written.quiet_s(tmp_path, 1_000.0) == 0.0
+    for name, at in (("run.db", 900), ("run.db-wal", 950), ("status.json", 940)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (at, at))
+    assert written.quiet_s(tmp_path, 960.0) == 10.0
+    assert written.not_heard(10.0) == []
+    (told,) = written.not_heard(written.quiet_s(tmp_path, 1_000.0))
+    assert told["owner"] == "controller"
+    assert "nothing for 50 s" in told["evidence"]
+    assert "stacks" in told["remedy"]
