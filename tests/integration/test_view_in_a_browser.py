@@ -294,7 +294,7 @@ def test_a_page_that_stays_open_sees_a_killed_run_go_on(browser, tmp_path):
 def test_while_the_journal_is_read_the_page_says_how_far_and_what_the_run_says(browser, link):
     base, token = link
     page = browser.new_page()
-    moments = f"{base}api/runs/0/moment*"
+    moments = f"{base}api/runs/0/{{moment,now,ledger}}*"  # all that need the journal
     told = {"steps": 3, "steps_wanted": 4, "waiting_for": "2 more groups", "last_step": {}}
     way = {"reading": {"number": 20_000, "last": 1_000_000}, "said": told}
     page.route(moments, lambda route: route.fulfill(status=202, json=way))

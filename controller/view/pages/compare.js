@@ -7,11 +7,11 @@ const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained token
 const FIRST = ["reward/mean", "staleness/mean", "tokens_per_s", "response_length/mean", "idle/trainer", "idle/rollout", "loss", "grad_norm"];
 const MOST = 8;
 
-export async function render({ go, here }) {
+export async function render({ go, here, fetchHere }) {
   if (here.runs.length < 2) return [card("Compare", make("p", { class: "dim" }, "There is one run here. Start the view with several: launch.py view RUN RUN ..."))];
   const wanted = (here.words.runs ?? here.runs.map((run, place) => place).slice(0, MOST).join(",")).split(",").map(Number).filter((place) => place in here.runs).slice(0, MOST);
   const columns = await Promise.all(wanted.map(async (place) => {
-    const answer = await fetch(`/api/runs/${place}/metrics`);
+    const answer = await fetchHere(`/api/runs/${place}/metrics`);
     const found = await answer.json();
     return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
   }));

@@ -2,6 +2,7 @@
 import { make, card, figure, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
+const SILENT_S = 5; // from which on what stands here may be old
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
@@ -20,14 +21,16 @@ export async function render({ ask, go, here }) {
         isOn && now.mean_step_s !== null ? figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace") : null,
         figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
         figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
+        now.last_step["reward/mean"] === undefined ? null : figure(short(now.last_step["reward/mean"]), "mean reward of the newest step"),
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
-        ...speeds(now.last_step))),
+        ...speeds(now.last_step)),
+      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${now.quiet_s.toFixed(1)} s before this was asked.`) : null),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
       card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
-      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.last_step), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
+      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.recent), now.verdict ? make("p", { class: "dim" }, now.verdict) : null)),
     make("div", { class: "grid" },
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
         now.evaluating ? make("p", {}, `Evaluating ${now.evaluating}`) : null),
@@ -66,9 +69,9 @@ export function speeds(line) {
   ];
 }
 
-function phases(line) {
-  const shares = Object.fromEntries(Object.entries(line).filter(([key]) => key.startsWith("phase/")).map(([key, share]) => [key.slice(6), share]));
-  return Object.keys(shares).length ? [make("p", { class: "dim" }, "The newest step:"), bar(shares, CAUSES, (share) => `${(100 * share).toFixed(0)} %`, undefined, false)] : [];
+function phases({ steps, phases }) {
+  const shares = Object.fromEntries(Object.entries(phases).map(([key, share]) => [key.slice(6), share]));
+  return Object.keys(shares).length ? [make("p", { class: "dim" }, steps === 1 ? "The newest step:" : `The last ${steps} steps:`), bar(shares, CAUSES, (share) => `${(100 * share).toFixed(0)} %`, undefined, false)] : [];
 }
 
 function scaled(value) {
