@@ -49,7 +49,9 @@ class Fetch:
         self.refused = 0  # chunks and headers with a wrong checksum
         self.received_bytes = 0
         self.failure: str | None = None
-        """Why it is over without success."""
+        """Why it is over without success, in a sentence."""
+        self.why = ""
+        """The same as the last source left it."""
         self.published: PublishedFile | None = None
         """What it came to."""
         self.header: bytes | None = None
@@ -234,6 +236,7 @@ class Fetch:
             self._ask()
 
     def _fail(self, why: str) -> None:
+        self.why = why
         self.failure = (
             f"Version {self.policy_version} could not be pulled from any source, the last because: {why}. "
             "The instance goes on with what it has, and is told the newest version next."
