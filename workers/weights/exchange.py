@@ -68,16 +68,14 @@ class WeightsExchange:
         self._say(serving=self.endpoint)
         descriptor = sys.stdin.fileno()
         os.set_blocking(descriptor, False)
+        fixed: list[Any] = [self._router, descriptor, self._monitor]
+        if self._authenticator:
+            fixed.append(self._authenticator.socket)
+        poller, polled = zmq.Poller(), list[Any]()
         while True:
-            poller = zmq.Poller()
-            fixed = [
-                self._router,
-                descriptor,
-                self._monitor,
-                *([self._authenticator.socket] if self._authenticator else []),
-            ]
-            for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
-                poller.register(what, zmq.POLLIN)
+            wanted = [*fixed, *(self._fetch.sockets if self._fetch else [])]
+            if wanted != polled:
+                poller, polled = _poller(wanted), wanted
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
             if self._authenticator and self._authenticator.socket in ready:
@@ -285,6 +283,13 @@ class WeightsExchange:
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
+
+
+def _poller(sockets: list[Any]) -> zmq.Poller:
+    made = zmq.Poller()
+    for socket in sockets:
+        made.register(socket, zmq.POLLIN)
+    return made
 
 
 def main() -> None:

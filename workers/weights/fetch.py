@@ -103,7 +103,7 @@ class Fetch:
 
     def notice(self) -> None:
         """The connection to the source is lost, or was never made: go on with the next."""
-        if self._monitor is not None and self._monitor.poll(0):
+        if self._monitor is not None and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor)["event"]
             self._next(f"{self._source}: {str(zmq.Event(event).name).lower().replace('_', ' ')}")
 
@@ -177,13 +177,11 @@ class Fetch:
     def _keep(self, index: int, data: memoryview, received: memoryview) -> list[int]:
         """`received`: as it came, which is `data` itself or a delta."""
         assert self._segment is not None
-        target = self._segment.chunk(index)
-        if len(data) != len(target) or manifest.chunk_digest(data) != self._digests[index]:
+        if self._segment.take(index, data) != self._digests[index]:
             self._base = None if received is not data else self._base
             self.refused += 1
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
-        target[:] = data
         del self._asked[index]
         self._heard_s = time.monotonic()
         self.received_bytes += len(received)
