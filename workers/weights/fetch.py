@@ -103,7 +103,7 @@ class Fetch:
 
     def notice(self) -> None:
         """The connection to the source is lost, or was never made: go on with the next."""
-        if self._monitor is not None and self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        if self._monitor is not None and int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor)["event"]
             self._next(f"{self._source}: {str(zmq.Event(event).name).lower().replace('_', ' ')}")
 
