@@ -48,7 +48,7 @@ properties/test_ledger_buffers.py: controller/core/state/counting_ledger
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
  controller/core/decisions/placement/reports
- controller/core/decisions/training/training controller/core/invariants
+ controller/core/decisions/training/training
 simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/simulated_workers controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
