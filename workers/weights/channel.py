@@ -101,7 +101,7 @@ class Connection:
 
     def lost(self) -> str | None:
         """What has ended it, or keeps it from coming about; None if nothing has."""
-        if not self._monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        if not int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
             return None
         event = recv_monitor_message(self._monitor)["event"]
         return str(zmq.Event(event).name).lower().replace("_", " ")
