@@ -20,7 +20,7 @@ MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
 MOST_WORKERS = 64  # of more, those that something is nearest to happen to, and sums by role
 OF_MACHINES = ("throughput/", "compute/", "phase/", "memory/")  # in metrics.jsonl
-OF_LEARNING = ("reward/mean", "episode/", "environment/", "agent/forks/", "kv/", "turn/")
+OF_LEARNING = ("reward/mean", "episode/", "episodes/", "environment/", "agent/forks/", "kv/", "turn/")
 RECENT = 20  # steps
 Json = dict[str, Any]
 
@@ -106,9 +106,12 @@ def recent_of(lines: Sequence[Json], step: int) -> Json:
     """The mean shares of what the last steps up to this one waited for, and how many steps that is."""
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
     newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]
-    keys = dict.fromkeys(key for line in newest for key in line if key.startswith("phase/"))
-    shares = {key: sum(line[key] for line in newest if is_number(line.get(key))) for key in keys}
-    return {"steps": len(newest), "phases": {key: total / len(newest) for key, total in shares.items()}}
+    shares: dict[str, float] = {}
+    for line in newest:
+        for key, share in line.items():
+            if key.startswith("phase/") and is_number(share):
+                shares[key] = shares.get(key, 0.0) + share / len(newest)
+    return {"steps": len(newest), "phases": shares}
 
 
 def ledger_of(core: Core) -> Json:
