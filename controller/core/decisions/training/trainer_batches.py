@@ -35,13 +35,8 @@ class TrainerBatches:
         """Whether it works on some of them, with none of the batch's other work in hand."""
 
     @property
-    def is_working(self) -> bool:
-        """Whether the trainer is busy with a batch or with streamed groups."""
-        return self.making is not None
-
-    @property
     def making(self) -> int | None:
-        """The version that the trainer makes now."""
+        """The version that the trainer makes now, of a batch or of streamed groups; None if it makes none."""
         if self.is_ahead and self._held is not None:
             return self._held + 1
         return None if self._fed is None else self._fed + 1

@@ -58,7 +58,7 @@ class Training:
     @property
     def is_working(self) -> bool:
         """Whether a trainer is there and doing it."""
-        return self.trainer_batches.is_working
+        return self.trainer_batches.making is not None
 
     def can_begin(self) -> bool:
         """Whether a batch would go to the trainer now if it were ready."""

@@ -360,7 +360,7 @@ class Limits:
 
     def absent(self) -> str:
         """Why the run cannot go on: nobody of a role has been ready for too long; "" if it can."""
-        until = self._absent_until()
+        until = self._absent_until() if self._absent else None
         if until is None or not self._is_past(until):
             return ""
         role = min(self._absent, key=lambda role: self._absent[role])
