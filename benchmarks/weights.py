@@ -46,8 +46,8 @@ ROOM = 0.6  # of the memory that is free, for what one row holds
 def weights_of(mb: int) -> dict[str, torch.Tensor]:
     """That many megabytes in tensors of a size that layers have."""
     count = max(1, (mb << 20) // TENSOR_BYTES)
-    rows = (mb << 20) // count // 4 // ROW
-    return {f"w{index}": torch.randn(rows, ROW) for index in range(count)}
+    rows, more = divmod((mb << 20) // 4 // ROW, count)
+    return {f"w{index}": torch.randn(rows + (index < more), ROW) for index in range(count)}
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -70,7 +70,7 @@ def serving_socket(
     return socket
 
 
-class Connection:
+class SourceConnection:
     """One with a source, and the news of it."""
 
     def __init__(

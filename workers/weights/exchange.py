@@ -29,8 +29,8 @@ from workers.weights.channel import (
     GONE,
     HEADER,
     MAX_TEXT,
-    Connection,
     Orders,
+    SourceConnection,
     Word,
     decode,
     serving_socket,
@@ -69,7 +69,7 @@ class WeightsExchange:
         self._is_telling_deltas, self._deltas = orders.deltas, DeltaCache()
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
         self._fetch: Fetch | None = None
-        self._kept: Connection | None = None  # with the source of the pull before
+        self._kept: SourceConnection | None = None  # with the source of the pull before
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
         self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""

@@ -17,7 +17,7 @@ import zmq
 from protocol.errors import RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Connection, Word, decode
+from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, SourceConnection, Word, decode
 from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
@@ -42,7 +42,7 @@ class Fetch:
         key: ServerKey | None = None,
         base: VersionFile | None = None,
         deltas: DeltaCache | None = None,
-        kept: Connection | None = None,
+        kept: SourceConnection | None = None,
     ) -> None:
         """`base`: an older version that is here, for chunks told by it; `deltas` keeps what was received.
 
@@ -62,7 +62,7 @@ class Fetch:
         self._context, self._window, self._key = context, window, key
         self._left = deque(endpoint for _ in range(ROUNDS) for endpoint in sources)
         self._source = ""
-        self.connection: Connection | None = None
+        self.connection: SourceConnection | None = None
         """With the source; when the pull has succeeded, still open for the next."""
         self._kept, self._is_reused = kept, False
         self._segment: FileSegment | None = None
@@ -240,7 +240,7 @@ class Fetch:
         else:
             self._ask()
 
-    def _connect(self, endpoint: str) -> Connection:
+    def _connect(self, endpoint: str) -> SourceConnection:
         """A connection with a source, which may be open since the pull before."""
         kept, self._kept = self._kept, None
         self._is_reused = kept is not None and kept.endpoint == endpoint and kept.lost() is None
@@ -248,7 +248,7 @@ class Fetch:
             return kept
         if kept is not None:
             kept.close()
-        return Connection(self._context, endpoint, window=self._window, key=self._key)
+        return SourceConnection(self._context, endpoint, window=self._window, key=self._key)
 
     def _fail(self, why: str) -> None:
         self.why = why
