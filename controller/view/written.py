@@ -1,14 +1,15 @@
-"""What a run wrote beside its journal, as pages want it: lines as columns, samples as columns of tokens.
+"""What a run wrote beside its journal, as pages want it: lines as columns.
 
 Invariant: a file is read as it is at that moment, and may be in the middle of being written.
 """
 
 import json
+import time
+from contextlib import suppress
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from controller.history.sample_text import SampleGroup, rounded
 from protocol.errors import RunError
 
 Json = dict[str, Any]
@@ -55,30 +56,6 @@ class Written:
         return found
 
 
-def sample_as_json(sample: SampleGroup) -> Json:
-    """Tokens as columns, so that a response of 1,000 tokens is some 20 kB."""
-    return {
-        "step": sample.step,
-        "group": sample.group,
-        "why": sample.why,
-        "prompt": sample.prompt,
-        "row": sample.row,
-        "staleness": sample.staleness,
-        "responses": [
-            {
-                "member": one.member, "reward": one.reward, "parts": one.parts, "advantage": one.advantage,
-                "ending": one.ending,
-                "texts": [token.text for token in one.tokens],
-                "logprobs": [rounded(token.logprob, 4) for token in one.tokens],
-                "drifts": [rounded(token.drift, 4) for token in one.tokens],
-                "weights": [rounded(token.weight, 4) for token in one.tokens],
-                "versions": [token.policy_version for token in one.tokens],
-            }
-            for one in sample.responses
-        ],
-    }  # fmt: skip
-
-
 def lines_of(path: Path) -> list[Json]:
     """Whole lines; the last one may be in the middle of being written."""
     try:
@@ -103,6 +80,15 @@ def lines_of(path: Path) -> list[Json]:
             )
         found.append(said)
     return found
+
+
+def silent_s(run: Path) -> float | None:
+    """Seconds since the run's controller has last written something; None if it has written nothing."""
+    found: list[float] = []
+    for name in ("run.db", "run.db-wal", "status.json"):
+        with suppress(OSError):
+            found.append((run / name).stat().st_mtime)
+    return max(0.0, time.time() - max(found)) if found else None
 
 
 def said_in(run: Path) -> Json:

@@ -19,6 +19,7 @@ const STANDING_ROUNDS = 10;
 const LIST_ROUNDS = 2; // between two looks at the list of runs
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
+const SILENT_S = 15; // a controller that is well writes every 10 s at least
 const byId = (id) => document.getElementById(id);
 const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null };
 
@@ -145,6 +146,9 @@ function showFrame() {
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
   byId("state").className = `chip ${here.isCut ? "bad" : kinds[run?.state] ?? ""}`;
   byId("state").textContent = here.isCut ? "not heard" : words[run?.state] ?? "";
+  const age = run?.state === "live" && !here.isCut && !window.inFile ? run.silent_s ?? null : null, isSilent = age > SILENT_S;
+  byId("age").className = isSilent ? "bad" : "dim";
+  byId("age").textContent = age === null ? "" : isSilent ? `nothing written for ${duration(age)}: its controller hangs, or the machine sleeps (launch.py stacks)` : `as of ${duration(age)} ago`;
   byId("release").textContent = run?.other_release ? `made by another release: ${run.other_release}` : "";
   document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
 }

@@ -24,6 +24,7 @@ def test_a_live_run_is_followed_to_its_newest_event(tmp_path):
     run.run(until=lambda: run.core.state.steps >= 2)
     shown = ShownRun(tmp_path / "run")
     assert shown.state() == "live"
+    assert shown.facts()["silent_s"] >= 0
     before = shown.now({})
     assert before["number"] == before["last"] == run.stepper.last
     assert before["steps"] == run.core.state.steps
@@ -44,6 +45,7 @@ def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
     (tmp_path / ".run.lock").write_text("999999999")
     shown = ShownRun(tmp_path / "run")
     assert shown.state() == "gone"
+    assert shown.facts()["silent_s"] is None
     assert shown.now({})["steps"] == 3
     assert not shown.now({})["is_over"]
     assert shown.metrics() == {"steps": {}, "evaluations": {}}

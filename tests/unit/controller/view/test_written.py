@@ -1,8 +1,11 @@
 """What a run wrote beside its journal is shown as far as it makes sense, and not believed."""
 
+import os
+import time
+
 import pytest
 
-from controller.view.written import Written, columns_of, lines_of, said_in
+from controller.view.written import Written, columns_of, lines_of, said_in, silent_s
 from protocol.errors import RunError
 
 
@@ -57,3 +60,13 @@ def test_a_damaged_file_is_one_sentence_and_empty_for_whom_it_only_concerns_by_t
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n')
     assert written.damaged() == []
     assert written.readable("metrics.jsonl") == [{"step": 1}]
+
+
+def test_a_run_is_silent_since_the_newest_file_that_its_controller_wrote(tmp_path):
+    assert silent_s(tmp_path) is None
+    for name, age in (("run.db", 500), ("status.json", 100), ("metrics.jsonl", 1)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    assert 100 <= silent_s(tmp_path) < 400
+    os.utime(tmp_path / "status.json", (time.time() + 500,) * 2)
+    assert silent_s(tmp_path) == 0, "a clock that was set back makes nobody hear from the future"

@@ -1,0 +1,80 @@
+"""Who the next batch waits for, and in how many seconds they are generated."""
+
+import pytest
+
+from controller.core.state.registry import Instance
+from controller.durability.recording import Recording
+from controller.durability.replay import turns
+from controller.view.critical_path import awaited_groups, batch_left_s
+from controller.view.pictures import ledger_of
+from strategies.cost_model import step_latency
+from tests.support.recorded_run import record
+from tests.support.shown_run import CONFIG
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("critical") / "run"
+    record(path, CONFIG)
+    return path
+
+
+def moments(run, every=7):
+    """The core at some moments of the run; to be looked at."""
+    with Recording(run) as recording:
+        core = recording.make_core()
+        for turn in turns(recording, core):
+            if turn.recorded.number % every == 0:
+                yield core
+
+
+def test_a_group_is_generated_when_its_last_response_is_at_the_pace_of_where_it_runs(run):
+    seen = 0
+    for core in moments(run):
+        for group, _, left_s in awaited_groups(core):
+            if group.state == "scoring":
+                assert left_s == 0.0
+                continue
+            workers = [core.state.registry.workers.get(one.peer) for one in group.members if one.peer]
+            queued = any(one.state == "queued" for one in group.members)
+            if queued or not workers:
+                continue
+            assert all(isinstance(one, Instance) for one in workers)
+            lefts = []
+            for member in group.members:
+                if member.state == "running":
+                    where = core.state.registry.workers[member.peer]
+                    latency = step_latency(where.fit.coefficients, len(where.running), where.resident_tokens)
+                    at_end = core.state.expected_tokens(group, member)
+                    lefts.append(max(0, at_end - member.response_tokens) * latency)
+            assert left_s == pytest.approx(max(lefts))
+            seen += 1
+    assert seen > 20
+
+
+def test_the_batch_is_there_when_its_last_group_is_and_nobody_knows_before_all_have_started(run):
+    known = unknown = 0
+    for core in moments(run):
+        shown, awaited = ledger_of(core), awaited_groups(core)
+        lefts = [one.left_s for one in awaited]
+        assert [wait["left_s"] for wait in shown["waits"]] == lefts
+        if core.state.ledger.batch_groups - core.state.ledger.occupied > len(awaited) or None in lefts:
+            assert shown["left_s"] is None
+            unknown += 1
+        else:
+            assert shown["left_s"] == max(lefts, default=0.0)
+            known += 1
+    assert known > 10
+    assert unknown
+
+
+def test_what_is_not_known_of_an_instance_is_not_made_up(run):
+    core = next(core for core in moments(run) if any(one.left_s for one in awaited_groups(core)))
+    for instance in core.state.registry.instances():
+        instance.fit = None
+    awaited = awaited_groups(core)
+    assert {one.left_s for one in awaited if one.group.state == "generating"} == {None}
+    assert batch_left_s(core, awaited) is None
+    staleness = core.state.config.staleness.model_copy(update={"cost_model": "a profile"})
+    core.state.config = core.state.config.model_copy(update={"staleness": staleness})
+    assert all(one.left_s is not None for one in awaited_groups(core)), "a profile that is given counts"
