@@ -39,7 +39,7 @@ from controller.view.past.timeline_picture import picture
 from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, workers_of
 from controller.view.recent import recent_of
 from controller.view.shown_samples import ShownSamples
-from controller.view.written import Written, at_most, columns_of, said_in, silent_s
+from controller.view.written import Written, at_most, by_source, columns_of, said_in, silent_s
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
@@ -217,7 +217,7 @@ class ShownRun:
         """metrics.jsonl and evaluations.jsonl as columns."""
         return {
             "steps": columns_of(self._written.lines("metrics.jsonl")),
-            "evaluations": columns_of(self._written.lines("evaluations.jsonl")),
+            "evaluations": columns_of([by_source(line) for line in self._written.lines("evaluations.jsonl")]),
         }
 
     def said(self) -> Json:

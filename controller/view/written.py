@@ -104,6 +104,20 @@ def said_in(run: Path) -> Json:
     return {}
 
 
+def by_source(line: Json) -> Json:
+    """A line of evaluations.jsonl with the figures of each data source, where there are several."""
+    sources = line.get("sources")
+    if not isinstance(sources, dict) or len(sources) < 2:
+        return line
+    found = {
+        f"{key} of {name}": value
+        for name, figures in sources.items()
+        if isinstance(figures, dict)
+        for key, value in figures.items()
+    }
+    return {**line, **found}
+
+
 def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:
     """By key, a number or nothing for each line."""
     keys = dict.fromkeys(key for line in lines for key, value in line.items() if is_number(value))

@@ -71,6 +71,12 @@ def link(tmp_path_factory):
         kept(1, 5, [response(0, [1] * 9, reward=0.25, ending="length"), response(1, [1, 0], reward=1.0)],
              prompt=[0]),
     ])  # fmt: skip
+    held_out = {
+        "policy_version": 2,
+        "reward/mean": 0.5,
+        "sources": {"a": {"pass@1": 0.5}, "b": {"pass@1": 1}},
+    }
+    (run / "evaluations.jsonl").write_text(f"{json.dumps(held_out)}\n")
     other = recorded(
         folder / "other", CONFIG.model_copy(update={"staleness": StalenessSettings(max_staleness=2)})
     )
@@ -217,6 +223,16 @@ def test_a_page_of_found_responses_is_taken_along_as_jsonl(page):
     assert [len(line["texts"]) for line in lines] == [9, 2, 2]
 
 
+def test_what_a_group_said_is_read_beside_its_life(page):
+    page.evaluate("location.hash = '#group?run=0&group=1'")
+    page.wait_for_selector("svg rect")
+    assert page.inner_text(".response .text").startswith(HOSTILE)
+    page.click("button:has-text('probability')")
+    page.wait_for_selector(".response .text span.p3")
+    assert page.locator("nav a[aria-current]").inner_text() == "Group"
+    assert page.locator("#page img, #page script").count() == 0
+
+
 def test_metrics_are_drawn_and_found_by_name(page):
     open_tab(page, "Metrics")
     page.wait_for_selector(".plot canvas")
@@ -226,6 +242,14 @@ def test_metrics_are_drawn_and_found_by_name(page):
     names = page.locator(".plot h3").all_inner_texts()
     assert names
     assert all("staleness" in name for name in names)
+    page.fill("input[type=search]", "reward/mean")
+    page.press("input[type=search]", "Enter")
+    curves = page.locator(".plot", has=page.locator("canvas"))
+    playwright.expect(curves).to_have_count(2)  # that of the evaluations, and the run's with it laid over
+    page.locator(".plot h3", has_text="● held out").wait_for()
+    page.fill("input[type=search]", "of b")
+    page.press("input[type=search]", "Enter")
+    page.locator(".plot h3", has_text="pass@1 of b").wait_for()
 
 
 def test_a_run_that_is_over_takes_no_orders(page):
@@ -347,6 +371,13 @@ def test_two_runs_are_compared_by_metrics_and_settings(page):
     page.wait_for_selector(".plot canvas")
     assert "Settings that differ" in page.inner_text("#page")
     assert "staleness.max_staleness" in page.inner_text("#page")
+    apart = page.locator("section", has_text="Last values").locator("table")
+    assert apart.locator("th").all_inner_texts() == ["", "run", "other", "to run"]
+    assert apart.locator("tr", has_text="step").first.locator("td").all_inner_texts()[1:] == [
+        "4",
+        "4",
+        "+0.0 %",
+    ]
     before = page.locator(".plot").count()
     page.click("button[aria-label^='leave']")
     playwright.expect(page.locator(".plot")).to_have_count(before - 1)

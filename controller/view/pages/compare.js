@@ -25,10 +25,18 @@ export async function render({ go, here }) {
     make("select", { "aria-label": "add a metric", onchange: (event) => go({ keys: [...chosen, event.target.value].join(" ") }) }, make("option", { value: "" }, "add a metric"), keys.filter((key) => !chosen.includes(key)).map((key) => make("option", { value: key }, key)))),
     make("div", { class: "legend" }, columns.map((one, number) => make("span", {}, make("i", { style: { background: `var(--v${number % 6})` } }), one.run.name, one.trouble ? `: ${one.trouble}` : "")))),
   card("Metrics", make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
-  card("Last values", table(["", ...columns.map((one) => one.run.name)], ["step", "time_s", ...chosen].map((key) => [key, ...columns.map((one) => one.steps[key]?.findLast((value) => value !== null) ?? "")]))),
+  lastValues(columns, ["step", "time_s", ...chosen]),
   differences(columns),
   here.words.lanes ? timelines(columns.map((one) => one.run), wanted)
     : card("Timelines", make("p", { class: "dim" }, "For them the whole history of each run is read. ", make("button", { onclick: () => go({ lanes: 1 }) }, "show them")))];
+}
+
+/** Of each run, and how far they are from those of the first. */
+function lastValues(columns, keys) {
+  const last = (one, key) => one.steps[key]?.findLast((value) => value !== null) ?? "";
+  const apart = (value, base) => (value === "" || base === "" || !base ? "" : `${value >= base ? "+" : "−"}${((100 * Math.abs(value - base)) / Math.abs(base)).toFixed(1)} %`);
+  return card("Last values", table(["", ...columns.flatMap((one, number) => (number ? [one.run.name, `to ${columns[0].run.name}`] : [one.run.name]))],
+    keys.map((key) => [key, ...columns.flatMap((one, number) => (number ? [last(one, key), apart(last(one, key), last(columns[0], key))] : [last(one, key)]))])));
 }
 
 /** Under one another, on the same seconds. */

@@ -3,7 +3,7 @@ import { make, card, colour, short } from "./dom.js";
 import { heats } from "./heat.js";
 
 export const isMoving = false, isOfMoment = false;
-const MOST_DECADES = 6;
+const MOST_DECADES = 6, MOST_EVALUATED = 60;
 const AXES = { step: "step", time_s: "seconds", "tokens/trained": "trained tokens" };
 
 export async function render({ ask, go, here }) {
@@ -22,7 +22,7 @@ export async function render({ ask, go, here }) {
   return [card(null, make("div", { class: "row" }, find, "over ", choose("axis", axes.map((key) => [key, AXES[key]]), axis), "smoothed over ",
     choose("smooth", [[1, "nothing"], [5, "5 steps"], [20, "20 steps"]], smooth), "scale ", choose("scale", [["linear", "linear"], ["log", "logarithmic"]], isLog ? "log" : "linear"))),
     ...("staleness".includes(wanted) || wanted.includes("staleness") ? [card("staleness of what was trained, over steps", heats(ask, isLog))] : []),
-    ...evaluated(evaluations, isLog), ...cards];
+    ...evaluated(evaluations, isLog, wanted), ...cards];
 }
 
 /** What evaluations say under the same name, at the steps whose version they are of; null if they say nothing. */
@@ -40,8 +40,8 @@ function grouped(keys) {
   return found;
 }
 
-function evaluated(evaluations, isLog) {
-  const keys = Object.keys(evaluations).filter((key) => !["policy_version", "step"].includes(key)).slice(0, 12);
+function evaluated(evaluations, isLog, wanted) {
+  const keys = Object.keys(evaluations).filter((key) => !["policy_version", "step"].includes(key) && key.toLowerCase().includes(wanted)).slice(0, MOST_EVALUATED);
   if (!keys.length || !evaluations.policy_version) return [];
   return [card("evaluations", make("div", { class: "plots" }, keys.map((key) => placed(key, evaluations, "policy_version", { smooth: 1, isLog, laid: null }))))];
 }

@@ -97,7 +97,8 @@ function hits(found, { ask, go, chosen }) {
   ];
 }
 
-function shown(sample, { by, go, hasText, member }) {
+/** One kept group: its prompt, and its responses token by token. */
+export function shown(sample, { by, go, hasText, member }) {
   const rewards = sample.responses.map((one) => one.reward);
   const mean = rewards.reduce((sum, one) => sum + one, 0) / rewards.length;
   const versions = [...new Set(sample.responses.flatMap((one) => one.versions))].filter((one) => one !== null).sort((a, b) => a - b);

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from controller.view.written import Written, columns_of, lines_of, said_in, silent_s
+from controller.view.written import Written, by_source, columns_of, lines_of, said_in, silent_s
 from protocol.errors import RunError
 
 
@@ -70,3 +70,18 @@ def test_a_run_is_silent_since_the_newest_file_that_its_controller_wrote(tmp_pat
     assert 100 <= silent_s(tmp_path) < 400
     os.utime(tmp_path / "status.json", (time.time() + 500,) * 2)
     assert silent_s(tmp_path) == 0, "a clock that was set back makes nobody hear from the future"
+
+
+def test_evaluations_of_several_sources_have_a_curve_for_each():
+    line = {
+        "policy_version": 3,
+        "pass@1": 0.5,
+        "sources": {"math": {"pass@1": 0.75}, "code": {"pass@1": 0.25}},
+    }
+    found = columns_of([by_source(line), by_source({"policy_version": 6, "pass@1": 0.5})])
+    assert found["pass@1 of math"] == [0.75, None]
+    assert found["pass@1 of code"] == [0.25, None]
+    for fewer in ({"math": {"pass@1": 1.0}}, [], None, 7):
+        alone = line | {"sources": fewer}
+        assert by_source(alone) == alone, "one source is the whole"
+    assert by_source(line | {"sources": {"a": 3, "b": []}})["pass@1"] == 0.5
