@@ -167,9 +167,8 @@ def in_order(lines: np.ndarray, query: SampleQuery) -> np.ndarray:
     newest_first = lines[::-1]
     if query.sort == "newest":
         return lines if query.is_ascending else newest_first
-    values = newest_first[query.sort].astype(float)
-    values = np.where(np.isnan(values), np.inf, values if query.is_ascending else -values)
-    return newest_first[np.argsort(values, kind="stable")]
+    values = newest_first[query.sort].astype(float)  # nan sorts last, with either sign
+    return newest_first[np.argsort(values if query.is_ascending else -values, kind="stable")]
 
 
 def query_of(words: Mapping[str, str]) -> SampleQuery:

@@ -181,6 +181,10 @@ def test_programs_are_told_the_same_with_how_old_it_is(tmp_path, capsys):
     assert (told["state"], told["alarms"]) == ("gone", [])
     assert told["age_s"] >= 0
     assert told["steps"] == json.loads((run / "status.json").read_text())["steps"]
+    lock_of(run).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    assert main(["status", str(run), "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()  # and no second one, though it goes on
+    assert json.loads(line)["state"] == "live"
     (run / "summary.json").write_text(json.dumps(SUMMARY))
     assert main(["status", str(run), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -59,6 +59,25 @@ def test_each_rule_is_told_where_it_holds(tmp_path, settings, rule):
     assert by_hand.get(rule, 0.0) == max(by_hand.values()), by_hand
 
 
+def test_a_rule_that_held_for_no_time_is_none(tmp_path):
+    record(tmp_path / "run", CONFIG)
+    with Recording(tmp_path / "run") as recording:
+        core = recording.make_core()
+    starts = Starts(core)
+    for now, paused in (
+        (0.0, "lunch"),
+        (0.0, None),
+        (2.0, "lunch"),
+        (2.0, None),
+        (3.0, "lunch"),
+        (5.0, None),
+    ):
+        core.state.now, core.state.paused = now, paused
+        starts.take(core)
+    assert list(starts.begins) == [0.0, 3.0, 5.0]
+    assert starts.seconds(0.0, 6.0) == {"weights": 4.0, "paused": 2.0}
+
+
 def test_the_last_steps_are_told_one_by_one_and_what_goes_on_behind_them(run):
     starts, _, finished, core = run
     told = starts.last_steps(core.state.now)
