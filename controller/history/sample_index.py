@@ -1,7 +1,7 @@
 """A line of numbers for each response of the kept samples, so that they can be filtered and sorted.
 
 Invariants: a sample is read once, and never turned into text; what the run has deleted is forgotten at the
-next look; a line takes 88 bytes, however long its response is; a damaged sample is named, and keeps nobody
+next look; a line takes 78 bytes, however long its response is; a damaged sample is named, and keeps nobody
 from the others.
 """
 

@@ -171,6 +171,22 @@ def test_a_group_of_the_ledger_leads_to_its_life(page):
     assert "Story" in page.inner_text("#page")
 
 
+def test_a_group_that_only_waits_for_a_place_is_queued(page):
+    def with_queued(route):
+        ledger = route.fetch().json()
+        group = {"id": 7, "state": "generating", "version": 1, "done": 0.5, "finished": 1, "size": 4}
+        group |= {"queued": 3, "tokens": 9, "is_blocker": False}
+        ledger["columns"][0]["groups"] = [group, group | {"id": 8, "queued": 2}]
+        route.fulfill(json=ledger)
+
+    page.route("**/ledger*", with_queued)
+    open_tab(page, "Ledger")
+    page.wait_for_selector(".place.queued")
+    assert page.locator(".place.queued").all_inner_texts() == ["7"]
+    assert page.locator(".place.generating").all_inner_texts() == ["8"]
+    page.unroute("**/ledger*")
+
+
 def test_what_a_model_says_is_text_and_nothing_else(page):
     open_tab(page, "Samples")
     page.wait_for_selector(".response .text span")

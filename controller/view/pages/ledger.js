@@ -15,7 +15,7 @@ const RULES = {
   paused: ["--dim", "paused", "by an operator"],
   ending: ["--line", "the run ends", "nothing more is started"],
 };
-const STATES = { occupied: "scored, waits for its batch", scoring: "being scored", generating: "generating, as high as it is done", training: "with the trainer" };
+const STATES = { occupied: "scored, waits for its batch", scoring: "being scored", generating: "generating, as high as it is done", queued: "queued: no response of it runs", training: "with the trainer" };
 
 export async function render({ ask, go }) {
   const ledger = await ask("ledger");
@@ -78,7 +78,10 @@ function strip(name, seconds, rules) {
     rules.filter((rule) => seconds[rule]).map((rule) => make("i", { style: { height: `${(100 * seconds[rule]) / all}%`, background: `var(${RULES[rule][0]})` } })));
 }
 
-const colourOf = (state) => ({ occupied: "var(--good)", scoring: "var(--warn)", generating: "var(--accent)", training: "var(--v3)" })[state];
+/** Whether all that it lacks waits for a place at an instance. */
+const isQueued = (group) => group.state === "generating" && group.queued > 0 && group.queued + group.finished >= group.size;
+
+const colourOf = (state) => ({ queued: "var(--dim)", occupied: "var(--good)", scoring: "var(--warn)", generating: "var(--accent)", training: "var(--v3)" })[state];
 
 function batch(column, ledger, open) {
   const free = column.free < 0 ? 0 : Math.max(0, Math.min(column.free, ledger.batch_groups - column.groups.length));
@@ -93,7 +96,7 @@ function batch(column, ledger, open) {
 
 function place(group, open) {
   return make("button", {
-    class: `place ${group.state} ${group.is_blocker ? "blocker" : ""}`, onclick: () => open(group.id),
+    class: `place ${isQueued(group) ? "queued" : group.state} ${group.is_blocker ? "blocker" : ""}`, onclick: () => open(group.id),
     title: `group ${group.id}: ${group.state}, began at v${group.version}, ${group.finished} of ${group.size} responses done, ${group.tokens} tokens`
       + (group.queued ? `, ${group.queued} queued` : "") + (group.is_blocker ? "; due now" : ""),
   }, make("i", { style: { height: `${Math.round(100 * group.done)}%` } }), make("b", {}, String(group.id % 10000)));
