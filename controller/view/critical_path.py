@@ -9,7 +9,8 @@ from typing import NamedTuple
 from controller.core.core import Core
 from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
-from strategies.cost_model import COST_MODELS, step_latency
+from controller.core.state.told import ToldInstance
+from strategies.cost_model import COST_MODELS, Coefficients, prefill_s, step_latency
 
 UNDER_WAY = ("generating", "scoring")
 
@@ -63,23 +64,44 @@ def _tokens_left(core: Core, group: Group) -> int:
     return -1 if group.state == "scoring" else sum(expected(core, group)) - group.response_tokens
 
 
-def _paces(core: Core) -> dict[str, float]:
-    """Seconds in which a response that runs there gets its next token, by peer."""
+class Pace(NamedTuple):
+    """How an instance gets on."""
+
+    begin_s: float  # until it gives tokens again: the rest of a pull, and prompts that are computed anew
+    token_s: float  # in which a response that runs there gets its next token
+    coefficients: Coefficients
+
+
+def _paces(core: Core) -> dict[str, Pace]:
+    """Of the instances whose speed is known, by peer."""
     is_given = core.state.config.staleness.cost_model not in COST_MODELS  # of which one is being fitted
-    found: dict[str, float] = {}
+    found: dict[str, Pace] = {}
     for instance in core.state.registry.instances():
         if instance.fit is None and not is_given:
             continue  # nothing of it is known yet
         coefficients = instance.fit.coefficients if instance.fit else core.state.coefficients
-        running = max(1, len(instance.running))
-        found[instance.peer] = step_latency(coefficients, running, instance.resident_tokens)
+        token_s = step_latency(coefficients, max(1, len(instance.running)), instance.resident_tokens)
+        found[instance.peer] = Pace(_begin_s(core, instance, coefficients), token_s, coefficients)
     return found
 
 
-def _left_s(core: Core, group: Group, paces: dict[str, float]) -> float | None:
+def _begin_s(core: Core, instance: Instance, coefficients: Coefficients) -> float:
+    """A pull takes what the last one took, and empties the KV cache unless that is kept."""
+    told, count = instance.told, len(instance.running)
+    if instance.pulling is None or not isinstance(told, ToldInstance) or told.pulling is None:
+        return 0.0
+    left_s = max(0.0, instance.pull_s - (core.state.now - told.pulling.since))
+    if core.state.config.staleness.keep_kv or not count:
+        return left_s
+    return left_s + count * prefill_s(coefficients, instance.resident_tokens / count)
+
+
+def _left_s(core: Core, group: Group, paces: dict[str, Pace]) -> float | None:
     """Until its last response is generated; rewards apart."""
     if group.state == "scoring":
         return 0.0
+    if group.episodes or core.state.config.is_colocated:
+        return None  # nobody predicts an environment, or when the device changes hands
     lefts = [
         _response_left_s(core, group, member, paces)
         for member in group.members
@@ -89,12 +111,19 @@ def _left_s(core: Core, group: Group, paces: dict[str, float]) -> float | None:
     return max(known, default=0.0) if len(known) == len(lefts) else None
 
 
-def _response_left_s(core: Core, group: Group, member: Trajectory, paces: dict[str, float]) -> float | None:
+def _response_left_s(core: Core, group: Group, member: Trajectory, paces: dict[str, Pace]) -> float | None:
     """A response that waits in the queue is taken as if an instance of the mean pace began it now."""
     tokens = max(0, core.state.expected_tokens(group, member) - member.response_tokens)
     worker = None if member.peer is None else core.state.registry.workers.get(member.peer)
-    if isinstance(worker, Instance):
-        pace = paces.get(worker.peer)
-    else:
-        pace = sum(paces.values()) / len(paces) if paces else None
-    return None if pace is None else tokens * pace
+    pace = paces.get(worker.peer) if isinstance(worker, Instance) else _mean(list(paces.values()))
+    if pace is None:
+        return None
+    begins_s = 0.0 if member.response_tokens else prefill_s(pace.coefficients, group.prompt_tokens)
+    return pace.begin_s + begins_s + tokens * pace.token_s
+
+
+def _mean(paces: list[Pace]) -> Pace | None:
+    if not paces:
+        return None
+    begin_s, token_s = (sum(column) / len(paces) for column in list(zip(*paces, strict=True))[:2])
+    return Pace(begin_s, token_s, paces[0].coefficients)

@@ -17,7 +17,7 @@ const RULES = {
 };
 const STATES = { occupied: "scored, waits for its batch", scoring: "being scored", generating: "generating, as high as it is done", queued: "queued: no response of it runs", training: "with the trainer" };
 
-export async function render({ ask, go }) {
+export async function render({ ask, go, here }) {
   const ledger = await ask("ledger");
   const starts = await ask("starts").catch((error) => {
     if (error instanceof Reading) throw error;
@@ -38,14 +38,14 @@ export async function render({ ask, go }) {
       make("div", { class: "legend" }, Object.entries(STATES).map(([state, words]) => make("span", {}, make("i", { class: `swatch-${state}`, style: { background: colourOf(state) } }), words)),
         make("span", {}, make("i", { style: { border: "2px solid var(--bad)" } }), "due now: the batch cannot go without it"),
         make("span", {}, make("i", { style: { border: "1px dashed var(--dim)" } }), "free"))),
-    card(`Why not more: what kept the next prompt from starting${starts.steps ? `, over the last ${starts.steps.length - 1} steps` : ""}`, ...whyNotMore(starts)),
+    here.runs[here.run]?.config?.trainer?.algorithm === "sft" ? null : card(`Why not more: what kept the next prompt from starting${starts.steps ? `, over the last ${starts.steps.length - 1} steps` : ""}`, ...whyNotMore(starts)),
     card("Who the next batch waits for", ...predicted(ledger, starts), ledger.waits.length ? table(["group", "state", "", "generated", "responses"], ledger.waits.map((wait) => [
       make("a", { href: "#", onclick: (event) => { event.preventDefault(); open(wait.group); } }, String(wait.group)), wait.state, wait.is_due ? make("span", { class: "bad" }, "due now") : "",
       wait.state === "scoring" ? "" : wait.left_s === null ? "–" : make("span", { class: wait.left_s === ledger.left_s ? "warn" : "" }, `in ~ ${duration(wait.left_s)}`),
       wait.state === "scoring" ? (wait.scorer ? `its rewards from ${wait.scorer}` : "a reward worker")
         : wait.members.map((one) => `.${one.member} ${one.where ? `on ${one.where}, ${one.tokens} of about ${one.expected} tokens` : `queued with ${one.tokens} tokens`}`).join("; ")
           + (wait.more ? ` and ${wait.more} more` : "")])) : make("p", { class: "dim" }, "Nothing that is under way: it is complete, or no group has started.")),
-  ];
+  ].filter((one) => one !== null);
 }
 
 /** When the last of them is generated, as predicted now, and how right that was before. */

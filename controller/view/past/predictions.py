@@ -1,4 +1,4 @@
-"""How right the core's predictions of the next batch were: each made when a step was finished.
+"""How right the core's predictions of the next batch were: each made when a step's version was published.
 
 Invariants: 24 bytes for each; it is held against the moment at which the trainer is sent the batch; a batch
 that was sent at once says nothing, and a pause neither.
@@ -25,6 +25,7 @@ class Predictions:
     def __init__(self, core: Core) -> None:
         """`core`: where the history begins."""
         self._steps = core.state.steps
+        self._is_wanted = False  # a step was finished, and its version is not published yet
         self._open: tuple[float, float] | None = None  # when the last was made, and what it said
         self.at_s: array[float] = array("d")  # when they were held against what came
         self.predicted_s: array[float] = array("d")
@@ -42,9 +43,15 @@ class Predictions:
                 getattr(self, column).append(value)
         if is_sent or core.state.paused is not None:
             self._open = None
-        if core.state.steps != self._steps:
-            self._steps = core.state.steps
-            left_s = None if is_sent else batch_left_s(core, awaited_groups(core))
+        if is_sent:
+            self._is_wanted = False
+        elif core.state.steps != self._steps:
+            self._is_wanted = True
+        self._steps = core.state.steps
+        newest = core.state.versions.newest
+        if self._is_wanted and newest is not None and newest.policy_version >= self._steps:
+            self._is_wanted = False  # who pulls the version that was made has been told so
+            left_s = batch_left_s(core, awaited_groups(core))
             self._open = None if left_s is None else (now, left_s)
 
     def until(self, now: float) -> Json:
@@ -62,11 +69,11 @@ class Predictions:
     def as_plain(self) -> Json:
         """All that it knows, as what msgpack takes."""
         columns = {name: getattr(self, name).tobytes() for name in COLUMNS}
-        return columns | {"steps": self._steps, "open": self._open}
+        return columns | {"steps": self._steps, "open": self._open, "is_wanted": self._is_wanted}
 
     def take_over(self, plain: Json) -> None:
         """Know what another knew when its `as_plain` gave this."""
-        self._steps = plain["steps"]
+        self._steps, self._is_wanted = plain["steps"], plain["is_wanted"]
         self._open = None if plain["open"] is None else (plain["open"][0], plain["open"][1])
         for name in COLUMNS:
             setattr(self, name, array("d", plain[name]))
