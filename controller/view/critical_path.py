@@ -64,7 +64,7 @@ def _tokens_left(core: Core, group: Group) -> int:
     return -1 if group.state == "scoring" else sum(expected(core, group)) - group.response_tokens
 
 
-class Pace(NamedTuple):
+class InstancePace(NamedTuple):
     """How an instance gets on."""
 
     begin_s: float  # until it gives tokens again: the rest of a pull, and prompts that are computed anew
@@ -72,16 +72,16 @@ class Pace(NamedTuple):
     coefficients: Coefficients
 
 
-def _paces(core: Core) -> dict[str, Pace]:
+def _paces(core: Core) -> dict[str, InstancePace]:
     """Of the instances whose speed is known, by peer."""
     is_given = core.state.config.staleness.cost_model not in COST_MODELS  # of which one is being fitted
-    found: dict[str, Pace] = {}
+    found: dict[str, InstancePace] = {}
     for instance in core.state.registry.instances():
         if instance.fit is None and not is_given:
             continue  # nothing of it is known yet
         coefficients = instance.fit.coefficients if instance.fit else core.state.coefficients
         token_s = step_latency(coefficients, max(1, len(instance.running)), instance.resident_tokens)
-        found[instance.peer] = Pace(_begin_s(core, instance, coefficients), token_s, coefficients)
+        found[instance.peer] = InstancePace(_begin_s(core, instance, coefficients), token_s, coefficients)
     return found
 
 
@@ -96,7 +96,7 @@ def _begin_s(core: Core, instance: Instance, coefficients: Coefficients) -> floa
     return left_s + count * prefill_s(coefficients, instance.resident_tokens / count)
 
 
-def _left_s(core: Core, group: Group, paces: dict[str, Pace]) -> float | None:
+def _left_s(core: Core, group: Group, paces: dict[str, InstancePace]) -> float | None:
     """Until its last response is generated; rewards apart."""
     if group.state == "scoring":
         return 0.0
@@ -111,7 +111,9 @@ def _left_s(core: Core, group: Group, paces: dict[str, Pace]) -> float | None:
     return max(known, default=0.0) if len(known) == len(lefts) else None
 
 
-def _response_left_s(core: Core, group: Group, member: Trajectory, paces: dict[str, Pace]) -> float | None:
+def _response_left_s(
+    core: Core, group: Group, member: Trajectory, paces: dict[str, InstancePace]
+) -> float | None:
     """A response that waits in the queue is taken as if an instance of the mean pace began it now."""
     tokens = max(0, core.state.expected_tokens(group, member) - member.response_tokens)
     worker = None if member.peer is None else core.state.registry.workers.get(member.peer)
@@ -122,8 +124,8 @@ def _response_left_s(core: Core, group: Group, member: Trajectory, paces: dict[s
     return pace.begin_s + begins_s + tokens * pace.token_s
 
 
-def _mean(paces: list[Pace]) -> Pace | None:
+def _mean(paces: list[InstancePace]) -> InstancePace | None:
     if not paces:
         return None
     begin_s, token_s = (sum(column) / len(paces) for column in list(zip(*paces, strict=True))[:2])
-    return Pace(begin_s, token_s, paces[0].coefficients)
+    return InstancePace(begin_s, token_s, paces[0].coefficients)
