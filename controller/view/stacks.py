@@ -17,7 +17,8 @@ from protocol.errors import RunError
 from protocol.stacks import SIGNAL
 
 PROCESSES = Path("/proc")
-HOST, KEEPER, PREPARE = "workers.host", "workers.children.keeper", "workers.models.prepare"
+HOST, FORKS, PREPARE = "workers.host", "workers.host.fork_server", "workers.models.prepare"
+KEEPER = "workers.children.keeper"
 MOST_BYTES = 128 << 10  # 100 threads of 15 frames each
 MOST_PROCESSES = 32  # of one worker
 WRITTEN_S = 2.0  # for a process to write its stacks; one that the kernel holds writes them later
@@ -126,16 +127,19 @@ def _read(log: str, begin: int) -> str:
 def _workers_of(controller: int) -> Iterator[Found]:
     """Local workers of a controller, all trainer ranks among them, and what those have started."""
     commands = {pid: command for pid in _pids() if (command := _command(pid))}
+    tie = f"--parent={controller}"
+    parents = {controller, *(pid for pid, command in commands.items() if FORKS in command and tie in command)}
+    ties = {f"--parent={pid}" for pid in parents}  # of its fork server, too, which ends with it
     workers = {
         pid: command[command.index("--name") + 1] if "--name" in command[:-1] else "worker"
         for pid, command in sorted(commands.items())
-        if HOST in command and f"--parent={controller}" in command
+        if HOST in command and not ties.isdisjoint(command)
     }
     for pid, name in workers.items():
         yield Found(name, pid, _log(pid), name)
     for pid, command in sorted(commands.items()):
         parent = _parent(pid)
-        if parent != controller and parent not in workers:
+        if parent not in parents and parent not in workers:
             continue
         worker = workers.get(parent, "controller")
         if PREPARE in command:
@@ -151,11 +155,13 @@ def _pids() -> list[int]:
 
 
 def _command(pid: int) -> list[str]:
-    """Its arguments; [] if it has ended, or is another user's."""
+    """Its arguments; of a fork the words of its title; [] if it has ended, or is another user's."""
     try:
-        return (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        told = (PROCESSES / str(pid) / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return []
+    words = [word for word in told.split("\0") if word]
+    return words[0].split() if len(words) == 1 else words
 
 
 def _parent(pid: int) -> int:

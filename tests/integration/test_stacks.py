@@ -145,6 +145,37 @@ def test_the_page_shows_what_a_worker_writes_and_names_those_there_are(run):
     assert "was not asked" in controller["text"]  # pytest listens for no such signal
 
 
+def test_workers_that_were_forked_and_what_they_have_started_are_found(tmp_path, monkeypatch):
+    """Of a fork /proc has its title alone, and its parent is the fork server."""
+    keeper = f"python -m {stacks.KEEPER} workers.reward.process a.py:f 4096"
+    there = {
+        1: (0, "python launch.py a.yaml"),
+        2: (1, "python -P -m workers.host.fork_server 32 --parent=1"),
+        3: (2, ["python -m workers.host ipc:///x --role rollout --name rollout-0 --parent=2", "", ""]),
+        4: (2, ["python -m workers.host ipc:///x --role reward --name reward-0 --parent=2"]),
+        5: (4, keeper),
+        6: (5, keeper),
+        7: (1, "python -m workers.host ipc:///x --role trainer --name trainer-0 --parent=1"),
+        8: (2, ["python -P -m workers.models.prepare --factory f"]),
+        9: (0, "python -P -m workers.host.fork_server 32 --parent=99"),
+        10: (9, ["python -m workers.host ipc:///y --role rollout --name rollout-0 --parent=9"]),
+    }
+    for pid, (parent, words) in there.items():
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        words = words if isinstance(words, list) else words.split()
+        (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
+        (folder / "status").write_text(f"Name:\tpython\nPPid:\t{parent}\n")
+    monkeypatch.setattr(stacks, "PROCESSES", tmp_path)
+    assert [(one.name, one.pid, one.worker) for one in stacks._workers_of(1)] == [
+        ("rollout-0", 3, "rollout-0"),
+        ("reward-0", 4, "reward-0"),
+        ("trainer-0", 7, "trainer-0"),
+        ("reward_process", 6, "reward-0"),
+        ("prepare", 8, "controller"),
+    ]
+
+
 def test_of_a_log_no_more_is_shown_than_a_page_can_have(tmp_path, monkeypatch):
     log = tmp_path / "worker.log"
     log.write_text("old")
