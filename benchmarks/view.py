@@ -3,8 +3,9 @@
 Simulates a run on so many instances (or takes `--run RUN`) and prints, against the limits of docs/view.md:
 what the controller spends on saying what it does, and its longest pause by that; the first page; size and
 time of every page's answer, and what a page that follows a run takes each second; the timeline of all lanes,
-in Chromium too where there is one; random jumps and steps; the weight of the pages; and, with `--link`,
-seconds from the start of a run to its link. Times are of the processor where load would show in them.
+in Chromium too where there is one; random jumps and steps; the weight of the pages; with `--link`, seconds
+from the start of a run to its link; and with `--extra`, what the extra `web` installs. Times are of the
+processor where load would show in them.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from controller.host.collector import rare_collections
 from controller.host.status_file import StatusFile, pause_after
 from controller.view.shown_run import ShownRun
 from controller.view.site import PAGES
+from tests.support.extra import added_by
 from tests.support.recorded_run import record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +57,7 @@ PICTURE = """(button) => new Promise((done) => {  // to what is seen at once, an
   };
   look();
 })"""
-FOLLOWED = {"runs": 1, "moment": 2, "now": 2}  # how often the page Now asks in a second, as main.js
+FOLLOWED = {"runs": 0.125, "now": 1.25}  # how often the page Now asks in a second at most, as main.js
 
 
 def made(folder: Path, instances: int, steps: int, in_hand: float = 64.0) -> Path:
@@ -229,6 +231,13 @@ def link_of_a_run(config: str) -> None:
             run.terminate()
 
 
+def extra() -> None:
+    """What `pip install staleflow[web]` brings that the base has not."""
+    added = added_by("web")
+    told = ", ".join(f"{name} {size / 1e3:.0f} kB" for name, size in added.items())
+    print(f"the extra web: {told}; {sum(added.values()) / 1e6:.1f} MB without bytecode (limit 3 MB)")
+
+
 def jumps(run: ShownRun, times: int) -> None:
     """Random moments, and steps from there."""
     dice, facts = random.Random(1), run.facts()
@@ -283,9 +292,10 @@ def main() -> int:
     parser.add_argument("--run", default="")
     parser.add_argument("--browser", action="store_true", help="pages in Chromium alone")
     parser.add_argument("--link", default="", metavar="CONFIG", help="start this run for its link alone")
+    parser.add_argument("--extra", action="store_true", help="what the extra web installs, alone")
     words = parser.parse_args()
-    if words.link:
-        link_of_a_run(words.link)
+    if words.link or words.extra:
+        link_of_a_run(words.link) if words.link else extra()
         return 0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps)

@@ -1,20 +1,27 @@
 """What the view costs a real run: `python -m benchmarks.view_cost [CONFIG] [--steps 140] [--window 12]`.
 
 Starts the run with its view and asks nothing of it during the first quarter; then, in turn, a page follows
-the newest event for a window, as a browser does that stands on Now, and nobody asks during the next. Prints
-seconds of the processor of the controller, of its workers and of the view, from /proc, in both kinds of
-windows: where all cores are busy, what the view takes is what the run lacks. Tokens per second are beside
-them, as medians of neighbours, and are as noisy as the machine.
+the newest event for a window, as a browser does that stands on Now, and nobody asks during the next. Windows
+are as short as it takes for `--pairs` of both kinds. Before each with a page the view reads what has happened
+since the last one; that is printed apart, as a page that stays open has no such gap. Prints seconds of the
+processor of the controller, of its workers and of the view, from /proc, in both kinds of windows: where all
+cores are busy, what the view takes is what the run lacks. Tokens per second are beside them, as medians of
+neighbours, and are as noisy as the machine. The run is told to end when all was measured, and its folder is
+removed when it has.
 """
 
 import argparse
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -22,9 +29,13 @@ from statistics import mean, median, stdev
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLLOW_S = 0.5  # as controller/view/pages/main.js
-ASKED = ("/api/runs", "/api/runs/0/moment", "/api/runs/0/now")
+AGE_S = 0.8  # as controller/view/pages/main.js
+NOW, LIST, LIST_ROUNDS = "/api/runs/0/now", "/api/runs", 10
 FIRST_STEPS = 0.25  # of the run: nobody has opened a page yet
+LAST_STEPS = 6  # which are not measured: nothing new starts in them
+LEAST_WINDOW_S = 3.0  # a page asks four times in it
+READING_S = 0.03  # until the next ask of one who waits for the journal to be read
+END_S = 120.0  # for the run to save and end
 
 
 @dataclass
@@ -35,20 +46,22 @@ class Window:
     seconds: float
     used_s: dict[str, float] = field(default_factory=dict)  # of the processor, by what it was used for
     tokens: int = 0
+    events: int = 0
+    looks: int = 0
 
 
 class Looker:
     """A run that was started, and what it has used."""
 
-    def __init__(self, run: Path, process: subprocess.Popen[str]) -> None:
-        self.run, self._process = run, process
+    def __init__(self, run: Path, process: subprocess.Popen[bytes]) -> None:
+        self.run, self.process = run, process
         self._gone: dict[str, float] = {}  # seconds of processes that have ended, as far as they were seen
         self._seen: dict[int, tuple[str, float]] = {}
 
     def used_s(self) -> dict[str, float]:
         """Seconds of the processor since the beginning: of the controller, the view and the workers."""
         found: dict[int, tuple[str, float]] = {}
-        for one in [(top := psutil.Process(self._process.pid)), *top.children(recursive=True)]:
+        for one in [(top := psutil.Process(self.process.pid)), *top.children(recursive=True)]:
             try:
                 kind = "controller" if one.pid == top.pid else _kind(one.cmdline())
                 times = one.cpu_times()
@@ -81,42 +94,118 @@ class Looker:
         tokens = self.status().get("tokens")
         return tokens["generated"] if isinstance(tokens, dict) else 0
 
+    def events(self) -> int:
+        """The newest of the journal; 0 before there is one."""
+        try:
+            with closing(sqlite3.connect(f"file:{self.run / 'run.db'}?mode=ro", uri=True)) as db:
+                return db.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+        except sqlite3.Error:
+            return 0
+
+    def goes_on(self, steps: int) -> bool:
+        """Whether so many steps are not made yet. Raises: RuntimeError if the run has ended before."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"The run has ended with exit code {self.process.returncode}, too early.")
+        return self.steps() < steps
+
+
+class Page:
+    """What follows the newest event, as a browser does."""
+
+    def __init__(self, run: Path) -> None:
+        memory = json.loads((run.parent / f".{run.name}.view").read_text())
+        self._address = f"http://127.0.0.1:{memory['port']}"
+        self._headers = {"Authorization": f"Bearer {memory['token']}", "Accept-Encoding": "gzip"}
+
+    def look(self, path: str = NOW) -> int:
+        """Ask once; the status of the answer."""
+        asked = urllib.request.Request(self._address + path, headers=self._headers)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            answer.read()
+            return answer.status
+
+    def catch_up(self) -> None:
+        """Ask until the journal is read to its end."""
+        while self.look() != 200:
+            time.sleep(READING_S)
+
 
 def _kind(words: list[str]) -> str:
     return "view" if any("doorkeeper" in word or "resident" in word for word in words) else "workers"
 
 
-def watch(looker: Looker, seconds: float, page: str | None, token: str) -> Window:
+def watch(looker: Looker, seconds: float, page: Page | None) -> Window:
     """Let it go on for so long, with a page that follows it or without."""
-    before, tokens, began = looker.used_s(), looker.tokens(), time.monotonic()
-    while time.monotonic() < began + seconds:
-        if page is not None:
-            for path in ASKED:
-                ask = urllib.request.Request(page + path, headers={"Authorization": f"Bearer {token}"})
-                with urllib.request.urlopen(ask, timeout=60) as answer:
-                    answer.read()
-        time.sleep(FOLLOW_S)
+    before, tokens, events = looker.used_s(), looker.tokens(), looker.events()
+    began, looks = time.monotonic(), 0
+    while (left := began + seconds - time.monotonic()) > 0:
+        if page is None:
+            time.sleep(left)
+            continue
+        asked = time.monotonic()
+        page.look()
+        if looks % LIST_ROUNDS == 0:
+            page.look(LIST)
+        looks += 1
+        took = time.monotonic() - asked
+        time.sleep(max(took, AGE_S - 2 * took))
     after = looker.used_s()
     used = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
-    return Window(page is not None, time.monotonic() - began, used, looker.tokens() - tokens)
+    tokens, events = looker.tokens() - tokens, looker.events() - events
+    return Window(page is not None, time.monotonic() - began, used, tokens, events, looks)
 
 
-def alternate(looker: Looker, process: subprocess.Popen[str], steps: int, seconds: float) -> list[Window]:
-    """Windows until the run is nearly over: first without a page that was ever opened, then in turn."""
-    while looker.steps() < 2:
+def caught_up(looker: Looker, page: Page) -> Window:
+    """The page is opened again, after some time without."""
+    before, began = looker.used_s(), time.monotonic()
+    page.catch_up()
+    after = looker.used_s()
+    used = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
+    return Window(True, time.monotonic() - began, used)
+
+
+def before_a_page(looker: Looker, steps: int) -> float:
+    """Measure while no page was ever opened; seconds of a train step."""
+    while looker.goes_on(2):
         time.sleep(0.2)
-        assert process.poll() is None, "the run has ended before its second step"
+    first, began = looker.steps(), time.monotonic()
     windows = []
-    while looker.steps() < FIRST_STEPS * steps:
-        windows.append(watch(looker, seconds, None, ""))
+    while looker.goes_on(max(5, int(FIRST_STEPS * steps))):
+        windows.append(watch(looker, LEAST_WINDOW_S, None))
     print_rows("before any page was opened", windows)
-    memory = json.loads((looker.run.parent / f".{looker.run.name}.view").read_text())
-    page, token = f"http://127.0.0.1:{memory['port']}", memory["token"]
-    watch(looker, 3.0, page, token)  # it is imported and steps to the newest event
-    windows = []
-    while looker.steps() < steps - 6 and process.poll() is None:
-        windows.append(watch(looker, seconds, page if len(windows) % 2 else None, token))
+    return (time.monotonic() - began) / (looker.steps() - first)
+
+
+def alternate(looker: Looker, steps: int, pairs: int, most_s: float) -> list[Window]:
+    """Windows without and with a page in turn, the last one without.
+
+    Raises: RuntimeError if what is left of the run has no room for them.
+    """
+    left_s = before_a_page(looker, steps) * (steps - LAST_STEPS - looker.steps())
+    seconds = min(most_s, 0.8 * left_s / (2 * pairs + 1))  # steps grow longer, and there are gaps
+    if seconds < LEAST_WINDOW_S:
+        raise RuntimeError(
+            f"{left_s:.0f} s are left of the run, and {pairs} pairs of windows need "
+            f"{(2 * pairs + 1) * LEAST_WINDOW_S / 0.8:.0f}. Give more --steps, or fewer --pairs."
+        )
+    page = Page(looker.run)
+    print_look("the first look, all imports and the journal so far", caught_up(looker, page))
+    windows, gaps = [watch(looker, seconds, None)], []
+    for _ in range(pairs):
+        if not looker.goes_on(steps - LAST_STEPS):
+            break
+        gaps.append(caught_up(looker, page))
+        windows.append(watch(looker, seconds, page))
+        windows.append(watch(looker, seconds, None))
+    print_look(f"a look after {seconds:.0f} s without one (mean of {len(gaps)})", *gaps)
     return windows
+
+
+def print_look(name: str, *windows: Window) -> None:
+    """Seconds that it took until the page was there."""
+    if windows:
+        used, took = (mean(one.used_s.get("view", 0.0) for one in windows), mean(w.seconds for w in windows))
+        print(f"{name}: {used:.2f} s of the view's processor, {took:.2f} s by the clock", flush=True)
 
 
 def print_rows(name: str, windows: list[Window]) -> None:
@@ -130,11 +219,16 @@ def print_rows(name: str, windows: list[Window]) -> None:
     }
     total, tokens = sum(used.values()), sum(window.tokens for window in windows)
     rates = ", ".join(f"{kind} {value / seconds:.3f}" for kind, value in used.items())
-    print(f"{name}: {len(windows)} windows, {seconds:.0f} s, {tokens / seconds:,.0f} tokens/s")
+    looks, events = (sum(getattr(window, what) for window in windows) for what in ("looks", "events"))
+    print(
+        f"{name}: {len(windows)} windows, {seconds:.0f} s, {tokens / seconds:,.0f} tokens/s, "
+        f"{events / seconds:.0f} events/s, {looks} looks"
+    )
     print(f"  seconds of the processor each second: {rates}")
     print(
         f"  the view is {100 * used['view'] / total:.2f} % of all; the controller takes "
-        f"{1e6 * used['controller'] / max(1, tokens):.1f} s for a million tokens",
+        f"{1e6 * used['controller'] / max(1, tokens):.1f} s for a million tokens, and all together "
+        f"{1e3 * total / max(1, events):.2f} ms for an event",
         flush=True,
     )
 
@@ -157,25 +251,47 @@ def paired(windows: list[Window]) -> None:
         )
 
 
+@contextmanager
+def started(config: str, steps: int) -> Iterator[Looker]:
+    """A run in a folder that is there as long as the run, which ends with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "launch.py", config, f"run.dir={folder}", "run.name=cost"]
+        process = subprocess.Popen([*words, f"run.steps={steps}"], cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            yield Looker(Path(folder) / "cost", process)
+        finally:
+            process.terminate()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _leave(number: int, frame: object) -> None:
+    """End so that the run is ended, too."""
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
-    """Always 0: it measures."""
+    """1 if the run was too short to be measured."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("config", nargs="?", default="examples/quickstart.yaml")
     parser.add_argument("--steps", type=int, default=140)
-    parser.add_argument("--window", type=float, default=12.0)
+    parser.add_argument("--window", type=float, default=12.0, help="seconds at most")
+    parser.add_argument("--pairs", type=int, default=6)
     words = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "launch.py", words.config, f"run.dir={folder}", "run.name=cost"]
-        with subprocess.Popen(
-            [*command, f"run.steps={words.steps}"], cwd=ROOT, stdout=subprocess.DEVNULL, text=True
-        ) as run:
-            looker = Looker(Path(folder) / "cost", run)
-            print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
-            windows = alternate(looker, run, words.steps, words.window)
-            print_rows("nobody looks", [one for one in windows if not one.has_page])
-            print_rows("one page follows", [one for one in windows if one.has_page])
-            paired(windows)
-            run.wait()
+    signal.signal(signal.SIGTERM, _leave)
+    with started(words.config, words.steps) as looker:
+        print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
+        try:
+            windows = alternate(looker, words.steps, words.pairs, words.window)
+        except RuntimeError as error:
+            print(error)
+            return 1
+        print_rows("nobody looks", [one for one in windows if not one.has_page])
+        print_rows("one page follows", [one for one in windows if one.has_page])
+        paired(windows)
     return 0
 
 

@@ -6,6 +6,9 @@ that directory is asked as the page Now asks it, and so it is printed how old th
 answer does not show, at its arrival and just before the next one; seconds of the view's processor for a
 second of the run and for 1,000 events; its memory, with Now alone and with timeline and time travel beside;
 and bytes that a finished response leaves in memory and in `view.past`, with the sum for 10 million.
+
+`--pages 0,1,20` does so with as many pages, one after the other: 0 is a run without a view. What the writer
+of the journal takes is printed each time: its processor for an event, and its transactions by the clock.
 """
 
 import argparse
@@ -19,9 +22,11 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from threading import Event, Thread
 
 import msgpack
@@ -31,11 +36,13 @@ from benchmarks.view import ROOT, made
 from controller.durability.holder import lock_of
 from controller.durability.recording import Recording
 from controller.durability.store import Store
+from controller.view.door.viewers import PAGE
 from controller.view.shown_run import ShownRun
 
-FOLLOW_S = 0.5  # as controller/view/pages/main.js
+AGE_S = 0.8  # as controller/view/pages/main.js
 TURN_S = 0.02  # between two transactions of the journal
-ASKED = ("/api/runs", "/api/runs/0/moment", "/api/runs/0/now")
+ASKED = "/api/runs/0/now"
+NUMBERS = count()
 GROUP_SIZE = 16
 MANY = 10_000_000  # responses that have ended
 TABLES = ("events", "fingerprints", "snapshots")  # of run.db, by number of an event
@@ -57,14 +64,18 @@ class Copied:
                 self._copy(table, -1, until)
         lock_of(run).write_text(str(os.getpid()))  # so that it goes on
         self.number, self.written = until, dict[int, float]()
+        self.used_s, self.took_s = 0.0, list[float]()  # of the processor; by the clock, of each transaction
 
     def write_on(self, until: int) -> None:
         """The events up to this one, now."""
+        began, used = time.monotonic(), time.thread_time()
         self._db.execute("BEGIN")
         for table in ("events", "fingerprints"):
             self._copy(table, self.number, until)
         self._db.execute("COMMIT")
         now = time.monotonic()
+        self.used_s += time.thread_time() - used
+        self.took_s.append(now - began)
         self.written |= dict.fromkeys(range(self.number + 1, until + 1), now)
         self.number = until
 
@@ -80,10 +91,15 @@ class Page:
 
     def __init__(self, base: str, token: str) -> None:
         self._base, self._token = base, token
+        self.name = f"page{next(NUMBERS)}"
+
+    def another(self) -> "Page":
+        """Somebody else who looks at the same view."""
+        return Page(self._base, self._token)
 
     def ask(self, path: str) -> tuple[int, dict]:
         """Status and answer."""
-        words = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "gzip"}
+        words = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "gzip", PAGE: self.name}
         with urllib.request.urlopen(urllib.request.Request(self._base + path, headers=words)) as answer:
             data = answer.read()
             if answer.headers.get("content-encoding") == "gzip":
@@ -130,14 +146,14 @@ def follow(page: Page, copied: Copied, is_over: Event) -> tuple[list[float], lis
     """Ages at the arrival of each answer, and just before the next one."""
     at_first, at_last, shown = [], [], copied.number
     while not is_over.is_set():
-        for path in ASKED:
-            found = page.until_read(path)
+        asked = time.monotonic()
+        found = page.until_read(ASKED)
         now = time.monotonic()
         at_last.append(age(copied, shown, now))
         shown = found["number"]
         at_first.append(age(copied, shown, now))
-        time.sleep(FOLLOW_S)
-    return at_first, at_last
+        is_over.wait(max(now - asked, AGE_S - 2 * (now - asked)))
+    return at_first[1:], at_last[1:]
 
 
 def p95(values: list[float]) -> float:
@@ -156,36 +172,66 @@ def memory_mb(process: psutil.Process) -> float:
     return process.memory_info().rss / 1e6
 
 
-def lag(source: Path, folder: Path, *, share: float, rate: float, seconds: float) -> None:
-    """The page behind a run that goes on, and the view's processor and memory meanwhile."""
+def lag(source: Path, folder: Path, pages: int, *, share: float, rate: float, seconds: float) -> None:
+    """So many pages behind a run that goes on, and what writer and view take meanwhile."""
     last = Recording(source).last
     begin = int(share * last)
     until = min(last, begin + int(rate * seconds))
-    copied = Copied(source, folder / "live", begin)
-    with viewed(folder / "live") as (page, process):
-        began, used = time.monotonic(), used_s(process)
-        page.until_read(ASKED[-1])
-        print(f"first page: {time.monotonic() - began:.1f} s, {used_s(process) - used:.1f} s of processor")
-        is_over = Event()
-        writer = Thread(target=write, args=(copied, until, rate, is_over))
-        began, used = time.monotonic(), used_s(process)
+    copied, is_over = Copied(source, folder / f"live{pages}", begin), Event()
+    writer = Thread(target=write, args=(copied, until, rate, is_over))
+    print(f"{pages} pages:", flush=True)
+    if not pages:
         writer.start()
-        at_first, at_last = follow(page, copied, is_over)
         writer.join()
-        spent, took = used_s(process) - used, time.monotonic() - began
-        behind = ", ".join(
-            f"{name} {p95(ages):.2f} s"
-            for name, ages in (("at arrival", at_first), ("before the next", at_last))
-        )
-        print(
-            f"{len(at_first)} looks in {took:.0f} s at {(until - begin) / took:,.0f} events a second: p95 of "
-            f"the age of what is not shown {behind} (limit 1 s)"
-        )
-        print(
-            f"the view: {spent / took:.2f} s of processor each second (limit 1), "
-            f"{1e6 * spent / (until - begin):.0f} us an event, {memory_mb(process):.0f} MB with Now alone"
-        )
-        after_all(page, process, until)
+        writing(copied, begin)
+        return
+    with viewed(folder / f"live{pages}") as (page, process):
+        looked_at(copied, writer, is_over, page, process, pages)
+        writing(copied, begin)
+        if pages == 1:
+            after_all(page, process, until)
+
+
+def looked_at(
+    copied: Copied, writer: Thread, is_over: Event, page: Page, process: psutil.Process, pages: int
+) -> None:
+    """Print how far behind the pages were while it was written, and what the view took."""
+    first, begin = time.monotonic(), copied.number
+    used = used_s(process)
+    page.until_read(ASKED)
+    print(f"  first page: {time.monotonic() - first:.1f} s, {used_s(process) - used:.1f} s of processor")
+    began, used = time.monotonic(), used_s(process)
+    writer.start()
+    with ThreadPoolExecutor(pages) as pool:
+        followers = [page, *(page.another() for _ in range(pages - 1))]
+        looking = [pool.submit(follow, one, copied, is_over) for one in followers]
+        writer.join()
+        ages = [one.result() for one in looking]
+    spent, took = used_s(process) - used, time.monotonic() - began
+    at_first, at_last = ([age for one in ages for age in one[place]] for place in (0, 1))
+    behind = ", ".join(
+        f"{name} {p95(found):.2f} s"
+        for name, found in (("at arrival", at_first), ("before the next", at_last))
+    )
+    print(
+        f"  {len(at_first)} looks in {took:.0f} s at {(copied.number - begin) / took:,.0f} events a second: "
+        f"p95 of the age of what is not shown {behind} (limit 1 s)"
+    )
+    print(
+        f"  the view: {spent / took:.2f} s of processor each second (limit 1), "
+        f"{1e6 * spent / (copied.number - begin):.0f} us an event, {memory_mb(process):.0f} MB with Now alone"
+    )
+
+
+def writing(copied: Copied, begin: int) -> None:
+    """Print what the journal's writer took."""
+    took = sorted(copied.took_s)
+    print(
+        f"  the journal's writer: {1e6 * copied.used_s / (copied.number - begin):.1f} us of processor an "
+        f"event; a transaction by the clock: median {1e3 * median(took):.1f} ms, p99 "
+        f"{1e3 * quantiles(took, n=100)[98]:.1f} ms, longest {1e3 * took[-1]:.1f} ms",
+        flush=True,
+    )
 
 
 def after_all(page: Page, process: psutil.Process, last: int) -> None:
@@ -197,7 +243,7 @@ def after_all(page: Page, process: psutil.Process, last: int) -> None:
     now = page.until_read("/api/runs/0/now")
     running = sum(one["running"] for one in now["workers"]) + now["queued"]
     print(
-        f"{memory_mb(process):.0f} MB with timeline and time travel, {running:,} responses in hand "
+        f"  {memory_mb(process):.0f} MB with timeline and time travel, {running:,} responses in hand "
         "(limit 1,000 MB)"
     )
 
@@ -228,6 +274,7 @@ def main() -> int:
     parser.add_argument("--in-hand", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--run", default="")
+    parser.add_argument("--pages", default="1", help="how many, or several such numbers: 0,1,20")
     parser.add_argument("--rate", type=float, default=1_000.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--share", type=float, default=0.5, help="of the journal that is there at first")
@@ -236,7 +283,9 @@ def main() -> int:
         print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", flush=True)
         each = words.in_hand / words.instances
         path = Path(words.run) if words.run else made(Path(folder), words.instances, words.steps, each)
-        lag(path, Path(folder), share=words.share, rate=words.rate, seconds=words.seconds)
+        for pages in map(int, words.pages.split(",")):
+            options = {"share": words.share, "rate": words.rate, "seconds": words.seconds}
+            lag(path, Path(folder), pages, **options)
         growth(path)
     return 0
 

@@ -77,7 +77,7 @@ class Recording:
         self._database: sqlite3.Connection | None = None  # of the store that writes the file
         with self._open() as db:
             check_schema(db, self.path)
-        self._look()
+            self._look(db)
         if bad := [name for name, value in self.facts.items() if not isinstance(value, str)]:
             raise damaged(self.path, f"what it says of {bad[0]} is no text")
         missing = [name for name in NEEDED_FACTS if name not in self.facts]
@@ -93,25 +93,25 @@ class Recording:
         made = cls.__new__(cls)
         made.path, made._file, made._database = store.path, Path(store.path), store.database
         made._on_progress = lambda number, last: None
-        made._look()
+        with made._open() as db:
+            made._look(db)
         return made
 
-    def _look(self) -> None:
+    def _look(self, db: sqlite3.Connection) -> None:
         self.notes: list[str] = []
         """What was damaged and done without, in words."""
-        with self._open() as db:
-            self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
-            skipped = db.execute("SELECT seq, reason FROM skipped ORDER BY seq")
-            self.skipped: dict[int, str] = dict(skipped)
-            """Events that count as never heard, and why: what the core failed with; "" if one of the same
-            worker before it did."""
-            (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
-            end = db.execute("SELECT seq, now FROM events ORDER BY seq DESC LIMIT 1").fetchone()
-            self.last, self.until_s = end or (0, 0.0)  # no aggregate of `now`: that walks over all events
-            newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
-            at, size = db.execute(newest).fetchone() or (1, 0)
-            self.snapshot_numbers = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
-            """Events after which there is an image of the core, of whatever release."""
+        self.facts: dict[str, str] = dict(db.execute("SELECT name, value FROM facts"))
+        skipped = db.execute("SELECT seq, reason FROM skipped ORDER BY seq")
+        self.skipped: dict[int, str] = dict(skipped)
+        """Events that count as never heard, and why: what the core failed with; "" if one of the same worker
+        before it did."""
+        (first,) = db.execute("SELECT coalesce(min(seq), 1) FROM events").fetchone()
+        end = db.execute("SELECT seq, now FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+        self.last, self.until_s = end or (0, 0.0)  # no aggregate of `now`: that walks over all events
+        newest = "SELECT first_seq, length(digests) FROM fingerprints ORDER BY first_seq DESC LIMIT 1"
+        at, size = db.execute(newest).fetchone() or (1, 0)
+        self.snapshot_numbers = [seq for (seq,) in db.execute("SELECT seq FROM snapshots ORDER BY seq")]
+        """Events after which there is an image of the core, of whatever release."""
         self._fingerprinted = at + size // SIZE_BYTES - 1  # the last event that had one at the opening
         self.pruned: int = first - 1 if first - 1 in self.snapshot_numbers else 0
         """Events that `run.journal: compact` has deleted; a snapshot of the core after them is kept."""
@@ -303,11 +303,12 @@ class Recording:
                 raise self._missing(after + 1, None)
             after += len(rows)
 
-    def events_with(self, part: bytes, after: int) -> Iterator[Recorded]:
-        """Those after event `after` in whose record these bytes are, in order, without fingerprints."""
+    def events_with(self, *parts: bytes, after: int) -> Iterator[Recorded]:
+        """Those after event `after` in whose record one of these is, in order, without fingerprints."""
+        has_one = " OR ".join(["instr(event, ?)"] * len(parts))
         with self._open() as db:
-            query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND instr(event, ?)"
-            rows = db.execute(f"{query} ORDER BY seq", (after, self.last, part)).fetchall()
+            query = f"SELECT {RECORD} FROM events WHERE seq > ? AND seq <= ? AND ({has_one})"
+            rows = db.execute(f"{query} ORDER BY seq", (after, self.last, *parts)).fetchall()
         for number, now, data, checksum, is_joined in rows:
             if number not in self.skipped:
                 event = decode_record(self.path, number, now, data, checksum, is_joined)

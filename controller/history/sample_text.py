@@ -5,11 +5,14 @@ numbers; joining the texts of a response's tokens gives what the tokenizer makes
 """
 
 import json
+import logging
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from protocol.messages import GIVEN
 
 Decode = Callable[[Sequence[int]], str]
 UNFINISHED = "\ufffd"  # ends a text whose last character's other bytes are in the next token
+log = logging.getLogger("staleflow.samples")
 LONGEST_CHARACTER = 8  # tokens; then the text is not UTF-8 at all
 
 
@@ -183,17 +187,35 @@ def texts_of(ids: Sequence[int], decode: Decode) -> list[str]:
 
 
 def find_decoder(recording: Recording) -> Decode | None:
-    """The run's own tokenizer, out of its model's folder; None if that, or the package, is not here."""
+    """The run's own tokenizer, out of its model's folder; None if that, or the package, is not here.
+
+    One that cannot be read is as good as none.
+    """
+    path = Path(recording.config().model.path)
+    for folder in (Path(recording.path).parent / path, path):
+        file = folder / "tokenizer.json"
+        try:
+            found = file.stat()
+        except OSError:
+            continue
+        if S_ISREG(found.st_mode):
+            return _decoder(str(file), found.st_mtime_ns, found.st_size)
+    return None
+
+
+@lru_cache(maxsize=8)
+def _decoder(file: str, changed_ns: int, size: int) -> Decode | None:
+    """Of a file as it was at that time: pages ask again and again, and a large one takes a second to read."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
         return None
-    path = Path(recording.config().model.path)
-    for folder in (Path(recording.path).parent / path, path):
-        if (folder / "tokenizer.json").is_file():
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
-    return None
+    try:
+        tokenizer = Tokenizer.from_file(file)
+    except Exception as error:  # the package raises nothing more special
+        log.warning("%s is no tokenizer, so tokens are shown by their numbers: %s", file, error)
+        return None
+    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
 def _numbers(ids: Sequence[int]) -> str:

@@ -94,7 +94,7 @@ def _names_before(recording: Recording, after: int) -> dict[PeerId, str]:
         return {}
     names: dict[PeerId, str] = {}
     for role in get_args(Role):
-        for number, _, event, *_ in recording.events_with(msgpack.packb(role), recording.pruned):
+        for number, _, event, *_ in recording.events_with(msgpack.packb(role), after=recording.pruned):
             if number <= after and isinstance(event, Received) and isinstance(event.message, Attach):
                 names[event.peer] = event.message.name
     return names
@@ -108,7 +108,7 @@ def _is_kept(core: Core, group: int) -> bool:
 def _last_word(recording: Recording, group: int, after: int) -> int:
     """The last event after this one that names a group which the core has forgotten; `after` if none does."""
     last = after
-    for recorded in recording.events_with(msgpack.packb(group), after):
+    for recorded in recording.events_with(msgpack.packb(group), after=after):
         if any(_of_event(recorded.event, group, {})):
             last = recorded.number
     return last

@@ -7,10 +7,12 @@ import asyncio
 import getpass
 import json
 import socket
+from pathlib import Path
 from typing import get_args
 
 import yaml
 
+from controller.durability.holder import controller_of
 from protocol.errors import ConfigError, NoAnswer
 from protocol.messages import Action, Close, Control, DrainWorker, Message
 from protocol.wire.connection import Connection
@@ -80,12 +82,23 @@ async def ask(run: str, message: Message) -> str:
         async with asyncio.timeout(ANSWER_S):
             close = await answer
     except TimeoutError:
-        raise NoAnswer(f"No controller answered at {endpoint} within {ANSWER_S:g} s.") from None
+        told = f"No controller answered at {endpoint} within {ANSWER_S:g} s. {_where_it_is(run)}"
+        raise NoAnswer(told) from None
     finally:
         connection.close()
     if close.is_fault:
         raise ConfigError(close.reason)
     return close.reason
+
+
+def _where_it_is(run: str) -> str:
+    """What to do about a controller that does not answer. `run`: a directory, or an endpoint."""
+    if Path(run).is_dir() and controller_of(Path(run)) is None:
+        return (
+            f"None is at work on {run} here: `launch.py status {run}` says how the run stands, and "
+            "the command that started it goes on with it."
+        )
+    return "If it is at work, `launch.py stacks` of the run says where it stands."
 
 
 async def give(run: str, action: str, argument: str, why: str) -> str:

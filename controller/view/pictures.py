@@ -21,6 +21,8 @@ MOST_MEMBERS = 8  # of one group that are told one by one
 MOST_COMMANDS = 50
 MOST_WORKERS = 64  # of more, those that something is nearest to happen to, and sums by role
 OF_MACHINES = ("throughput/", "compute/", "phase/", "memory/")  # in metrics.jsonl
+OF_LEARNING = ("reward/mean", "episode/", "environment/", "agent/forks/", "kv/", "turn/")
+RECENT = 20  # steps
 Json = dict[str, Any]
 
 
@@ -92,9 +94,22 @@ def _roles(workers: Sequence[Json]) -> list[Json]:
 
 
 def figures_of(lines: Sequence[Json], step: int) -> dict[str, float]:
-    """Speed, arithmetic, memory and phases of the newest of some lines of metrics.jsonl up to this step."""
+    """What Now and Prometheus tell of the newest of some lines of metrics.jsonl up to this step.
+
+    Its reward, speed, arithmetic, memory and phases, and what it says of an agent's episodes.
+    """
     newest = next((line for line in reversed(lines) if at_most(line, "step", step)), {})
-    return {key: value for key, value in newest.items() if key.startswith(OF_MACHINES) and is_number(value)}
+    told = OF_MACHINES + OF_LEARNING
+    return {key: value for key, value in newest.items() if key.startswith(told) and is_number(value)}
+
+
+def recent_of(lines: Sequence[Json], step: int) -> Json:
+    """The mean shares of what the last steps up to this one waited for, and how many steps that is."""
+    reached = (line for line in reversed(lines) if at_most(line, "step", step))
+    newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]
+    keys = dict.fromkeys(key for line in newest for key in line if key.startswith("phase/"))
+    shares = {key: sum(v for line in newest if is_number(v := line.get(key))) for key in keys}
+    return {"steps": len(newest), "phases": {key: total / len(newest) for key, total in shares.items()}}
 
 
 def ledger_of(core: Core) -> Json:

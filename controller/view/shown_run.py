@@ -15,13 +15,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from controller.core.core import Core
 from controller.durability.core_image import InParts
 from controller.durability.holder import controller_of
 from controller.durability.recording import Recording
-from controller.history.alarms import alarms
+from controller.history.given_orders import orders
 from controller.history.story import Beginning
 from controller.history.why import why
+from controller.view.pace_of_steps import pace_of
 from controller.view.past.background import Background
 from controller.view.past.kept_past import (
     LEAST_EVENTS,
@@ -36,16 +36,16 @@ from controller.view.past.life import as_json, life_of
 from controller.view.past.replica import NEAR, Instant, Replica, StillReading, moment_of
 from controller.view.past.timeline import Timeline
 from controller.view.past.timeline_picture import picture
-from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, workers_of
-from controller.view.recent import recent_of
+from controller.view.pictures import event_of, figures_of, group_of, ledger_of, now_of, recent_of, workers_of
 from controller.view.shown_samples import ShownSamples
-from controller.view.written import Written, at_most, by_source, columns_of, said_in, silent_s
+from controller.view.written import Written, by_source, columns_of, not_heard, quiet_s, said_in
 
 Json = dict[str, Any]
 Found = TypeVar("Found")
 IsLate = Callable[[], bool]
 Place = tuple[Replica, Instant]
 MOST_AT_ONCE_S = 1.0  # of reading, before others get their answers
+MOST_ORDERS = 200  # that are told
 NO_STEP = 1 << 53  # every step is before it
 
 
@@ -68,6 +68,7 @@ class ShownRun:
         self._kept_newest = 0  # the event up to which the next view of the run need not read
         self._saved = 0  # the event up to which the pass is kept beside the run
         self._lives: dict[int, Json] = {}  # of groups that have left, by number
+        self._orders: tuple[int, list[Json]] = 0, []  # up to which event they were looked for
 
     # -- what it is -----------------------------------------------------------------------------------
 
@@ -81,7 +82,6 @@ class ShownRun:
             "name": self.name,
             "path": str(self.path),
             "state": self.state(),
-            "silent_s": silent_s(self.path) if self.state() == "live" else None,
             "first": recording.pruned,
             "last": recording.last,
             "until_s": recording.until_s,
@@ -106,7 +106,7 @@ class ShownRun:
 
         def show(replica: Replica, instant: Instant) -> Json:
             find = {"next": replica.decision_after, "last": replica.decision_before}
-            return _place(replica, find.get(seek, replica.with_turn)(instant.number))
+            return self._place(replica, find.get(seek, replica.with_turn)(instant.number))
 
         return self._with(at, show, patience_s)
 
@@ -115,7 +115,7 @@ class ShownRun:
 
         def show(replica: Replica, instant: Instant) -> Json:
             instant = replica.with_turn(instant.number)
-            found = _place(replica, instant)
+            found = self._place(replica, instant)
             if instant.turn is None:
                 return found | {"decisions": []}
             recorded = instant.turn.recorded
@@ -132,14 +132,21 @@ class ShownRun:
         """The page Now; `find`: part of a worker's name for a table as short as a page, None for all."""
 
         def show(replica: Replica, instant: Instant) -> Json:
-            core = instant.core
-            state, lines = core.state, self._written.readable("metrics.jsonl")
-            newest = figures_of(lines, state.steps)
-            found: Json = {"alarms": [*self._written.damaged(), *self._alarms(core)], "last_step": newest}
-            found["recent"] = recent_of(lines, state.steps, state.config, cap=state.pace.cap)
+            instant = replica.with_turn(instant.number)
+            core, written = instant.core, self._written
+            lines, steps = written.readable("metrics.jsonl"), core.state.steps
+            wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
+            quiet = quiet_s(self.path, time.time()) if not at and self.state() == "live" else 0.0
+            found: Json = {
+                "alarms": [*not_heard(quiet), *written.damaged(), *wrong],
+                "last_step": figures_of(lines, steps),
+                "recent": recent_of(lines, steps),
+                "pace": pace_of(lines, steps, core.state.config, cap=core.state.pace.cap),
+                "quiet_s": quiet,
+            }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
                 found["idle_because"] = ""
-            shown = _place(replica, instant) | now_of(core) | found
+            shown = self._place(replica, instant) | now_of(core) | found
             return shown if find is None else shown | workers_of(shown["workers"], find)
 
         return self._with(at, show, patience_s)
@@ -148,7 +155,8 @@ class ShownRun:
         """The page Ledger."""
 
         def show(replica: Replica, instant: Instant) -> Json:
-            return _place(replica, instant) | ledger_of(instant.core)
+            instant = replica.with_turn(instant.number)
+            return self._place(replica, instant) | ledger_of(instant.core)
 
         return self._with(at, show, patience_s)
 
@@ -196,6 +204,18 @@ class ShownRun:
         if self._background is not None:
             self._background.join()
 
+    def _place(self, replica: Replica, instant: Instant) -> Json:
+        """Which moment is shown, and of how long a run."""
+        return {
+            "number": instant.number,
+            "now_s": instant.now,
+            "first": replica.first,
+            "last": replica.last,
+            "until_s": replica.recording.until_s,
+            "state": self.state(),
+            "event": event_of(instant.core, instant.turn),
+        }
+
     # -- what it wrote --------------------------------------------------------------------------------
 
     def samples(self) -> Json:
@@ -220,23 +240,20 @@ class ShownRun:
             "evaluations": columns_of([by_source(line) for line in self._written.lines("evaluations.jsonl")]),
         }
 
+    def orders(self) -> Json:
+        """What operators have asked of the run, the newest first."""
+        with self._lock:
+            recording, (until, known) = self._look(), self._orders
+            new = orders(recording, max(until, recording.pruned))
+            known = [*(order._asdict() for order in reversed(new)), *known][:MOST_ORDERS]
+            self._orders = recording.last, known
+        return {"orders": known}
+
     def said(self) -> Json:
         """What the run's own files say of where it stands, without its journal."""
         return said_in(self.path) | {
             "last_step": figures_of(self._written.readable("metrics.jsonl"), NO_STEP)
         }
-
-    def _alarms(self, core: Core) -> list[Json]:
-        """What was wrong after the last step that the core has made."""
-        steps = core.state.steps
-        made = [line for line in self._written.readable("metrics.jsonl") if at_most(line, "step", steps)]
-        evaluated = [
-            line
-            for line in self._written.readable("evaluations.jsonl")
-            if at_most(line, "policy_version", steps)
-        ]
-        found = alarms(made, evaluated, bound=core.state.config.staleness.max_staleness)
-        return [alarm._asdict() for alarm in found]
 
     # -- the replicas ---------------------------------------------------------------------------------
 
@@ -373,14 +390,3 @@ def late_after(seconds: float) -> IsLate:
     """Whether so many seconds have gone by since now."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() >= end
-
-
-def _place(replica: Replica, instant: Instant) -> Json:
-    return {
-        "number": instant.number,
-        "now_s": instant.now,
-        "first": replica.first,
-        "last": replica.last,
-        "until_s": replica.recording.until_s,
-        "event": event_of(instant.core, instant.turn),
-    }

@@ -1,7 +1,7 @@
 """The kept samples of a run as pages want them: which there are, one of them, and a page of those asked for.
 
 Invariants: an answer takes no longer than FIND_S of reading, and then says how much is left; a response is
-told by a few numbers and how it begins; the tokenizer is read once.
+told by a few numbers and how it begins.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 from controller.durability.recording import Recording
 from controller.history.sample_index import Key, digest_of
 from controller.history.sample_search import SampleQuery, SampleSearch, query_of
-from controller.history.sample_text import Decode, SampleGroup, SampleReader, find_decoder, rounded
+from controller.history.sample_text import SampleGroup, SampleReader, rounded
 from protocol.errors import RunError
 
 FIND_S = 0.3  # of reading, before others get their answers
@@ -27,16 +27,15 @@ class ShownSamples:
 
     def __init__(self) -> None:
         self._search = SampleSearch()
-        self._decode: Decode | None = None
 
     def kept(self, recording: Recording) -> Json:
         """Their keys, oldest first."""
-        reader = self._reader(recording)
+        reader = SampleReader(recording)
         return {"kept": reader.kept(), "has_text": reader.has_text}
 
     def one(self, recording: Recording, step: int, group: int) -> Json:
         """With all its tokens. Raises: RunError if it is not kept."""
-        found, kept = self._reader(recording).read(step, group), recording.sample(step, group)
+        found, kept = SampleReader(recording).read(step, group), recording.sample(step, group)
         if found is None or kept is None:
             raise RunError(f"No sample of group {group} of step {step} is kept; expected one of the list.")
         return sample_as_json(found) | {"prompt_digest": f"{digest_of(kept):016x}"}
@@ -47,7 +46,7 @@ class ShownSamples:
             query, refused = query_of(words), ""
         except RunError as error:
             query, refused = SampleQuery(), str(error)
-        reader, end = self._reader(recording), time.monotonic() + FIND_S
+        reader, end = SampleReader(recording), time.monotonic() + FIND_S
         found = self._search.find(
             recording,
             query,
@@ -82,10 +81,6 @@ class ShownSamples:
             "source": names[int(line["source"])],
             "text": begins.get((key, int(line["member"])), ""),
         }
-
-    def _reader(self, recording: Recording) -> SampleReader:
-        self._decode = self._decode or find_decoder(recording)
-        return SampleReader(recording, decode=self._decode)
 
 
 def _beginnings(reader: SampleReader, lines: Any, wanted: str) -> dict[tuple[Key, int], str]:

@@ -2,10 +2,12 @@
 
 Invariants: nothing is answered that `Access` objects to; nothing a browser names is a path of a file: pages
 are known beforehand, runs are numbers of the list; work on a journal is done in a thread, so that no answer
-holds up another; what fails is told in one sentence, with its status.
+holds up another; what fails is told in one sentence, with its status; what many ask at once is made once.
 """
 
+import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controller.view.door.access import HEADERS, MOST_BODY_BYTES, Access, Asked
+from controller.view.door.shared import Made, SharedAnswers
+from controller.view.door.viewers import Viewers
 from controller.view.over_time import ages, starts
 from controller.view.past.replica import StillReading
 from controller.view.prometheus import exposition
 from controller.view.shown_run import ShownRun
+from controller.view.stacks import stacks_of
 from controller.view.whatif import WhatIf
 from protocol.errors import ConfigError, RunError, StaleFlowError
 
@@ -42,7 +47,8 @@ class Site:
     def __init__(self, runs: list[ShownRun], access: Access, *, order: Order | None) -> None:
         """`order`: None for a view that may only look."""
         self._runs, self._access, self._order = runs, access, order
-        self._whatif = WhatIf()
+        self._whatif, self._shared = WhatIf(), SharedAnswers()
+        self._one_at_a_time = asyncio.Lock()
         self._files = {
             str(file.relative_to(PAGES)): file
             for file in sorted(PAGES.rglob("*"))
@@ -84,6 +90,8 @@ class Site:
             ),
             Route(f"{one}/metrics", self._of(lambda run, ask: run.metrics())),
             Route(f"{one}/actions", self._act, methods=["POST"]),
+            Route(f"{one}/orders", self._of(lambda run, ask: run.orders())),
+            Route(f"{one}/stacks", self._stacks, methods=["POST"]),
             Route(f"{one}/whatif", self._predict, methods=["POST"]),
             Route("/api/whatif", self._prediction, methods=["GET", "DELETE"]),
             Route("/metrics", self._prometheus),
@@ -102,7 +110,12 @@ class Site:
         def look() -> dict[str, Any]:
             return {"runs": [_facts(run) for run in self._runs], "may_act": self._order is not None}
 
-        return await _answer(look)
+        return await self._answer(asked, lambda: _made(look))
+
+    async def _answer(self, asked: Request, make: Callable[[], Awaitable[Made]]) -> Response:
+        """What `make` makes of it, or has just made of the same for somebody else."""
+        made = await self._shared.get(f"{asked.url.path}?{asked.url.query}", make)
+        return Response(made.body, made.status, media_type="application/json")
 
     def _of(
         self, show: Callable[[ShownRun, Request], dict[str, Any]]
@@ -110,45 +123,66 @@ class Site:
         async def answer(asked: Request) -> Response:
             number = asked.path_params["run"]
             if number >= len(self._runs):
-                return JSONResponse({"error": f"There is no run {number} here."}, 404)
+                return _error(404, f"There is no run {number} here.")
             if any(value >= NO_NUMBER for value in asked.path_params.values()):
-                return JSONResponse({"error": "No group and no step has so large a number."}, 404)
+                return _error(404, "No group and no step has so large a number.")
             run = self._runs[number]
-            return await _answer(lambda: show(run, asked), said=run.said)
+            return await self._answer(asked, lambda: _made(lambda: show(run, asked), said=run.said))
 
         return answer
 
     async def _act(self, asked: Request) -> Response:
-        number = asked.path_params["run"]
-        if number >= len(self._runs):
-            return JSONResponse({"error": f"There is no run {number} here."}, 404)
-        if self._order is None:
-            return JSONResponse({"error": "This view may only look (--read-only)."}, 403)
-        body = await asked.body()
+        run, refused = self._to_act_on(asked)
+        if run is None or self._order is None:
+            return refused
         try:
-            order = json.loads(body)
+            order = json.loads(await asked.body())
             words = [str(order.get(name, "")) for name in ("action", "argument", "why")]
         except (ValueError, AttributeError, RecursionError):
-            return JSONResponse({"error": "An order is a JSON object with action, argument and why."}, 400)
+            return _error(400, "An order is a JSON object with action, argument and why.")
         try:
-            return JSONResponse({"answer": await self._order(str(self._runs[number].path), *words)})
+            return JSONResponse({"answer": await self._order(str(run.path), *words)})
         except StaleFlowError as error:
-            return JSONResponse({"error": str(error)}, 409)
+            return _error(409, str(error))
+
+    async def _stacks(self, asked: Request) -> Response:
+        """Where a worker stands, one question after the other."""
+        run, refused = self._to_act_on(asked)
+        if run is None:
+            return refused
+        try:
+            worker = str(json.loads(await asked.body())["worker"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return _error(400, "Expected a JSON object with the name of a worker, or `controller`.")
+        try:
+            async with self._one_at_a_time:
+                return JSONResponse({"stacks": await to_thread.run_sync(stacks_of, run.path, worker)})
+        except StaleFlowError as error:
+            return _error(409, str(error))
+
+    def _to_act_on(self, asked: Request) -> tuple[ShownRun | None, Response]:
+        """The run that something is to be done to; None, and why not."""
+        number = asked.path_params["run"]
+        if number >= len(self._runs):
+            return None, _error(404, f"There is no run {number} here.")
+        if self._order is None:
+            return None, _error(403, "This view may only look (--read-only).")
+        return self._runs[number], Response()
 
     async def _predict(self, asked: Request) -> Response:
         number = asked.path_params["run"]
         if number >= len(self._runs):
-            return JSONResponse({"error": f"There is no run {number} here."}, 404)
+            return _error(404, f"There is no run {number} here.")
         try:
             wanted = json.loads(await asked.body())
             changes, at_s = dict(wanted["changes"]), wanted.get("at_s")
             at_s = None if at_s is None else float(at_s)
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
-            return JSONResponse({"error": "Expected a JSON object with changes, and at_s or null."}, 400)
+            return _error(400, "Expected a JSON object with changes, and at_s or null.")
         try:
             return JSONResponse(await self._whatif.begin(self._runs[number].path, changes, at_s))
         except StaleFlowError as error:
-            return JSONResponse({"error": str(error)}, 409)
+            return _error(409, str(error))
 
     async def _prediction(self, asked: Request) -> Response:
         cancels = asked.method == "DELETE"
@@ -168,7 +202,7 @@ class Guarded:
     """An application that is asked only what the door lets through."""
 
     def __init__(self, inner: ASGIApp, access: Access) -> None:
-        self._inner, self._access = inner, access
+        self._inner, self._access, self._viewers = inner, access, Viewers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -181,6 +215,12 @@ class Guarded:
             answer = PlainTextResponse(denied.reason, denied.status, headers=HEADERS)
             await answer(scope, receive, send)
             return
+        if scope["path"].startswith("/api/"):
+            denied = self._viewers.objection(headers, time.monotonic())
+            if denied is not None:
+                refused = JSONResponse({"error": denied.reason}, denied.status, headers=HEADERS)
+                await refused(scope, receive, send)
+                return
         more = dict(HEADERS)
         if self._access.brings_token(asked):
             more["set-cookie"] = self._access.set_cookie()
@@ -215,6 +255,10 @@ def _bounded(receive: Receive) -> Receive:
     return receiving
 
 
+def _error(status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status)
+
+
 def _facts(run: ShownRun) -> dict[str, Any]:
     """Of one run; one that cannot be read keeps nobody from the others."""
     try:
@@ -244,20 +288,23 @@ def _at(asked: Request) -> dict[str, str]:
     return {name: asked.query_params[name] for name in MOMENTS if name in asked.query_params}
 
 
-async def _answer(
-    look: Callable[[], dict[str, Any]], *, said: Callable[[], dict[str, Any]] = dict
-) -> Response:
+async def _made(look: Callable[[], dict[str, Any]], *, said: Callable[[], dict[str, Any]] = dict) -> Made:
     """What `look` gives; while a journal is being read for it, how far that is, and what else is `said`."""
-    try:
+
+    def make() -> Made:
         try:
-            return JSONResponse(await to_thread.run_sync(look))
+            return _json(look())
         except StillReading as way:
-            found = {
-                "reading": {"number": way.number, "last": way.last},
-                "said": await to_thread.run_sync(said),
-            }
-            return JSONResponse(found, 202)
+            return _json({"reading": {"number": way.number, "last": way.last}, "said": said()}, 202)
+
+    try:
+        return await to_thread.run_sync(make)
     except ConfigError as error:
-        return JSONResponse({"error": str(error)}, 400)
+        return _json({"error": str(error)}, 400)
     except StaleFlowError as error:
-        return JSONResponse({"error": str(error)}, 404)
+        return _json({"error": str(error)}, 404)
+
+
+def _json(found: dict[str, Any], status: int = 200) -> Made:
+    text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Made(status, text.encode())

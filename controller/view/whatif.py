@@ -1,18 +1,21 @@
 """Predictions for the page What if: `launch.py simulate --from RUN`, in a child of lowest priority.
 
-Invariants: one at a time, which can be cancelled; what a browser asks for is a key and a plain word or number
-each, so that no import path and no file is ever named by one; it ends with the view.
+Invariants: one at a time, which can be cancelled, and no more than MOST_AN_HOUR; what a browser asks for is a
+key and a plain word or number each, so that no import path and no file is ever named by one; it ends with the
+view.
 """
 
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from codecs import getincrementaldecoder
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ sys.exit(main(sys.argv[1:]))
 """  # its standard input ends with the view, and then so does it
 LOWEST = 19  # niceness
 MOST_CHANGES = 12
+MOST_AN_HOUR, HOUR_S = 10, 3600.0  # each takes a minute of a processor that a run may need
 LAST_WORDS = 2_000  # characters of an error
 MOST_PROGRESS = 200  # characters of a line
 AT_ONCE = 65_536  # bytes
@@ -56,9 +60,15 @@ def overrides(changes: Mapping[str, object]) -> list[str]:
 class WhatIf:
     """The prediction that was asked for last, for all runs of a view."""
 
-    def __init__(self, words: Sequence[str] = (sys.executable, "-P", "-c", COMMAND)) -> None:
-        """`words`: the command line that begins with `simulate`."""
-        self._words = tuple(words)
+    def __init__(
+        self,
+        words: Sequence[str] = (sys.executable, "-P", "-c", COMMAND),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`words`: the command line that begins with `simulate`; `clock`: seconds that only grow."""
+        self._words, self._clock = tuple(words), clock
+        self._begun_s: list[float] = []  # of the last hour
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._state: Json = {"state": "none"}
@@ -68,10 +78,11 @@ class WhatIf:
         return self._state
 
     async def begin(self, run: Path, changes: Mapping[str, object], at_s: float | None) -> Json:
-        """Start a prediction. Raises: ConfigError if one goes on, or a change is none."""
+        """Start a prediction. Raises: ConfigError if it may not begin now, or a change is none."""
         words = overrides(changes)
         if self._state["state"] == "going":
             raise ConfigError("A prediction goes on; wait for it, or cancel it.")
+        self._count(run)
         command = [*self._words, "simulate", *words, "--from", str(run), "--json"]
         command += [] if at_s is None else ["--at", str(at_s)]
         self._state = {"state": "going", "changes": words, "run": run.name, "progress": "starting"}
@@ -86,6 +97,18 @@ class WhatIf:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, LOWEST)
         self._task = asyncio.create_task(self._follow(self._process, words), name="what if")
         return self._state
+
+    def _count(self, run: Path) -> None:
+        """One more of this hour. Raises: ConfigError if it has had all."""
+        now = self._clock()
+        self._begun_s = [second for second in self._begun_s if now - second < HOUR_S]
+        if len(self._begun_s) >= MOST_AN_HOUR:
+            minutes = math.ceil((HOUR_S - (now - self._begun_s[0])) / 60)
+            raise ConfigError(
+                f"{MOST_AN_HOUR} predictions were begun within an hour, which is all that a view makes; the "
+                f"next may begin in {minutes} min. On an idle machine: launch.py simulate --from {run}."
+            )
+        self._begun_s.append(now)
 
     async def cancel(self) -> Json:
         """End the one that goes on, if there is one."""

@@ -4,36 +4,44 @@ Invariant: a file is read as it is at that moment, and may be in the middle of b
 """
 
 import json
-import time
-from contextlib import suppress
+import os
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, BinaryIO, NamedTuple
 
+from controller.history.alarms import alarms
 from protocol.errors import RunError
 
 Json = dict[str, Any]
 LINES = ("metrics.jsonl", "evaluations.jsonl")
 MOST_LINES = 200_000  # of metrics.jsonl
+GROWING = ("run.db", "run.db-wal", "status.json")
+SILENT_S = 15.0  # status.json is written every 10 s, though nothing has changed
+KNOWN_BYTES = 64  # of the end of a line that tell one file from another
 MOST_SAID_BYTES = 4 << 20  # of status.json: 4 kB a worker, of which no run has more than 1,024
 SAID = {"steps": int, "steps_wanted": int, "published_version": int, "waiting_for": str, "reason": str}
 
 
+class Alarmed(NamedTuple):
+    """What was wrong, and after which lines: a page asks again before there are others."""
+
+    lines: list[Json]
+    evaluations: list[Json]
+    steps: int
+    found: list[Json]
+
+
 class Written:
-    """Lines of a run's files, which are read again when they have grown."""
+    """Lines of a run's files, of which new ones are read when somebody looks."""
 
     def __init__(self, run: Path) -> None:
-        self._run = run
-        self._read: dict[str, tuple[int, list[Json]]] = {}  # by name, with the size that the file had
+        self._files = {name: GrowingLines(run / name) for name in LINES}
+        self._alarmed: Alarmed | None = None
 
     def lines(self, name: str) -> list[Json]:
         """Those of a file. Raises: RunError if it is damaged."""
-        path = self._run / name
-        size = path.stat().st_size if path.exists() else 0
-        known = self._read.get(name)
-        if known is None or known[0] != size:
-            known = self._read[name] = size, lines_of(path)
-        return known[1]
+        return self._files[name].read()
 
     def readable(self, name: str) -> list[Json]:
         """Those of a file, for pages that are about something else: none if it is damaged."""
@@ -41,6 +49,17 @@ class Written:
             return self.lines(name)
         except RunError:
             return []
+
+    def alarms(self, steps: int, *, bound: int) -> list[Json]:
+        """What was wrong after this train step, with readable files."""
+        lines, evaluations = (self.readable(name) for name in LINES)
+        known = self._alarmed
+        if known is None or (known.lines, known.evaluations, known.steps) != (lines, evaluations, steps):
+            made = [line for line in lines if at_most(line, "step", steps)]
+            evaluated = [line for line in evaluations if at_most(line, "policy_version", steps)]
+            found = [alarm._asdict() for alarm in alarms(made, evaluated, bound=bound)]
+            known = self._alarmed = Alarmed(lines, evaluations, steps, found)
+        return known.found
 
     def damaged(self) -> list[Json]:
         """Which files are, in the form of alarms."""
@@ -56,17 +75,60 @@ class Written:
         return found
 
 
+class GrowingLines:
+    """The whole lines of a file that grows: what was read is not read again, unless the file is another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, Lock()  # pages are answered by several threads
+        self._forget()
+
+    def _forget(self) -> None:
+        self._inode, self._offset = 0, 0
+        self._behind = b""  # what lies before the offset, which another file would not have
+        self._count, self._lines = 0, list[Json]()
+
+    def read(self) -> list[Json]:
+        """All; the very list of before if there are no new ones. Raises: RunError at a damaged one."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> list[Json]:
+        try:
+            with self._path.open("rb") as file:
+                data = self._new(file)
+        except FileNotFoundError:
+            self._forget()
+            return self._lines
+        except OSError as error:
+            raise RunError(f"{self._path} cannot be read: {error.strerror}.") from error
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole:
+            found = _parsed(self._path, whole, self._count)
+            self._offset, self._count = self._offset + len(whole), self._count + len(found)
+            self._behind = (self._behind + whole)[-KNOWN_BYTES:]
+            self._lines = [*self._lines, *found][-MOST_LINES:]  # another list: who holds one keeps it
+        return self._lines
+
+    def _new(self, file: BinaryIO) -> bytes:
+        """What lies behind what was read."""
+        inode = os.fstat(file.fileno()).st_ino
+        file.seek(self._offset - len(self._behind))
+        if inode != self._inode or file.read(len(self._behind)) != self._behind:
+            self._forget()
+            self._inode = inode
+            file.seek(0)
+        return file.read()
+
+
 def lines_of(path: Path) -> list[Json]:
-    """Whole lines; the last one may be in the middle of being written."""
-    try:
-        text = path.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
-    whole = text[: text.rfind("\n") + 1].splitlines()[-MOST_LINES:]
+    """Whole lines; the last one may be in the middle of being written. Raises: RunError."""
+    return GrowingLines(path).read()
+
+
+def _parsed(path: Path, whole: bytes, before: int) -> list[Json]:
+    """Raises: RunError naming the first line that is damaged, of which so many lie before these."""
     found: list[Json] = []
-    for number, line in enumerate(whole, 1):
+    for number, line in enumerate(whole.decode(errors="replace").splitlines(), before + 1):
         try:
             said = json.loads(line, parse_constant=lambda word: None)  # nan is nothing that could be drawn
         except (ValueError, RecursionError) as error:
@@ -80,15 +142,6 @@ def lines_of(path: Path) -> list[Json]:
             )
         found.append(said)
     return found
-
-
-def silent_s(run: Path) -> float | None:
-    """Seconds since the run's controller has last written something; None if it has written nothing."""
-    found: list[float] = []
-    for name in ("run.db", "run.db-wal", "status.json"):
-        with suppress(OSError):
-            found.append((run / name).stat().st_mtime)
-    return max(0.0, time.time() - max(found)) if found else None
 
 
 def said_in(run: Path) -> Json:
@@ -116,6 +169,21 @@ def by_source(line: Json) -> Json:
         for key, value in figures.items()
     }
     return {**line, **found}
+
+
+def quiet_s(run: Path, now: float) -> float:
+    """Seconds since the run wrote to its journal or status; 0 if it has not. `now`: seconds since 1970."""
+    written = [file.stat().st_mtime for name in GROWING if (file := run / name).exists()]
+    return max(0.0, now - max(written, default=now))
+
+
+def not_heard(quiet: float) -> list[Json]:
+    """A controller that lives and writes nothing, in the form of an alarm; nothing if it writes."""
+    if quiet < SILENT_S:
+        return []
+    evidence = f"it lives and has written nothing for {quiet:.0f} s, though it does every 10 s at least"
+    remedy = "launch.py stacks RUN says where it stands, and so does the page Controls; is the machine busy?"
+    return [{"name": "not heard", "owner": "controller", "evidence": evidence, "remedy": remedy}]
 
 
 def columns_of(lines: list[Json]) -> dict[str, list[float | None]]:

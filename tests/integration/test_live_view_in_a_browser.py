@@ -110,6 +110,18 @@ def test_a_run_is_seen_to_move_and_obeys_the_page(page, started, browser):
     open_tab(page, "Now")
     playwright.expect(page.locator("table", has_text="rollout-1")).to_have_count(0, timeout=LIMIT_MS)
 
+    open_tab(page, "Controls")
+    given = page.locator("section.card", has=page.get_by_role("heading", name="Orders so far"))
+    for words in ("pause", "unpause", "lunch", "drain rollout-1"):
+        playwright.expect(given).to_contain_text(words, timeout=LIMIT_MS)
+    page.get_by_label("controller, or a worker's name").fill("rollout-0")
+    page.get_by_role("button", name="Stacks").click()
+    stacks = page.get_by_role("log", name="stacks")
+    playwright.expect(stacks).to_contain_text("workers/host/serve.py", timeout=LIMIT_MS)
+    page.get_by_label("controller, or a worker's name").fill("rollout-9")
+    page.get_by_role("button", name="Stacks").click()
+    playwright.expect(stacks).to_contain_text("expected one of controller, reward-0", timeout=LIMIT_MS)
+
     open_tab(page, "Timeline")
     playwright.expect(page.locator(".legend").first).to_contain_text("gone", timeout=LIMIT_MS)
     find = page.get_by_label("filter of workers")

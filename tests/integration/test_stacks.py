@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from controller.cli.main import main
-from controller.cli.stacks import listens
+from controller.view import stacks
+from controller.view.stacks import MOST_BYTES, Found, listens, stacks_of
+from protocol.errors import RunError
 from protocol.rewards.kinds import FunctionReward
 from workers.children.packets import SECRET_BYTES, packet
 from workers.reward.kinds.interface import Place
@@ -119,6 +121,79 @@ def test_a_reward_function_that_hangs_is_shown_by_file_and_line(run, start, tmp_
         dump = stacks_in(log)
     assert f'"{file}", line 6 in score' in dump
     assert f"reward_process (pid {fork.pid})" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_a_worker_writes_and_names_those_there_are(run):
+    log = run / "logs" / "rollout-7.log"
+    log.write_text("before\n")
+    with socket.create_server(("127.0.0.1", 0)) as server, log.open("ab") as writer:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        arguments = (address, "--role", "rollout", "--name", "rollout-7", f"--parent={os.getpid()}")
+        words = [sys.executable, "-m", "workers.host", *arguments]
+        with subprocess.Popen(words, cwd=ROOT, stderr=writer) as child:
+            peer, _ = server.accept()  # it has come so far
+            (found,) = stacks_of(run, "rollout-7")
+            with pytest.raises(RunError, match=r"No process of 'rollout-8' .* controller, rollout-7"):
+                stacks_of(run, "rollout-8")
+            (controller,) = stacks_of(run, "controller")
+            peer.close()
+            child.kill()
+    assert (found["name"], found["pid"], found["log"]) == ("rollout-7", child.pid, str(log))
+    assert "most recent call first" in found["text"]
+    assert "workers/host/serve.py" in found["text"]
+    assert "before" not in found["text"]
+    assert "was not asked" in controller["text"]  # pytest listens for no such signal
+
+
+def test_workers_that_were_forked_and_what_they_have_started_are_found(tmp_path, monkeypatch):
+    """Of a fork /proc has its title alone, and its parent is the fork server."""
+    keeper = f"python -m {stacks.KEEPER} workers.reward.process a.py:f 4096"
+    there = {
+        1: (0, "python launch.py a.yaml"),
+        2: (1, "python -P -m workers.host.fork_server 32 --parent=1"),
+        3: (2, ["python -m workers.host ipc:///x --role rollout --name rollout-0 --parent=2", "", ""]),
+        4: (2, ["python -m workers.host ipc:///x --role reward --name reward-0 --parent=2"]),
+        5: (4, keeper),
+        6: (5, keeper),
+        7: (1, "python -m workers.host ipc:///x --role trainer --name trainer-0 --parent=1"),
+        8: (2, ["python -P -m workers.models.prepare --factory f"]),
+        9: (0, "python -P -m workers.host.fork_server 32 --parent=99"),
+        10: (9, ["python -m workers.host ipc:///y --role rollout --name rollout-0 --parent=9"]),
+    }
+    for pid, (parent, words) in there.items():
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        words = words if isinstance(words, list) else words.split()
+        (folder / "cmdline").write_text("".join(f"{word}\0" for word in words))
+        (folder / "status").write_text(f"Name:\tpython\nPPid:\t{parent}\n")
+    monkeypatch.setattr(stacks, "PROCESSES", tmp_path)
+    assert [(one.name, one.pid, one.worker) for one in stacks._workers_of(1)] == [
+        ("rollout-0", 3, "rollout-0"),
+        ("reward-0", 4, "reward-0"),
+        ("trainer-0", 7, "trainer-0"),
+        ("reward_process", 6, "reward-0"),
+        ("prepare", 8, "controller"),
+    ]
+
+
+def test_of_a_log_no_more_is_shown_than_a_page_can_have(tmp_path, monkeypatch):
+    log = tmp_path / "worker.log"
+    log.write_text("old")
+    found = Found("worker", 1, str(log), "worker")
+
+    def written(one):
+        with log.open("a") as file:
+            file.write("x" * (2 * MOST_BYTES))
+        return ""
+
+    monkeypatch.setattr(stacks, "ask", written)
+    assert stacks._told(found) == "x" * MOST_BYTES
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.setattr(stacks, "ask", lambda one: "")
+    monkeypatch.setattr(stacks, "WRITTEN_S", 0.0)
+    assert "no file that could be shown" in stacks._told(found._replace(log=str(tmp_path / "fifo")))
+    assert "cannot be read here" in stacks._told(found._replace(log="pipe:[7]"))
+    assert "Nothing has come" in stacks._told(found)
 
 
 def test_a_run_without_a_controller_has_nothing_to_show(tmp_path, capsys):

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+from itertools import count
 
 from controller.config.models import Config
 from controller.view.door.access import ACTING, Access
+from controller.view.door.shared import SharedAnswers
 from controller.view.shown_run import ShownRun
 from controller.view.site import Site
 from tests.support.recorded_run import record
@@ -33,7 +35,9 @@ class Browser:
 
     def __init__(self, run, *, order=None):
         self.access = Access(host="127.0.0.1", port=8470, token="secret")
-        self.app = Site([ShownRun(run)], self.access, order=order).app()
+        site = Site([ShownRun(run)], self.access, order=order)
+        site._shared = SharedAnswers(count().__next__)  # no answer is still young when it asks again
+        self.app = site.app()
 
     def ask(self, path, *, method="GET", headers=None, body=b""):
         """Status, headers and body of the answer."""

@@ -36,7 +36,7 @@ integration/test_sandbox.py: workers/link/descendants workers/sandbox/box worker
  workers/sandbox/seccomp workers/sandbox/supervisor
  workers/sandbox/usage workers/sandbox/users workers/sandbox/warden
 integration/test_security.py: protocol/wire/connection protocol/wire/security
-integration/test_stacks.py: controller/cli/stacks protocol/stacks workers/reward/pipe
+integration/test_stacks.py: controller/cli/stacks controller/view/stacks protocol/stacks workers/reward/pipe
 integration/test_supervisor.py: controller/host/supervisor
 integration/test_vllm_adapter.py: workers/engines/vllm/extension
 integration/test_vllm_mixtures.py: workers/engines/vllm/experts

@@ -9,11 +9,11 @@ const FIRST = ["reward/mean", "staleness/mean", "throughput/tokens_per_s", "resp
 const MOST = 8;
 const AGAIN_MS = 1000; // until the next look at timelines, while histories are being read
 
-export async function render({ go, here }) {
+export async function render({ go, here, fetchHere }) {
   if (here.runs.length < 2) return [card("Compare", make("p", { class: "dim" }, "There is one run here. Start the view with several: launch.py view RUN RUN ..."))];
   const wanted = (here.words.runs ?? here.runs.map((run, place) => place).slice(0, MOST).join(",")).split(",").map(Number).filter((place) => place in here.runs).slice(0, MOST);
   const columns = await Promise.all(wanted.map(async (place) => {
-    const answer = await fetch(`/api/runs/${place}/metrics`);
+    const answer = await fetchHere(`/api/runs/${place}/metrics`);
     const found = await answer.json();
     return { place, run: here.runs[place], steps: answer.ok ? found.steps : {}, trouble: found.error };
   }));
@@ -27,7 +27,7 @@ export async function render({ go, here }) {
   card("Metrics", make("div", { class: "plots" }, chosen.map((key) => placed(key, axis, columns, () => go({ keys: chosen.filter((one) => one !== key).join(" ") || null }))))),
   lastValues(columns, ["step", "time_s", ...chosen]),
   differences(columns),
-  here.words.lanes ? timelines(columns.map((one) => one.run), wanted)
+  here.words.lanes ? timelines(columns.map((one) => one.run), wanted, fetchHere)
     : card("Timelines", make("p", { class: "dim" }, "For them the whole history of each run is read. ", make("button", { onclick: () => go({ lanes: 1 }) }, "show them")))];
 }
 
@@ -40,12 +40,12 @@ function lastValues(columns, keys) {
 }
 
 /** Under one another, on the same seconds. */
-function timelines(runs, places) {
+function timelines(runs, places, fetchHere) {
   const place = card("Timelines", make("p", { class: "dim", role: "status" }, "reading the histories …"));
   const until_s = Math.max(1, ...runs.map((run) => run.until_s ?? 0));
   const words = new URLSearchParams({ begin: 0, end: until_s, find: "trainer rollout" });
   const look = async () => {
-    const found = await Promise.all(places.map(async (run) => (await fetch(`/api/runs/${run}/timeline?${words}`)).json().catch(() => ({ error: "The view does not answer." }))));
+    const found = await Promise.all(places.map(async (run) => (await fetchHere(`/api/runs/${run}/timeline?${words}`)).json().catch(() => ({ error: "The view does not answer." }))));
     const drawn = found.filter((one) => !one.error);
     place.replaceChildren(make("h2", {}, "Timelines"), ...found.flatMap((one, number) => [make("h3", {}, runs[number].name), one.error ? make("p", { class: "bad" }, one.error) : still(one)]),
       ...(drawn.length ? [legendOf(drawn)] : []));

@@ -14,14 +14,17 @@ import * as reading from "./reading.js";
 
 const PAGES = { now, ledger, timeline, why, group, samples, metrics, whatif, compare, controls };
 const TITLES = { now: "Now", ledger: "Ledger", timeline: "Timeline", why: "Why", group: "Group", samples: "Samples", metrics: "Metrics", whatif: "What if", compare: "Compare", controls: "Controls" };
-const FOLLOW_MS = 500; // so that what stands on a page is a second old at most
-const STANDING_ROUNDS = 10;
-const LIST_ROUNDS = 2; // between two looks at the list of runs
+const AGE_MS = 800; // what stands on a page is no older when the next answer comes; a second, where many ask the same
+const STANDING_ROUNDS = 10; // between two looks at the list of runs
+const TELL_MOMENT = ["now", "ledger"]; // whose answer says where the run is, so that nobody need ask
+const NAME = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join(""); // of this page, one of those that look
 const READING_MS = 30; // until the next ask of one who waits for the journal to be read
 const SLOW_MS = 200;
-const SILENT_S = 15; // a controller that is well writes every 10 s at least
 const byId = (id) => document.getElementById(id);
-const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null };
+const here = { runs: [], mayAct: false, page: "now", run: 0, at: null, words: {}, shown: null, isAsking: false, isMissed: false, isCut: false, isHeld: false, reading: null, told: null };
+
+/** As fetch, of a page that the view counts. */
+const fetchHere = (address, options = {}) => fetch(address, { ...options, headers: { ...options.headers, "x-staleflow-page": NAME } });
 
 /** What the server says at an address of this run; throws its sentence if it refuses, and Reading unless `isPatient`. */
 async function ask(path, words = {}, options = {}) {
@@ -29,7 +32,7 @@ async function ask(path, words = {}, options = {}) {
   if (here.at !== null && options.atMoment !== false) query.set("event", here.at);
   const text = query.size ? `?${query}` : "";
   const { atMoment, isPatient, ...rest } = options;
-  const answer = await fetch(`/api/runs/${here.run}/${path}${text}`, rest);
+  const answer = await fetchHere(`/api/runs/${here.run}/${path}${text}`, rest);
   const found = await answer.json().catch(() => ({ error: `The view answered with status ${answer.status}.` }));
   if (answer.status === 202) {
     if (!isPatient) throw new reading.Reading(found);
@@ -37,6 +40,7 @@ async function ask(path, words = {}, options = {}) {
     return ask(path, words, options);
   }
   if (!answer.ok) throw new Error(found.error ?? `The view answered with status ${answer.status}.`);
+  if (TELL_MOMENT.includes(path)) here.told = found;
   return found;
 }
 
@@ -69,7 +73,7 @@ function isInHand() {
 }
 
 const nameOfShown = () => `${here.page} ${here.run} ${JSON.stringify(here.words)}`;
-const tools = { ask, go, here };
+const tools = { ask, go, here, fetchHere };
 
 /** Show what the address says; `isRepeated`: the same again, `isOwn`: nobody has asked for it. */
 async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
@@ -82,14 +86,17 @@ async function show({ isRepeated = false, isOwn = isRepeated } = {}) {
   const slow = setTimeout(() => byId("page").classList.add("busy"), SLOW_MS);
   try {
     const page = PAGES[here.page];
-    let way = null;
-    const moment = await ask("moment").catch((error) => { // a damaged journal still has metrics
+    let way = null, moment = null;
+    const isHeld = () => isOwn && here.shown === name && isInHand();
+    const isKept = (isRepeated && here.shown === name && !page.isMoving) || isHeld();
+    const isTold = !isKept && TELL_MOMENT.includes(here.page);
+    if (!isTold) moment = await ask("moment").catch((error) => { // a damaged journal still has metrics
       if (error instanceof reading.Reading) way = error;
       if (page.isOfMoment) throw error;
       return null;
     });
-    const isHeld = () => isOwn && here.shown === name && isInHand();
-    const content = (isRepeated && here.shown === name && !page.isMoving) || isHeld() ? null : await page.render(tools);
+    const content = isKept ? null : await page.render(tools);
+    if (isTold) moment = here.told;
     if (moment !== null) showMoment(moment);
     if (name === nameOfShown()) { // else somebody has gone on meanwhile, and what they want is shown next
       if (content !== null && !isHeld()) byId("page").replaceChildren(...content);
@@ -146,14 +153,13 @@ function showFrame() {
   const words = { live: "goes on", over: "is over", gone: "its controller is gone" };
   byId("state").className = `chip ${here.isCut ? "bad" : kinds[run?.state] ?? ""}`;
   byId("state").textContent = here.isCut ? "not heard" : words[run?.state] ?? "";
-  const age = run?.state === "live" && !here.isCut && !window.inFile ? run.silent_s ?? null : null, isSilent = age > SILENT_S;
-  byId("age").className = isSilent ? "bad" : "dim";
-  byId("age").textContent = age === null ? "" : isSilent ? `nothing written for ${duration(age)}: its controller hangs, or the machine sleeps (launch.py stacks)` : `as of ${duration(age)} ago`;
   byId("release").textContent = run?.other_release ? `made by another release: ${run.other_release}` : "";
   document.title = run ? `${run.name} – StaleFlow` : "StaleFlow";
 }
 
 function showMoment(moment) {
+  const run = here.runs[here.run];
+  if (run && moment.state) run.state = moment.state;
   const slider = byId("slider");
   slider.min = moment.first;
   slider.max = moment.last;
@@ -206,7 +212,7 @@ function listen() {
 }
 
 async function readRuns() {
-  const found = await (await fetch("/api/runs")).json();
+  const found = await (await fetchHere("/api/runs")).json();
   if (found.error) throw new Error(found.error);
   here.runs = found.runs;
   here.mayAct = found.may_act;
@@ -217,20 +223,19 @@ async function readRuns() {
   }
 }
 
-/** Show what is new each second; of a run that stands, look now and then whether somebody has started it again. */
+/** Show what is new, and soon again; of a run that stands, look now and then whether somebody has started it again. */
 async function follow(round = 0) {
   const state = () => here.runs[here.run]?.state;
-  const isLive = here.at === null && state() === "live";
+  const before = state(), began = performance.now();
+  const isLive = here.at === null && before === "live";
   if (!document.hidden && here.reading !== null) await show({ isRepeated: !PAGES[here.page].isOfMoment, isOwn: true });
-  else if (!document.hidden && (isLive || PAGES[here.page].isWaiting?.())) {
-    if (round % LIST_ROUNDS === 0) await readRuns().catch(() => null);
-    await show({ isRepeated: true });
-  } else if (!document.hidden && round % STANDING_ROUNDS === 0) {
-    const before = state();
-    await readRuns().catch(() => null);
+  else if (!document.hidden) {
+    if (isLive || PAGES[here.page].isWaiting?.()) await show({ isRepeated: true });
+    if (round % STANDING_ROUNDS === 0 || state() !== before) await readRuns().catch(() => null);
     if (state() !== before) await (here.at === null ? show() : showFrame());
   }
-  setTimeout(() => follow(round + 1), here.reading === null ? FOLLOW_MS : READING_MS);
+  const took = isLive ? performance.now() - began : 0; // a view that is slow to answer has as long for others
+  setTimeout(() => follow(round + 1), here.reading === null ? Math.max(took, AGE_MS - 2 * took) : READING_MS);
 }
 
 if (!window.inFile && new URLSearchParams(location.search).has("token")) history.replaceState(null, "", location.pathname + location.hash);

@@ -2,6 +2,7 @@
 import { make, card, figure, table, short, duration } from "./dom.js";
 
 export const isMoving = true, isOfMoment = true;
+const SILENT_S = 5; // from which on what stands here may be old
 const FATES = { trained: "--good", in_flight: "--accent", evaluated: "--v4", filtered: "--v3", aborted: "--warn", lost: "--bad" };
 const CAUSES = { training: "--good", rollout: "--accent", scoring: "--warn", weights: "--v3", data: "--v4", cap: "--v5", pace: "--v2", environments: "--v1", paused: "--dim", "start-up": "--line" };
 
@@ -18,19 +19,20 @@ export async function render({ ask, go, here }) {
         figure(`v${now.published_version}`, "newest version published"),
         figure(now.mean_step_s === null ? "–" : duration(now.mean_step_s), "between two steps"),
         isOn ? timeLeft(now, left) : null,
-        now.recent.reward === null ? null : figure(short(now.recent.reward), `mean reward (${short(now.recent.mean_reward)} in the last steps)`),
-        now.recent.tokens_per_s === null ? null : figure(short(now.recent.tokens_per_s), "tokens/s in the last steps"),
+        now.pace.reward === null ? null : figure(short(now.pace.reward), `mean reward (${short(now.pace.mean_reward)} in the last steps)`),
+        now.pace.tokens_per_s === null ? null : figure(short(now.pace.tokens_per_s), "tokens/s in the last steps"),
         figure(meanAge(now.ages), `mean staleness (bound ${now.max_staleness})`, now.violations ? "bad" : ""),
         figure(short(now.violations), "older than the bound", now.violations ? "bad" : "good"),
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
-        ...speeds(now.last_step))),
+        ...speeds(now.last_step)),
+      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${now.quiet_s.toFixed(1)} s before this was asked.`) : null),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },
       card("Where the tokens went", bar(without(now.tokens, "generated"), FATES)),
-      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.last_step),
-        now.recent.verdict ? make("p", {}, make("b", {}, `The last ${now.recent.steps} steps (${duration(now.recent.seconds)}): `), now.recent.verdict) : null,
+      card("What the seconds went to", bar(now.spent_s, CAUSES, duration), ...phases(now.recent),
+        now.pace.verdict ? make("p", {}, make("b", {}, `The last ${now.pace.steps} steps (${duration(now.pace.seconds)}): `), now.pace.verdict) : null,
         now.verdict ? make("p", { class: "dim" }, make("b", {}, `The whole run (${duration(now.now_s)}): `), now.verdict) : null)),
     make("div", { class: "grid" },
       card("Groups", table(["state", "groups"], Object.entries(now.groups)), oldest(now, go),
@@ -45,7 +47,7 @@ export async function render({ ask, go, here }) {
 
 /** To the end, with its spread where there are steps enough. */
 function timeLeft(now, left) {
-  const { left_s, left_least_s, left_most_s } = now.recent;
+  const { left_s, left_least_s, left_most_s } = now.pace;
   if (left_s !== null) return figure(`~ ${duration(left_s)}`, `left (${duration(left_least_s)} to ${duration(left_most_s)} at the last steps' pace)`);
   return now.mean_step_s === null ? null : figure(`~ ${duration(now.mean_step_s * left)}`, "left at that pace");
 }
@@ -77,9 +79,9 @@ export function speeds(line) {
   ];
 }
 
-function phases(line) {
-  const shares = Object.fromEntries(Object.entries(line).filter(([key]) => key.startsWith("phase/")).map(([key, share]) => [key.slice(6), share]));
-  return Object.keys(shares).length ? [make("p", { class: "dim" }, "The newest step:"), bar(shares, CAUSES, (share) => `${(100 * share).toFixed(0)} %`, undefined, false)] : [];
+function phases({ steps, phases }) {
+  const shares = Object.fromEntries(Object.entries(phases).map(([key, share]) => [key.slice(6), share]));
+  return Object.keys(shares).length ? [make("p", { class: "dim" }, steps === 1 ? "The newest step:" : `The last ${steps} steps:`), bar(shares, CAUSES, (share) => `${(100 * share).toFixed(0)} %`, undefined, false)] : [];
 }
 
 function scaled(value) {

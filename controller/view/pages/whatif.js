@@ -14,11 +14,11 @@ let isGoing = false;
 export const isWaiting = () => isGoing;
 
 export async function render(tools) {
-  const { here } = tools;
+  const { here, fetchHere } = tools;
   const run = here.runs[here.run];
   if (!run?.config) return [card("What if", make("p", { class: "bad" }, run?.trouble ?? "There is no run."))];
   if (chosen.run !== here.run) chosen = { run: here.run, values: {} };
-  const job = await (await fetch("/api/whatif")).json();
+  const job = await (await fetchHere("/api/whatif")).json();
   isMoving = isGoing || job.state === "going"; // a form that somebody fills in is left alone
   isGoing = job.state === "going";
   const where = here.at === null ? "from the beginning" : "from the moment of the slider, if groups under way have a place; else from the beginning";
@@ -31,7 +31,7 @@ export async function render(tools) {
   ].filter((one) => one !== null);
 }
 
-function asking({ ask, go, here }, config, job) {
+function asking({ ask, go, here, fetchHere }, config, job) {
   const note = (key) => (event) => { if (event.target.value === "") delete chosen.values[key]; else chosen.values[key] = event.target.value; };
   const number = ([key, words, now, least, most]) => make("label", {}, `${words} `, make("input", { class: "short", type: "number", min: least, max: most, placeholder: String(now(config)), value: chosen.values[key] ?? "", "data-key": key, oninput: note(key) }));
   const choice = (key, words, values, now) => make("label", {}, `${words} `, make("select", { "data-key": key, onchange: note(key) },
@@ -48,7 +48,7 @@ function asking({ ask, go, here }, config, job) {
       choice("staleness.strategy", "strategy", STRATEGIES, config.staleness.strategy), choice("staleness.routing", "routing", ROUTINGS, config.staleness.routing),
       choice("staleness.keep_kv", "keep KV over a pull", ["", "true", "false"], config.staleness.keep_kv)),
     make("div", { class: "row" }, make("button", { disabled: job.state === "going" }, "Predict"),
-      job.state === "going" ? make("button", { type: "button", onclick: async () => { await fetch("/api/whatif", { ...POST, method: "DELETE" }); go({ asked: String(Date.now()) }); } }, "Cancel") : null));
+      job.state === "going" ? make("button", { type: "button", onclick: async () => { await fetchHere("/api/whatif", { ...POST, method: "DELETE" }); go({ asked: String(Date.now()) }); } }, "Cancel") : null));
 }
 
 function outcome(job) {

@@ -1,9 +1,12 @@
 """`launch.py control`: the message that an order becomes."""
 
+import os
+
 import pytest
 
 from controller.cli.main import main
 from controller.cli.remote import order_of
+from controller.view import orders
 from protocol.errors import ConfigError
 from protocol.messages import Control, DrainWorker
 
@@ -41,3 +44,15 @@ def test_what_is_no_order_is_refused_here(action, argument, text):
 def test_a_run_that_is_not_there_is_said(tmp_path, capsys):
     assert main(["control", str(tmp_path), "pause"]) == 2
     assert capsys.readouterr().err
+
+
+def test_an_order_to_a_run_whose_controller_is_gone_says_what_to_do(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "address").write_text(f"ipc://{run}/nobody")
+    monkeypatch.setattr(orders, "ANSWER_S", 0.05)
+    assert main(["control", str(run), "pause"]) == 2
+    assert f"None is at work on {run} here: `launch.py status {run}`" in capsys.readouterr().err
+    (tmp_path / ".run.lock").write_text(str(os.getpid()))
+    assert main(["control", str(run), "pause"]) == 2
+    assert "`launch.py stacks` of the run" in capsys.readouterr().err

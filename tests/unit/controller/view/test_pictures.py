@@ -1,6 +1,7 @@
 """What the page Now takes out of metrics.jsonl, and which workers of a fleet it tells."""
 
-from controller.view.pictures import MOST_WORKERS, figures_of, workers_of
+from controller.view.pictures import MOST_WORKERS, figures_of, recent_of, workers_of
+from controller.view.prometheus import EPISODES
 
 LINES = [
     {"step": 1, "compute/mfu": 0.1, "loss": 3.0},
@@ -12,6 +13,24 @@ def test_the_figures_are_of_the_newest_step_that_the_core_has_made():
     assert figures_of(LINES, 1) == {"compute/mfu": 0.1}
     assert figures_of(LINES, 9) == {"compute/mfu": 0.2, "phase/training": 1}
     assert figures_of(LINES, 0) == figures_of([], 3) == {}
+
+
+def test_what_a_step_says_of_its_reward_and_of_episodes_is_told_too():
+    """Prometheus has a figure for each of these."""
+    line = {"step": 1, "reward/mean": 0.5, "reward/std": 1.0, "environment/share": 0.25, "kv/reused": 0.75}
+    line |= {"episode/sampled_tokens/mean": 9, "agent/forks/edited": 1, "turn/overhead_ms/p99": 3.0}
+    assert figures_of([line], 1) == {key: v for key, v in line.items() if key not in ("step", "reward/std")}
+    assert all(figures_of([{"step": 1, key: 1.0}], 1) == {key: 1.0} for _, key, _ in EPISODES)
+
+
+def test_shares_of_the_last_steps_are_means_and_a_step_without_one_has_none_of_it():
+    steps = [{"step": n, "phase/training": 1.0} for n in range(1, 30)]
+    steps[-1] = {"step": 29, "phase/training": 0.5, "phase/rollout": 0.5}
+    assert recent_of(steps, 99) == {
+        "steps": 20, "phases": {"phase/rollout": 0.5 / 20, "phase/training": 19.5 / 20}
+    }  # fmt: skip
+    assert recent_of(steps, 3) == {"steps": 3, "phases": {"phase/training": 1.0}}
+    assert recent_of([], 3) == {"steps": 0, "phases": {}}
 
 
 def worker(number, **more):

@@ -24,7 +24,6 @@ def test_a_live_run_is_followed_to_its_newest_event(tmp_path):
     run.run(until=lambda: run.core.state.steps >= 2)
     shown = ShownRun(tmp_path / "run")
     assert shown.state() == "live"
-    assert shown.facts()["silent_s"] >= 0
     before = shown.now({})
     assert before["number"] == before["last"] == run.stepper.last
     assert before["steps"] == run.core.state.steps
@@ -38,6 +37,24 @@ def test_a_live_run_is_followed_to_its_newest_event(tmp_path):
     run.close()
 
 
+def test_a_controller_that_lives_and_writes_nothing_is_named_now_and_in_no_moment_before(tmp_path):
+    run = begun(tmp_path / "run")
+    run.run(until=lambda: run.core.state.steps >= 2)
+    shown = ShownRun(tmp_path / "run")
+    now = shown.now({})
+    assert now["quiet_s"] < 15
+    assert now["alarms"] == []
+    for file in (tmp_path / "run").glob("run.db*"):
+        os.utime(file, (1e9, 1e9))
+    late = shown.now({})
+    assert late["quiet_s"] > 1e6
+    assert [one["owner"] for one in late["alarms"]] == ["controller"]
+    assert shown.now({"step": "1"})["alarms"] == []
+    run.close()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    assert ShownRun(tmp_path / "run").now({})["alarms"] == [], "it is over"
+
+
 def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
     run = begun(tmp_path / "run")
     run.run(until=lambda: run.core.state.steps >= 3)
@@ -45,7 +62,6 @@ def test_a_run_whose_controller_is_gone_is_shown_as_it_stood(tmp_path):
     (tmp_path / ".run.lock").write_text("999999999")
     shown = ShownRun(tmp_path / "run")
     assert shown.state() == "gone"
-    assert shown.facts()["silent_s"] is None
     assert shown.now({})["steps"] == 3
     assert not shown.now({})["is_over"]
     assert shown.metrics() == {"steps": {}, "evaluations": {}}

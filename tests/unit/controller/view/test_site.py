@@ -1,11 +1,17 @@
 """What each address of the view answers."""
 
+import json
 import random
 
 import pytest
 
+from controller.core.events import Received
+from controller.durability.store import Store
 from controller.view.door.access import HEADERS
+from controller.view.door.viewers import MOST, PAGE
 from protocol.errors import ConfigError
+from protocol.ids import PeerId
+from protocol.messages import Control
 from tests.support.shown_run import Browser, recorded
 
 RUN = "/api/runs/0"
@@ -68,8 +74,8 @@ def test_now_is_the_newest_event_and_any_moment_before(browser):
     assert step["steps"] == 2
     _, second = browser.json(f"{RUN}/now?second={newest['now_s'] / 2}")
     assert second["now_s"] <= newest["now_s"] / 2
-    assert half["recent"]["steps"] == half["steps"] - 1
-    assert newest["recent"]["verdict"]
+    assert half["pace"]["steps"] == half["steps"] - 1
+    assert newest["pace"]["verdict"]
     tokens = half["tokens"]
     assert tokens["generated"] == sum(count for fate, count in tokens.items() if fate != "generated")
 
@@ -213,6 +219,52 @@ def test_a_view_that_only_looks_gives_no_orders(browser):
     status, found = browser.json(f"{RUN}/actions", method="POST", body=b'{"action": "pause"}')
     assert status == 403
     assert "may only look" in found["error"]
+
+
+def test_where_a_worker_stands_is_shown_to_who_may_act_and_else_refused_in_a_sentence(browser, path):
+    async def order(*words):
+        return ""
+
+    body, refused = b'{"worker": "rollout-0"}', (403, {"error": "This view may only look (--read-only)."})
+    assert browser.json(f"{RUN}/stacks", method="POST", body=body) == refused
+    acting = Browser(path, order=order)
+    status, found = acting.json(f"{RUN}/stacks", method="POST", body=body)
+    assert status == 409
+    assert "No controller is at work" in found["error"]
+    for bad in (b"", b"[]", b"7", b"{}", b'"worker"', b"[" * 60_000):
+        assert acting.json(f"{RUN}/stacks", method="POST", body=bad)[0] == 400
+    assert acting.json("/api/runs/7/stacks", method="POST", body=body)[0] == 404
+    foreign = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
+    assert acting.ask(f"{RUN}/stacks", method="POST", headers=foreign, body=body)[0] == 403
+
+
+def test_orders_so_far_are_those_of_the_journal(tmp_path):
+    run = recorded(tmp_path / "run")
+    browser = Browser(run)
+    assert browser.json(f"{RUN}/orders") == (200, {"orders": []})
+    store = Store(run / "run.db")
+    with store.transaction():
+        for action in ("pause", "unpause"):
+            store.append_event(9.0, Received(PeerId("a" * 32), Control(action, "", "anna@here", "lunch")))
+    store.close()
+    _, found = Browser(run).json(f"{RUN}/orders")
+    assert [(one["action"], one["who"], one["why"]) for one in found["orders"]] == [
+        ("unpause", "anna@here", "lunch"),
+        ("pause", "anna@here", "lunch"),
+    ]
+
+
+def test_a_page_more_than_a_view_serves_is_told_so(path):
+    browser = Browser(path)
+    headers = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
+    for number in range(MOST):
+        assert browser.ask(f"{RUN}/now", headers=headers | {PAGE: f"page{number}"})[0] == 200
+    status, answered, body = browser.ask(f"{RUN}/now", headers=headers | {PAGE: "late"})
+    assert status == 429
+    assert f"{MOST} pages look at this view" in json.loads(body)["error"]
+    assert answered[b"cache-control"] == b"no-store"
+    assert browser.ask("/", headers=headers | {PAGE: "late"})[0] == 200, "the page can say so"
+    assert browser.ask(f"{RUN}/now", headers=headers)[0] == 200, "a program is no page"
 
 
 def test_what_nobody_meant_is_answered_with_a_status_and_changes_nothing(browser, path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from controller.view.whatif import COMMAND, WhatIf, overrides
+from controller.view.whatif import COMMAND, MOST_AN_HOUR, WhatIf, overrides
 from protocol.errors import ConfigError
 from tests.support.shown_run import Browser, recorded
 
@@ -85,6 +85,24 @@ async def test_one_that_goes_on_is_cancelled_and_another_may_begin(tmp_path):
         assert (await job.cancel())["state"] == "cancelled"
         assert (await job.begin(tmp_path, {}, None))["state"] == "going"
         await job.cancel()
+
+
+async def test_an_hour_has_ten_predictions_and_the_next_is_refused_until_the_first_is_an_hour_old(tmp_path):
+    now = 100.0
+    job = WhatIf(saying("{}"), clock=lambda: now)
+    async with asyncio.timeout(LIMIT_S):
+        for _ in range(MOST_AN_HOUR):
+            with pytest.raises(ConfigError, match="no_key"):
+                await job.begin(tmp_path, {"no_key": "1"}, None)  # what is refused does not count
+            await job.begin(tmp_path, {}, None)
+            await job._task
+        now = 700.0
+        with pytest.raises(ConfigError, match=r"10 predictions .* in 50 min.*simulate --from"):
+            await job.begin(tmp_path, {}, None)
+        assert job.state()["state"] == "done", "the last one is still there"
+        now = 3_700.0
+        await job.begin(tmp_path, {}, None)
+        await job._task
 
 
 async def test_the_command_ends_with_the_view():

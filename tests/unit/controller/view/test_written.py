@@ -1,11 +1,12 @@
 """What a run wrote beside its journal is shown as far as it makes sense, and not believed."""
 
+import json
 import os
-import time
 
 import pytest
 
-from controller.view.written import Written, by_source, columns_of, lines_of, said_in, silent_s
+from controller.view import written
+from controller.view.written import GrowingLines, Written, by_source, columns_of, lines_of, said_in
 from protocol.errors import RunError
 
 
@@ -50,26 +51,72 @@ def test_what_is_no_number_is_a_gap_in_a_curve(tmp_path):
 @pytest.mark.parametrize("bad", [b"[1, 2]\n", b"7\n", b"\xff\xfe\n", b"[" * 5_000 + b"\n", b'{"st\n'])
 def test_a_damaged_file_is_one_sentence_and_empty_for_whom_it_only_concerns_by_the_way(tmp_path, bad):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + bad)
-    written = Written(tmp_path)
+    run = Written(tmp_path)
     with pytest.raises(RunError, match=r"Line 2 of .* delete the line"):
-        written.lines("metrics.jsonl")
-    assert written.readable("metrics.jsonl") == []
-    (told,) = written.damaged()
+        run.lines("metrics.jsonl")
+    assert run.readable("metrics.jsonl") == []
+    (told,) = run.damaged()
     assert told["owner"] == "metrics.jsonl"
     assert "Line 2" in told["evidence"]
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n')
-    assert written.damaged() == []
-    assert written.readable("metrics.jsonl") == [{"step": 1}]
+    assert run.damaged() == []
+    assert run.readable("metrics.jsonl") == [{"step": 1}]
 
 
-def test_a_run_is_silent_since_the_newest_file_that_its_controller_wrote(tmp_path):
-    assert silent_s(tmp_path) is None
-    for name, age in (("run.db", 500), ("status.json", 100), ("metrics.jsonl", 1)):
+def test_only_what_is_new_of_a_file_is_read_and_another_file_from_its_beginning(tmp_path, monkeypatch):
+    file, parsed = tmp_path / "metrics.jsonl", []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **more: parsed.append(text) or loads(text, **more))
+    lines = GrowingLines(file)
+    assert lines.read() == []
+    file.write_text('{"step": 1}\n{"st')
+    first = lines.read()
+    assert first == [{"step": 1}]
+    assert lines.read() is first, "nothing is new"
+    with file.open("a") as more:
+        more.write('ep": 2}\n')
+    assert lines.read() == [{"step": 1}, {"step": 2}]
+    assert first == [{"step": 1}], "who holds a list keeps it"
+    assert parsed == ['{"step": 1}', '{"step": 2}']
+    (tmp_path / "other").write_text('{"step": 1}\n{"step": 9}\n{"step": 10}\n')
+    (tmp_path / "other").rename(file)
+    assert [line["step"] for line in lines.read()] == [1, 9, 10]
+    file.write_text('{"step": 1}\n{"step": 7}\n{"step": 8}\n{"step": 9}\n')  # in its place, and longer
+    assert [line["step"] for line in lines.read()] == [1, 7, 8, 9]
+    with file.open("a") as more:
+        more.write("half\n")
+    for _ in range(2):
+        with pytest.raises(RunError, match="Line 5 "):
+            lines.read()
+    file.unlink()
+    assert lines.read() == []
+
+
+def test_alarms_are_judged_once_for_the_same_lines(tmp_path, monkeypatch):
+    file, judged = tmp_path / "metrics.jsonl", []
+    monkeypatch.setattr(written, "alarms", lambda lines, more, *, bound: judged.append(len(lines)) or [])
+    file.write_text('{"step": 1}\n{"step": 2}\n')
+    run = Written(tmp_path)
+    for steps in (2, 2, 1, 1, 2):
+        assert run.alarms(steps, bound=1) == []
+    assert judged == [2, 1, 2]
+    with file.open("a") as more:
+        more.write('{"step": 3}\n')
+    run.alarms(3, bound=1)
+    assert judged == [2, 1, 2, 3]
+
+
+def test_a_controller_that_writes_nothing_is_named_with_what_to_do(tmp_path):
+    assert written.quiet_s(tmp_path, 1_000.0) == 0.0
+    for name, at in (("run.db", 900), ("run.db-wal", 950), ("status.json", 940)):
         (tmp_path / name).touch()
-        os.utime(tmp_path / name, (time.time() - age,) * 2)
-    assert 100 <= silent_s(tmp_path) < 400
-    os.utime(tmp_path / "status.json", (time.time() + 500,) * 2)
-    assert silent_s(tmp_path) == 0, "a clock that was set back makes nobody hear from the future"
+        os.utime(tmp_path / name, (at, at))
+    assert written.quiet_s(tmp_path, 960.0) == 10.0
+    assert written.not_heard(10.0) == []
+    (told,) = written.not_heard(written.quiet_s(tmp_path, 1_000.0))
+    assert told["owner"] == "controller"
+    assert "nothing for 50 s" in told["evidence"]
+    assert "stacks" in told["remedy"]
 
 
 def test_evaluations_of_several_sources_have_a_curve_for_each():

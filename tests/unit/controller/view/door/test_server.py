@@ -1,8 +1,9 @@
 """The server of the view ends when nobody has asked for long."""
 
 import asyncio
+import gc
 
-from controller.view.door.server import Watched
+from controller.view.door.server import YOUNG, Watched, rarer_collections
 
 
 async def test_a_server_that_nobody_asks_is_idle_and_one_request_that_is_open_keeps_it():
@@ -25,3 +26,12 @@ async def test_a_server_that_nobody_asks_is_idle_and_one_request_that_is_open_ke
         going_on.set()
     await idle.wait()
     assert len(timers) == 2, "the last one that ended began to wait"
+
+
+def test_the_collector_looks_more_seldom_while_it_serves_and_still_finds_what_is_old():
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with rarer_collections():
+        assert gc.get_threshold() == (YOUNG, *before[1:])
+        assert gc.isenabled()
+        assert gc.get_freeze_count() == frozen
+    assert gc.get_threshold() == before

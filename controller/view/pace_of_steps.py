@@ -21,7 +21,7 @@ PHASE = "phase/"
 Json = dict[str, Any]
 
 
-def recent_of(lines: Sequence[Json], step: int, config: Config, *, cap: float) -> Json:
+def pace_of(lines: Sequence[Json], step: int, config: Config, *, cap: float) -> Json:
     """Of the lines up to a step; `cap`: batches that may be in the system, which advice depends on."""
     up_to = (line for line in reversed(lines) if at_most(line, "step", step))
     found = [*islice(up_to, MOST_STEPS + 1)][::-1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.view.recent import MOST_STEPS, recent_of
+from controller.view.pace_of_steps import MOST_STEPS, pace_of
 from tests.support.shown_run import CONFIG
 
 WANTED = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"steps": 60})})
@@ -17,7 +17,7 @@ def lines_of(count, *, step_s=lambda step: 2.0, **more):
 
 
 def recent(lines, step=99):
-    return recent_of(lines, step, WANTED, cap=1.0)
+    return pace_of(lines, step, WANTED, cap=1.0)
 
 
 def test_reward_and_speed_are_of_the_newest_steps():

@@ -1,0 +1,43 @@
+"""Orders of operators are found in the journal, and nothing else is taken for one."""
+
+import pytest
+
+from controller.core.events import Received
+from controller.durability.recording import Recording
+from controller.durability.store import Store
+from controller.history.given_orders import MARKS, Order, orders
+from protocol.ids import PeerId
+from protocol.messages import Control, DrainWorker, Holding
+from tests.support.shown_run import recorded
+
+ANNA = PeerId("a" * 32)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run behind whose end somebody gave orders, and a worker said something like them."""
+    path = recorded(tmp_path / "run")
+    last = Recording(path).last
+    store = Store(path / "run.db")
+    with store.transaction():
+        for message in (
+            Control("pause", "", "anna@here", "lunch"),
+            Holding(("a",), DrainWorker.tag, ((1, 0, 1, 0),)),  # has the bytes of a drain
+            DrainWorker("rollout-1"),
+            Control("set", "samples.groups=8", "ben@there", ""),
+        ):
+            store.append_event(99.0, Received(ANNA, message))
+    store.close()
+    return path, last
+
+
+def test_each_order_has_its_moment_and_who_gave_it(run):
+    path, last = run
+    assert len([*Recording(path).events_with(*MARKS, after=last)]) == 4
+    found = orders(Recording(path), 0)
+    assert found == [
+        Order(last + 1, 99.0, "pause", "", "anna@here", "lunch"),
+        Order(last + 3, 99.0, "drain", "rollout-1", "", ""),
+        Order(last + 4, 99.0, "set", "samples.groups=8", "ben@there", ""),
+    ]
+    assert orders(Recording(path), last + 1) == found[1:], "what was found before is not looked for again"
