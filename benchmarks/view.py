@@ -86,6 +86,7 @@ class Written:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "status.json"
+        self.logs = folder / "logs"
         self.size = 0
 
     def write_status(self, text: str) -> None:

@@ -35,6 +35,7 @@ from workers.weights.store import PublishedFile, VersionStore
 from workers.weights.tensors import publish, read
 
 TENSOR_BYTES = 8 << 20
+ROW = 1024  # items: as in layers, so that sizes are multiples of a cache line
 FAN_OUT = 2
 COUNTS = (1, 4, 16)  # readers
 SMALL_ITEMS = 512  # of a tensor, where the fixed cost of a version is asked for
@@ -45,7 +46,8 @@ ROOM = 0.6  # of the memory that is free, for what one row holds
 def weights_of(mb: int) -> dict[str, torch.Tensor]:
     """That many megabytes in tensors of a size that layers have."""
     count = max(1, (mb << 20) // TENSOR_BYTES)
-    return {f"w{index}": torch.randn((mb << 20) // count // 4) for index in range(count)}
+    rows = (mb << 20) // count // 4 // ROW
+    return {f"w{index}": torch.randn(rows, ROW) for index in range(count)}
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -11,11 +11,12 @@ from pydantic import Field, model_validator
 
 from protocol.agents.settings import AgentSettings
 from protocol.algorithms import with_algorithm
-from protocol.rewards.kinds import AnyReward, NamedReward, Sandbox, entry_of
+from protocol.rewards.settings import RewardSettings
 from protocol.section import Section
 from protocol.trainer.adapters import LoraSettings
 
 FASTEST_PROGRESS_S = 0.5  # with `rollout.progress_s: auto`
+FASTEST_STATUS_S = 0.1  # with `rollout.status_s: auto`
 
 
 class ModelSettings(Section):
@@ -115,9 +116,11 @@ class RolloutSettings(Section):
     """Temperature, top-p, top-k, min-p, stop strings."""
     progress_s: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     """Seconds between two reports of unfinished responses; a lost worker's unreported tokens are made again.
-    `auto`: 0.5 to 2, so that the controller hears of 16,384 responses a second, `status_s` with it."""
-    status_s: float = Field(default=0.1, gt=0)
-    """Seconds between two load reports of a busy instance; an instance that runs dry reports at once."""
+    `auto`: 0.5 to 2, so that the controller hears of 16,384 responses a second; a `status_s` that is a number
+    is stretched with it."""
+    status_s: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Seconds between two load reports of a busy instance; an instance that runs dry reports at once.
+    `auto`: 0.1 to 1.6, so that the controller gets 256 a second."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto` takes a GPU if there is one."""
     threads: int = Field(default=1, ge=1)
@@ -129,54 +132,10 @@ class RolloutSettings(Section):
         """As long as the controller says nothing else."""
         return FASTEST_PROGRESS_S if self.progress_s == "auto" else self.progress_s
 
-
-class RewardSettings(Section):
-    """Scoring."""
-
-    function: str = ""
-    """Import path `module:function` or `file.py:function`. Called in a process of its own; sync or async; see
-    docs/rewards.md for the signatures understood. Or the name of a built-in reward that needs no options,
-    such as `math`."""
-    rewards: tuple[AnyReward, ...] = Field(default=(), strict=False)
-    """Several rewards, or one with options, in place of `function`; the weighted sum counts. Each is a
-    mapping with `kind` (see docs/rewards.md) or `function`, and if need be `name`, `weight`, `when`,
-    `timeout_s` and the options of its kind."""
-    workers: int = Field(default=1, ge=0)
-    """Local reward workers."""
-    processes: int = Field(default=1, ge=1)
-    """Processes in which one worker calls the function side by side."""
-    concurrency: int = Field(default=100, ge=1)
-    """Calls of an `async def` function in flight in each process, across groups: a function of a whole group
-    counts one per group, one of a response as many as the group has responses, which are never split. 100 is
-    what HTTP clients such as httpx and aiohttp have connections for; give what the judge bears. A function
-    that is not async has one group at a time in each process."""
-    timeout_s: float = Field(default=30.0, gt=0)
-    """A response that takes longer fails its group, or a group that does where the function takes a whole
-    group. An async call is cancelled; the process of another, or of one that does not obey, is killed."""
-    memory_mb: int = Field(default=0, ge=0)
-    """MB of resident memory that each process of a reward may take, with all that it has started; one that
-    takes more is killed, and its call fails. Address space is not limited: importing torch reserves gigabytes
-    of it and fills little. 0: half of the machine's memory."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` for rewards of kind `model`; `auto` takes a GPU if there is one."""
-    sandbox: Sandbox = "auto"
-    """What programs that a model wrote run in (docs/sandbox.md). `bubblewrap`: no network, no files of this
-    machine, no process but their own; `auto` is that, or refuses. `limits` is weaker, programs there may
-    forge their rewards: it has to be written by hand."""
-    retries: int = Field(default=2, ge=0)
-    """Times that a failed group is scored again before its prompt is set aside and replaced by a
-    fresh one.
-    """
-    max_consecutive_failures: int = Field(default=8, ge=1)
-    """Failures in a row, with no success between, that end the run: the function is broken, not unlucky."""
-
     @property
-    def entries(self) -> tuple[NamedReward, ...]:
-        """The rewards whose weighted sum counts.
-
-        Raises: pydantic.ValidationError if `function` is a name that needs options.
-        """
-        return self.rewards or ((entry_of(self.function),) if self.function else ())
+    def first_status_s(self) -> float:
+        """As long as the controller says nothing else."""
+        return FASTEST_STATUS_S if self.status_s == "auto" else self.status_s
 
 
 class TrainerSettings(Section):

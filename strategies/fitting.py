@@ -113,12 +113,15 @@ class OnlineFit:
         """Intervals that were of use."""
         return self._observations
 
-    def observe(self, before: InstanceStatus, after: InstanceStatus) -> None:
-        """Learn from two successive reports of one process; of no use are intervals without decode steps."""
+    def observe(self, before: InstanceStatus, after: InstanceStatus) -> Interval | None:
+        """Learn from two successive reports of one process.
+
+        Returns what happened between them; of no use (None) are intervals without decode steps.
+        """
         self._observe_prefill(before, after)
         interval = interval_between(before, after)
         if interval is None:
-            return
+            return None
         predicted = step_latency(self._coefficients, interval.running, interval.tokens)
         miss = abs(predicted - interval.latency) / interval.latency
         self._observations += 1
@@ -132,6 +135,7 @@ class OnlineFit:
             self._combine()
         elif self._is_fit_due():
             self._refit()
+        return interval
 
     def _absorb(self, interval: Interval, predicted: float) -> None:
         key = (

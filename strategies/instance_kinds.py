@@ -15,7 +15,7 @@ from statistics import median
 
 from protocol.messages import InstanceStatus
 from strategies.cost_model import Coefficients, scaled, step_latency
-from strategies.fitting import Interval, OnlineFit, interval_between
+from strategies.fitting import Interval, OnlineFit
 
 EVIDENCE = 8  # intervals of an instance that decide whether it is like its kind
 UNLIKE = 0.15  # log ratio of latencies from which an instance leaves its kind
@@ -66,8 +66,7 @@ class InstanceKinds:
         Returns the fit of its kind, which may be another one from now on.
         """
         member = self._members[number]
-        member.fit.observe(before, after)
-        interval = interval_between(before, after)
+        interval = member.fit.observe(before, after)
         if interval is not None:
             member.intervals.append(interval)
             if len(member.intervals) == EVIDENCE:

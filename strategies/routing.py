@@ -8,17 +8,17 @@ A `Routing` may bring an `order` beside its `choose`: a key of an instance alone
 instance far down this order is not chosen. The core then shows `choose` only the first few of each version
 (and those that hold a sibling), which makes a decision cost the same on 16 instances and on 1,024.
 
-A built-in one may bring a `worth` too: what the work is worth on one instance, or None where it is not to
-start. Then `choose` is known to take the largest worth, of equal ones an instance that holds a sibling,
-of these the first; so the core weighs siblings, which are alike, only where something has changed between
-two of them.
+A built-in one may bring a `weigh` too: what the work is worth on one instance with room for it, or None where
+it is not to start. Then `choose` is known to take the largest worth, of equal ones an instance that holds a
+sibling, of these the first; so the core weighs siblings, which are alike, only where something has changed
+between two of them.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strategies.cost_model import ideal_gain, marginal_gain, prefill_s, step_latency
+from strategies.cost_model import ideal_gain, marginal_gain, step_latency
 from strategies.views import InstanceView, Settings, WorkView
 
 OLDER = 0.7  # worth of a gain under each version older, for a fresh group: its deadline comes one step sooner
@@ -26,8 +26,9 @@ NEWER = 0.95  # and under each version newer than it needs, for begun work
 
 Choose = Callable[[WorkView, Sequence[InstanceView], Settings], int | None]
 Order = Callable[[InstanceView, Settings], Any]  # a number or a tuple, which is only compared
-Worth = Callable[[WorkView, InstanceView, Settings], float | None]
-"""Looks neither at the group of the work nor at whether the instance holds a sibling."""
+Weigh = Callable[[WorkView, Settings], Callable[[InstanceView], float | None]]
+"""What it gives is asked of instances with room. It looks neither at the group of the work nor at whether the
+instance holds a sibling."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Routing:
 
     choose: Choose
     order: Order | None = None
-    worth: Worth | None = None
+    weigh: Weigh | None = None
 
 
 def has_room(work: WorkView, instance: InstanceView) -> bool:
@@ -74,31 +75,36 @@ def by_marginal_gain(work: WorkView, instances: Sequence[InstanceView], settings
     threshold mu; looking ahead is ours.
     """
     best: tuple[float, bool, int] | None = None
+    worth_on = weigh_gain(work, settings)
     for instance in instances:
-        worth = gain_worth(work, instance, settings)
+        worth = worth_on(instance) if has_room(work, instance) else None
         if worth is not None:
             key = (worth, instance.has_sibling, -instance.id)
             best = key if best is None or key > best else best
     return None if best is None else -best[2]
 
 
-def gain_worth(work: WorkView, instance: InstanceView, settings: Settings) -> float | None:
-    """What `by_marginal_gain` compares, in tokens/s; None where there is no room, or too little gain."""
-    if not has_room(work, instance):
-        return None
-    length = size(work, settings)
-    is_gated = settings.mu > 0 and instance.running and (work.is_fresh or settings.keeps_kv)
-    if is_gated and gain_now(instance, length, settings) < settings.mu * ideal_gain(
-        instance.coefficients, length
-    ):
-        return None
-    behind = settings.newest_version - instance.policy_version
-    worth = lasting_gain(instance, length, settings) * (
-        OLDER**behind if work.is_fresh else NEWER ** (instance.policy_version - work.min_version)
-    )
-    if work.held_tokens and settings.affinity and instance.id != work.home:
-        worth -= moving_loss(work, instance)
-    return worth
+def weigh_gain(work: WorkView, settings: Settings) -> Callable[[InstanceView], float | None]:
+    """What `by_marginal_gain` compares, in tokens/s on one instance; None where there is too little gain."""
+    length, is_fresh, oldest, newest = (
+        size(work, settings), work.is_fresh, work.min_version, settings.newest_version
+    )  # fmt: skip
+    is_gated = settings.mu > 0 and (is_fresh or settings.keeps_kv)
+    home = work.home if work.held_tokens and settings.affinity else None
+
+    def worth_on(instance: InstanceView) -> float | None:
+        if is_gated and instance.running:
+            least = settings.mu * ideal_gain(instance.coefficients, length)
+            if gain_now(instance, length, settings) < least:
+                return None
+        version = instance.policy_version
+        share = OLDER ** (newest - version) if is_fresh else NEWER ** (version - oldest)
+        worth = lasting_gain(instance, length, settings) * share
+        if home is not None and instance.id != home:
+            worth -= moving_loss(work, instance)
+        return worth
+
+    return worth_on
 
 
 def moving_loss(work: WorkView, instance: InstanceView) -> float:
@@ -107,13 +113,15 @@ def moving_loss(work: WorkView, instance: InstanceView) -> float:
     It decodes nothing meanwhile, once; that is spread over the predicted rest of the episode, for all of
     which the trajectory may then stay.
     """
-    whole, held = work.resident_tokens, work.held_tokens
-    extra_s = prefill_s(instance.coefficients, whole) - prefill_s(instance.coefficients, whole - held)
-    c, n = instance.coefficients, instance.running + 1
-    tokens = instance.resident_tokens + work.resident_tokens
-    rest = max(1, work.expected_tokens - work.resident_tokens)
-    step_s = step_latency(c, n, tokens)
-    return n / step_s * extra_s / (rest * step_s + extra_s)
+    c, n, whole = instance.coefficients, instance.running + 1, work.resident_tokens
+    # prefill_s, step_latency and max are written out: every turn asks for this six times
+    base, slope, square, new = c.prefill_b, c.prefill_k, c.prefill_square, whole - work.held_tokens
+    extra_s = (base + (slope + square * whole) * whole) - (base + (slope + square * new) * new)
+    other, least = c.other_b + c.other_k * n, c.floor
+    step_s = c.attention_b + c.attention_k * (instance.resident_tokens + whole)
+    step_s += other if other > least else least
+    rest = work.expected_tokens - whole
+    return n / step_s * extra_s / ((rest if rest > 1 else 1) * step_s + extra_s)
 
 
 def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> float:
@@ -185,7 +193,7 @@ def _fewest(instance: InstanceView, settings: Settings) -> int:
 
 
 ROUTINGS: dict[str, Routing] = {
-    "marginal_gain": Routing(by_marginal_gain, _gain_order, gain_worth),
+    "marginal_gain": Routing(by_marginal_gain, _gain_order, weigh_gain),
     "least_requests": Routing(by_least_requests, _fewest),
     "group_affine": Routing(by_group, _gain_order),
     "round_robin": Routing(round_robin),

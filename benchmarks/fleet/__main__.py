@@ -99,7 +99,7 @@ def report(rules: Rules, controller: dict[str, float], fleet: list[dict[str, Any
     late = [one for each in fleet for one in each["late_s"]]
     print(
         f"{rules.instances} instances x {rules.running}, progress every {rules.progress_s} s, status every "
-        f"{rules.status_s:g} s, durability {rules.durability}, {seconds:.0f} emulated s of "
+        f"{rules.status_s} s, durability {rules.durability}, {seconds:.0f} emulated s of "
         f"{rules.slow:g} real s each"
     )
     print(f"{events / seconds:.0f} events/s, {total['deltas'] / seconds:.0f} deltas/s, "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from controller.config.models import Config
-from protocol.settings import FASTEST_PROGRESS_S
+from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S
 from workers.simulated import (
     RolloutTimes,
     SimulatedEngine,
@@ -43,7 +43,8 @@ class Rules:
     """Responses at once on each instance."""
     progress_s: str = "0.5"
     """Seconds, or `auto`."""
-    status_s: float = 0.1
+    status_s: str = "auto"
+    """Seconds, or `auto`."""
     slow: float = 1.0
     """Real seconds of an emulated one."""
     durability: str = "process"
@@ -69,6 +70,11 @@ class Rules:
     def first_progress_s(self) -> float:
         """Seconds between two reports until the controller says otherwise."""
         return FASTEST_PROGRESS_S if self.progress_s == "auto" else float(self.progress_s)
+
+    @property
+    def first_status_s(self) -> float:
+        """Seconds between two load reports until the controller says otherwise."""
+        return FASTEST_STATUS_S if self.status_s == "auto" else float(self.status_s)
 
     @property
     def begun_groups(self) -> int:
@@ -102,7 +108,7 @@ def make_instance(rules: Rules, *, now: float) -> SimulatedRollout:
         token_budget=1 << 20,
         prompt_tokens=PROMPT_TOKENS,
     )
-    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.status_s)
+    times = RolloutTimes(0.0, PULL_S, rules.first_progress_s, rules.first_status_s)
     return SimulatedRollout(engine, Begun(rules.begun_groups), times, now=now)
 
 
@@ -143,7 +149,7 @@ def config(folder: Path, rules: Rules) -> Config:
                 "max_response_tokens": LONGEST,
                 "max_running": rules.running,
                 "progress_s": "auto" if rules.progress_s == "auto" else rules.first_progress_s,
-                "status_s": rules.status_s,
+                "status_s": "auto" if rules.status_s == "auto" else rules.first_status_s,
             },
             "trainer": {"local": False, "batch_groups": BATCHES * rules.instances},
             "staleness": {"max_staleness": 3, "in_flight_batches": "all"},  # no instance waits

@@ -38,5 +38,6 @@ class LimitSettings(Section):
     """Seconds for which nobody of a role (rollout, reward, agent, trainer) may be ready before the run ends.
     The same command goes on with it."""
     filtered_batches: int = Field(default=256, ge=0)
-    """Batches' worth of groups in a row that `staleness.filter` may drop before the run ends, as there is
-    nothing left to learn from; it warns at 4, 16, 64, ... of them. 0: go on for ever."""
+    """Batches' worth of groups in a row that `staleness.filter`, or `agent.on_limit: mask`, may drop before
+    the run ends, as there is nothing left to learn from; it warns at 4, 16, 64, ... of them. 0: go on for
+    ever."""

@@ -364,8 +364,8 @@ class Core:
 
     def _forgive(self, now: float) -> None:
         """Extend all leases by the time that the controller itself was stalled."""
-        overdue_s = now - (self.next_deadline() or now)
-        if overdue_s > OVERDUE_S:
+        may_be = now - self.state.now > OVERDUE_S or self.training.held_until is not None  # see invariants.py
+        if may_be and (overdue_s := now - (self.next_deadline() or now)) > OVERDUE_S:
             self.state.registry.forgive(now, overdue_s)
             self.membership.forgive(overdue_s)
             self.state.asleep_s += now - self.state.now

@@ -93,10 +93,11 @@ def still_until(core: "Core") -> float | None:
 def check_liveness(core: "Core", *, grace_s: float | None = None) -> None:
     """Check that the run is not stuck.
 
-    Raises: AssertionError if it has been for longer than `grace_s`, one `rollout.status_s` if not given.
+    Raises: AssertionError if it has been for longer than `grace_s`, the time between two load reports if not
+    given.
     """
     state = core.state
-    grace_s = state.config.rollout.status_s if grace_s is None else grace_s
+    grace_s = state.config.rollout.first_status_s if grace_s is None else grace_s
     if state.still_since is not None and state.awake_s - state.still_since >= grace_s:
         found = why_alive(core)
         assert found.kind != ReasonKind.STUCK, f"the run is stuck: {found.text}"

@@ -46,7 +46,7 @@ from controller.core.decisions.supply import episodes as episode_decisions
 from controller.core.decisions.training import logprob_drift, trainer_batches, training
 from controller.core.decisions.versions import publication, pulls, relay_tree
 from controller.core.decisions.workers import limits, membership, plausibility, reattachment
-from controller.core.effects import evaluation_rounds, purposes
+from controller.core.effects import evaluation_rounds, futile_groups, purposes
 from controller.core.state import (
     accounts,
     asks,
@@ -79,7 +79,8 @@ MODULES = (
     data_settings, dispatch, trajectory,
     dispatch_queue, episode_decisions, episode_figures, episode_starts, episodes,
     evaluation_placement, evaluation_report, evaluation_rounds, evaluation_schedule, evaluation_settings,
-    groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift, membership, migration,
+    futile_groups, groups, in_order_ledger, instances, ledger, limit_settings, limits, logprob_drift,
+    membership, migration,
     models, plausibility, policy_versions, publication, pulls, purposes, reattachment, registry,
     prompt_lengths, prompt_order, relay_tree, report_pace, reports, run_state, scoring, shared_device,
     source_mixture, stragglers, supervised, told, told_agents, trainer_batches, training, training_groups,

@@ -1,7 +1,10 @@
 """Payload of groups in memory: what is held of one, a bounded pool of them, and reports as they came."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Self
+
+import numpy as np
 
 from controller.durability.kept_sets import KeptSets
 from protocol.messages import BYTES_KINDS, ITEM_BYTES, Piece, Stretch
@@ -147,7 +150,10 @@ class ReportSeries:
     once, or of a group that was released, is not handed over again.
     """
 
-    __slots__ = ("_came", "_responses", "_rows", "is_open", "known", "needed", "numbers", "size_bytes")
+    __slots__ = (
+        "_came", "_names", "_places", "_responses", "_rows", "is_open", "known", "needed", "numbers",
+        "size_bytes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -161,6 +167,8 @@ class ReportSeries:
         self._rows: dict[Response, int] = {}  # of the responses that are told of: their places among these
         self._responses: list[Response | None] = []  # None: it was handed over
         self._came: list[tuple[list[int], tuple[int, ...], tuple[int, ...], bytes, bytes]] = []
+        self._names: list[tuple[int, ...]] = []  # groups, members and attempts of the last report
+        self._places: list[int] = []  # and their rows
 
     @classmethod
     def closed(cls, number: int) -> Self:
@@ -175,18 +183,17 @@ class ReportSeries:
 
     def take(self, columns: Sequence[tuple[int, ...]], tokens: bytes, logprobs: bytes) -> list[int]:
         """Keep a report: groups, members, attempts, starts, counts; returns groups that may be new to it."""
-        groups, members, attempts, starts, counts = columns
-        keys, new = list(zip(groups, members, attempts, strict=True)), list[int]()
-        try:
-            rows = list(map(self._rows.__getitem__, keys))
-        except KeyError:
+        *names, starts, counts = columns
+        new = list[int]()
+        if names != self._names:  # else it is of the same responses as the one before, as most are
+            keys = list(zip(*names, strict=True))
             for key in keys:
                 if key not in self._rows:
                     self._rows[key] = len(self._responses)
                     self._responses.append(key)
                     new.append(key[0])
-            rows = list(map(self._rows.__getitem__, keys))
-        self._came.append((rows, starts, counts, tokens, logprobs))
+            self._names, self._places = names, list(map(self._rows.__getitem__, keys))
+        self._came.append((self._places, starts, counts, tokens, logprobs))
         self.size_bytes += len(tokens) + len(logprobs)
         return new
 
@@ -196,6 +203,7 @@ class ReportSeries:
         for key, row in found:
             del self._rows[key]
             self._responses[row] = None
+        self._names = []
         return found
 
     def of_group(self, group: int) -> Iterator[Part]:
@@ -207,7 +215,7 @@ class ReportSeries:
         """What has come of a response, in order; it is handed over by that."""
         row = self._rows.pop(key, None)
         if row is not None:
-            self._responses[row] = None
+            self._responses[row], self._names = None, []
             yield from self._parts(key, row)
 
     def _parts(self, key: Response, row: int) -> Iterator[Part]:
@@ -221,22 +229,39 @@ class ReportSeries:
 
     def close(self) -> Iterator[Part]:
         """All that was not handed over yet, of each response in order, and in one piece where it can be."""
-        parts = [list[tuple[int, bytes, bytes]]() for _ in self._responses]
-        for rows, starts, counts, tokens, logprobs in self._came:
-            begin = 0
-            for row, start, count in zip(rows, starts, counts, strict=True):
-                end = begin + ITEM_BYTES * count
-                parts[row].append((start, tokens[begin:end], logprobs[begin:end]))
-                begin = end
-        for key, found in zip(self._responses, parts, strict=True):
-            if key is not None and found:
-                yield from _joined(key, found)
+        if self._came:
+            yield from self._sorted()
         self.forget()
+
+    def _sorted(self) -> Iterator[Part]:
+        """The same: all tokens are sorted by response at once, so that a delta costs no object."""
+        columns = list(zip(*self._came, strict=True))
+        rows, starts, counts = (np.fromiter(chain.from_iterable(one), np.int64) for one in columns[:3])
+        begins, order = np.cumsum(counts) - counts, np.argsort(rows, kind="stable")
+        rows, starts, counts = rows[order], starts[order], counts[order]
+        ends = np.cumsum(counts)
+        items = np.repeat(begins[order] - ends + counts, counts) + np.arange(ends[-1])
+        tokens, logprobs = (
+            np.frombuffer(b"".join(frames), np.int32)[items].tobytes() for frames in columns[3:]
+        )
+        is_same = rows[1:] == rows[:-1]
+        goes_on = [True, *(~is_same | (starts[1:] == (starts + counts)[:-1])).tolist()]
+        lasts = [*np.flatnonzero(~is_same).tolist(), len(rows) - 1]  # the last delta of each response
+        places, cuts = starts.tolist(), [0, *(ITEM_BYTES * ends).tolist()]
+        first = 0
+        for row, last in zip(rows[lasts].tolist(), lasts, strict=True):
+            if (key := self._responses[row]) is not None:
+                is_whole = all(goes_on[first : last + 1])  # else it was said twice, or with a hole between
+                steps = [first, last + 1] if is_whole else list(range(first, last + 2))
+                for step, after in pairwise(steps):
+                    begin, end = cuts[step], cuts[after]
+                    yield key, places[step], tokens[begin:end], logprobs[begin:end]
+            first = last + 1
 
     def forget(self) -> None:
         """Be closed: only its records are of use."""
         self.is_open, self.size_bytes = False, 0
-        self.known, self._rows, self._responses, self._came = set(), {}, [], []
+        self.known, self._rows, self._responses, self._came, self._names = set(), {}, [], [], []
 
 
 class Newest:
@@ -289,14 +314,3 @@ class Newest:
         """Nobody wants what was told of a group."""
         for reports in self._of_group.pop(group, ()):
             reports.leave_out(group)
-
-
-def _joined(key: Response, found: list[tuple[int, bytes, bytes]]) -> Iterator[Part]:
-    starts, tokens, logprobs = zip(*found, strict=True)
-    end = starts[0]
-    for start, part in zip(starts, tokens, strict=True):
-        if start != end:  # said twice, or with a hole between
-            yield from ((key, *one) for one in found)
-            return
-        end += len(part) // ITEM_BYTES
-    yield key, starts[0], b"".join(tokens), b"".join(logprobs)

@@ -217,7 +217,8 @@ def _of_episode(message: Message, group: int) -> Iterator[str]:
         case messages.Begin(id, number, trial, known=known) if id == group:
             yield f"Begin episode {number}, trial {trial}" + (f", {known} turns known" if known else "")
         case messages.Ask(id, number, given=given, keep=keep) if id == group:
-            turn = f"episode {number} asks for turn {message.number + 1}{_of_fork(message)}"
+            why = f" ({message.cause})" if message.cause else ""
+            turn = f"episode {number} asks for turn {message.number + 1}{_of_fork(message)}{why}"
             yield f"{turn}: {given} tokens given after {keep}" + ("" if message.is_trained else ", untrained")
         case messages.Turn(id, number, ending=ending) if id == group:
             sampled = _of_segments(message.segments)

@@ -114,6 +114,7 @@ class Cluster:
             agent.max_turn_tokens or rollout.max_response_tokens,
             agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
             agent.max_trajectories,
+            agent.max_sampled_tokens,
         )
         seed, at_once = self._rng.getrandbits(32), agent.concurrency
         return SimulatedAgent(
@@ -136,7 +137,7 @@ class Cluster:
             simulation.attach_s,
             simulation.pull_s,
             max(rollout.first_progress_s, simulation.report_s),
-            max(rollout.status_s, simulation.report_s),
+            max(rollout.first_status_s, simulation.report_s),
         )
         return SimulatedRollout(engine, self.workload, times, pulls=self._pulls, now=now)
 

@@ -108,7 +108,7 @@ def recent_of(lines: Sequence[Json], step: int) -> Json:
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
     newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]
     keys = dict.fromkeys(key for line in newest for key in line if key.startswith("phase/"))
-    shares = {key: sum(v for line in newest if is_number(v := line.get(key))) for key in keys}
+    shares = {key: sum(line[key] for line in newest if is_number(line.get(key))) for key in keys}
     return {"steps": len(newest), "phases": {key: total / len(newest) for key, total in shares.items()}}
 
 

@@ -27,6 +27,10 @@ EPISODES = (
     ("episode_forks_compacted", "agent/forks/compacted", "Forks of an episode by replaced turns."),
     ("episode_forks_branched", "agent/forks/branched", "Forks of an episode that changed nothing said."),
     ("kv_reused_ratio", "kv/reused", "Share of prompt tokens that engines had kept."),
+    ("episodes_failed", "episodes/failed", "Episodes whose environment, function or process failed."),
+    ("episodes_retried", "episodes/retried", "Episodes that began anew after a failure."),
+    ("episodes_diverged", "episodes/diverged", "Episodes that asked something else when run again."),
+    ("episodes_replayed", "episodes/replayed", "Episodes that came to where they were when run again."),
 )
 """Name, key of a line, and what it is."""
 
@@ -128,6 +132,10 @@ def _of_episodes(line: Mapping[str, float]) -> Iterator[tuple[str, str, str, lis
     for name, key, what in EPISODES:
         if key in line:
             yield name, "gauge", what, [Series({}, line[key])]
+    endings = {key.removeprefix("ending/"): n for key, n in line.items() if key.startswith("ending/")}
+    if endings:
+        counted = [Series({"ending": ending}, count) for ending, count in endings.items()]
+        yield "episode_endings", "gauge", "Episodes that ended since the step before, by why.", counted
     overhead = {share: line.get(f"turn/overhead_ms/p{share}") for share in (50, 99)}
     told = [Series({"quantile": f"{n / 100:g}"}, ms / 1000) for n, ms in overhead.items() if ms is not None]
     if told:

@@ -71,6 +71,10 @@ class AgentSettings(Section):
     max_tokens: int = Field(default=0, ge=0)
     """Tokens of one trajectory, given and sampled: the context that the engine has. 0: the sum of
     `rollout.max_prompt_tokens` and `rollout.max_response_tokens`, which is also the most."""
+    max_sampled_tokens: int = Field(default=0, ge=0)
+    """Tokens that the policy may say in one episode, in all its conversations, those that are not trained
+    included. The last answer is cut there; of several that are asked for at once, each counts with all that
+    it may have until it is there. 0: no such limit."""
     max_trajectories: int = Field(default=64, ge=1, le=4096)
     """Conversations of one episode. A request that goes on from no answer, since its history was edited or it
     is a sub-agent's, begins another one, which is trained, too. 1: such a request is refused in words."""

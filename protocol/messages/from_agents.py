@@ -105,8 +105,9 @@ class EpisodeFailed(WorkerMessage):
     episode: Count
     trial: Count
     # `environment`: it was lost, or says so; `agent`: its function raised, or returned what is no reward, or
-    # returned before a Turn; `process`: the process that ran it ended, so it goes on with its turns known
-    kind: Literal["environment", "agent", "process"]
+    # returned before a Turn; `process`: the process that ran it ended, so it goes on with its turns known;
+    # `limit`: it came to a limit before a Turn, as its row gives more text than a trajectory may have
+    kind: Literal["environment", "agent", "process", "limit"]
     reason: Text  # one sentence, then the traceback if there is one
     row: Text  # the data row, as JSON, shortened
 

@@ -80,6 +80,8 @@ class Generated(WorkerMessage):
 
     def rows_from(self, first: int) -> Iterator[tuple[int, int, int, int, int, int, Ending]]:
         """Those from this one on."""
+        if not first:
+            return self.rows
         columns = (self.groups, self.members, self.attempts, self.starts, self.counts)
         return zip(
             *(column[first:] for column in (*columns, self.policy_versions, self.endings)), strict=True

@@ -164,13 +164,17 @@ def served(tmp_path_factory, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("mood", "words"), [("early", "before the policy had answered once"), ("long", "context")]
+    ("mood", "kind", "words"),
+    [
+        ("early", "agent", "before the policy had answered once"),
+        ("long", "limit", "its limit `context` before the policy had said anything. The conversation has "),
+    ],
 )
-def test_an_episode_without_a_turn_is_a_failure(settings, mood, words):
+def test_an_episode_without_a_turn_is_a_failure(settings, mood, kind, words):
     async def test(link):
         link.begin(1, mood=mood)
         failed, _ = await link.hear(EpisodeFailed)
-        assert failed.kind == "agent"
+        assert failed.kind == kind
         assert words in failed.reason
 
     asyncio.run(serving(settings(), test))

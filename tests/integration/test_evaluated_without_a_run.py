@@ -17,6 +17,14 @@ async def episode(policy, row):
     answer = await policy.chat([*messages, {"role": "user", "content": "sure?"}])
     return float(answer["content"] == "four")
 """
+EDITOR = """
+async def episode(policy, row):
+    messages = [{"role": "user", "content": row["prompt"]}]
+    messages.append(await policy.chat(messages))
+    messages[-1]["content"] = "nothing"
+    await policy.chat([*messages, {"role": "user", "content": "sure?"}])
+    return 1.0
+"""
 WORKFLOW = """
 import asyncio, json, urllib.request
 
@@ -80,6 +88,14 @@ def test_an_endpoint_plays_episodes_without_a_model_here(tmp_path, capsys):
     with serving((404, "no such model")) as stub:
         assert main(["eval", path, agent, "--base-url", stub.url, *model, "--rows", "3"]) == 2
         assert "no such model" in capsys.readouterr().err
+
+
+def test_forks_at_an_endpoint_are_told_by_their_cause(tmp_path, capsys):
+    (tmp_path / "editor.py").write_text(EDITOR)
+    path, agent = configured(tmp_path), f"agent.function={tmp_path}/editor.py:episode"
+    with serving("four") as stub:
+        _, line = evaluated(capsys, path, agent, "--base-url", stub.url, "--model", "m", "--rows", "2")
+        assert (line["turns/mean"], line["forks/edited"]) == (2.0, 1.0)
 
 
 def test_a_function_for_another_system_plays_at_an_endpoint_whose_ids_are_its_own(tmp_path, capsys):

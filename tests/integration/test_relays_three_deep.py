@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 from test_weights_channel import CHUNKS, WINDOW, Hosts, Source, agents, is_same
 
 from protocol.errors import WeightsError
 from tests.support.hosts import Network, network, why_not
 from workers.weights.address import Announced
+from workers.weights.channel import GONE, HEADER, Word, decode
 from workers.weights.exchange_process import COMMAND, Fetched, WeightsExchangeProcess
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import PARTIAL, PublishedFile, path_of
@@ -25,6 +27,7 @@ pytest.importorskip("torch")
 SHARE = 0.01  # of the weights, which differ from one version to the next
 PIECES = 8  # of a version
 WHOLE = PIECES * CHUNK_BYTES
+LIMIT_MS = 60_000  # of an answer that never comes
 SLOW, FAST = 0.5e6, 50e6  # bytes/s: of a cable while a relay is killed, and else
 permitted = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
@@ -188,6 +191,66 @@ async def test_a_relay_that_is_killed_in_a_transfer_costs_those_behind_it_nothin
             assert is_same(published, fetched.location)
             assert (fetched.received_bytes, fetched.refused) == (CHUNKS * CHUNK_BYTES, 0)
             assert min(trainer.asked) >= half  # nothing twice
+
+
+class Child:
+    """A reader that the test is, behind a relay."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(endpoint)
+
+    def ask(self, *words: Word) -> None:
+        for word in words:
+            self.socket.send(word.encode())
+
+    async def hears(self) -> tuple[Word | None, bytes]:
+        """What comes next, and what it brings."""
+        assert await asyncio.to_thread(self.socket.poll, LIMIT_MS), "nobody answered"
+        frame, content = self.socket.recv_multipart()
+        return decode(frame), content
+
+    def close(self) -> None:
+        self.socket.close(0)
+        self.context.term()
+
+
+@pytest.fixture
+async def waiting(tmp_path: Path) -> AsyncIterator[tuple[Chain, PublishedFile, Child]]:
+    """A has version 1, and a child there waits for version 2, which is published."""
+    async with chained(tmp_path, "loopback") as chain:
+        await chain.pull(1, chain.publish_next(1).digest, of="a")
+        with closing(Child(await chain.a.start())) as child:
+            child.ask(Word(HEADER, 2), Word(HEADER, 1))
+            assert (await child.hears())[0] == Word(HEADER, 1)
+            yield chain, chain.publish_next(2), child
+
+
+async def test_who_waits_at_a_relay_whose_pull_fails_is_told_at_once_and_goes_on_elsewhere(waiting):
+    chain, second, child = waiting
+    far, near = await chain.trainer.start(), await chain.a.start()
+    with closing(Source(second)) as source:
+        failing = asyncio.ensure_future(chain.a.fetch(2, second.digest, [source.endpoint]))
+        falling_back = asyncio.ensure_future(chain.b.fetch(2, second.digest, [near, far]))
+        await asyncio.to_thread(source.refuse, b"nobody may have it")
+        with pytest.raises(WeightsError, match="nobody may have it"):
+            await failing
+    word, why = await child.hears()
+    assert (word, why[:43]) == (Word(GONE, 2), b"version 2 could not be pulled there: tcp://")
+    assert are_same(second, [await falling_back])
+    with pytest.raises(WeightsError, match=r"2 could not be pulled there: tcp://.*: nobody may have it"):
+        await chain.c.fetch(2, second.digest, [near])
+    assert are_same(second, [await chain.a.fetch(2, second.digest, [far])])  # it is told again
+    assert are_same(second, [await chain.c.fetch(2, second.digest, [near])])
+
+
+async def test_who_waits_for_a_version_in_whose_place_the_relay_was_told_the_next_is_told_so(waiting):
+    chain, _, child = waiting
+    await chain.a.fetch(3, chain.publish_next(3).digest, [await chain.trainer.start()])
+    word, why = await child.hears()
+    assert (word, why) == (Word(GONE, 2), b"version 2 was retired, or never here; the newest here is 3")
 
 
 @permitted

@@ -36,6 +36,7 @@ CONFIGS = {
     "mixtral": MixtralConfig(**SIZED, intermediate_size=96, num_local_experts=4, sliding_window=None),
 }
 PROMPT = list(range(3, 43))
+thorough = pytest.mark.thorough
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def environment():
     torch.compiler.set_stance("default")
 
 
-def make(directory, dtype):
+def make(directory, dtype, *, has_own_process=False):
     from workers.engines.vllm.start import make_engine
 
     settings = WorkerSettings(
@@ -55,7 +56,7 @@ def make(directory, dtype):
         trainer=TrainerSettings(),
         rollout=RolloutSettings(
             engine="vllm", max_running=4, max_prompt_tokens=64, max_response_tokens=64,
-            vllm=VllmSettings(engine_args={"block_size": 32}),
+            vllm=VllmSettings(engine_args={"block_size": 32}, has_own_process=has_own_process),
         ),
     )  # fmt: skip
     return make_engine(settings, directory)
@@ -79,12 +80,20 @@ def worst_error(plain, found):
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_update_of_a_mixture_is_taken_and_read_back(tmp_path, environment, kind, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "own_process"),
+    [
+        ("float32", False),
+        ("bfloat16", False),
+        ("float32", True),
+        pytest.param("bfloat16", True, marks=thorough),
+    ],
+)
+def test_every_update_of_a_mixture_is_taken_and_read_back(tmp_path, environment, kind, dtype, own_process):
     torch.manual_seed(0)
     plain = AutoModelForCausalLM.from_config(CONFIGS[kind], dtype=getattr(torch, dtype))
     plain.save_pretrained(tmp_path)
-    engine = make(str(tmp_path), dtype)
+    engine = make(str(tmp_path), dtype, has_own_process=own_process)
     for version in range(4):
         published = {
             name: tensor.clone() for name, tensor in split(plain.state_dict(), file_layout(plain)).items()

@@ -95,6 +95,14 @@ class Source:
             self.held_back.append((reader, frame))
         return True
 
+    def refuse(self, why: bytes) -> None:
+        """Say of the word that comes next that the version is gone."""
+        assert self.socket.poll(300_000)
+        reader, frame = self.socket.recv_multipart()
+        word = decode(frame)
+        assert word is not None
+        self.socket.send_multipart([reader, Word(GONE, word.policy_version).encode(), why])
+
     def send(self, reader, frame, spoil=lambda chunk, data: data):
         chunk = decode(frame).chunk
         start = self.begin + chunk * CHUNK_BYTES
@@ -231,10 +239,8 @@ async def test_a_version_that_is_retired_while_it_is_pulled_is_gone_in_words(hos
     fetching = asyncio.ensure_future(reader.fetch(0, published.digest, [source.endpoint]))
     while len(source.asked) < WINDOW:
         await asyncio.to_thread(source.answer, only={0})
-    reply = [Word(GONE, 0).encode(), b"version 0 was retired, or never here; the newest here is 2"]
-    await asyncio.to_thread(source.socket.poll, 300_000)
-    name, _ = source.socket.recv_multipart()
-    source.socket.send_multipart([name, *reply])
+    reply = b"version 0 was retired, or never here; the newest here is 2"
+    await asyncio.to_thread(source.refuse, reply)
     with pytest.raises(WeightsError, match=r"was retired, .* the newest here is 2"):
         await fetching
 

@@ -94,6 +94,7 @@ def settings_of(seed: int) -> Config:
         "turn_rewards": rng.random() < 0.3,
     }
     environment["saved_bytes"] = rng.choice([0, 0, 1000])
+    agent["max_sampled_tokens"] = rng.choice([0, 0, 0, 40])
     return agentic(made.model_copy(update={"trainer": trainer, "controller": patient}), environment, **agent)
 
 

@@ -48,7 +48,7 @@ properties/test_ledger_buffers.py: controller/core/state/counting_ledger
 simulation/test_going_back.py: controller/durability/violation controller/host/going_back
 simulation/test_oracle.py: controller/core/decisions/evaluation/evaluation_schedule
  controller/core/decisions/placement/reports
- controller/core/decisions/training/training controller/core/invariants
+ controller/core/decisions/training/training
 simulation/test_restarts.py: controller/core/state/policy_versions
 simulation/test_simulated_runs.py: controller/simulation/simulated_workers controller/simulation/faults
  controller/simulation/host workers/simulated/link workers/simulated/rollout workers/simulated/text
@@ -108,7 +108,7 @@ unit/controller/view/test_site.py: controller/history/why controller/view/past/l
 unit/protocol/wire/test_codec.py: protocol/ids protocol/messages/device protocol/messages/from_controller
  protocol/messages/from_workers protocol/messages/pieces
 unit/strategies/test_own.py: controller/check/situations controller/check/strategies protocol/blame
-unit/test_schema.py: protocol/settings
+unit/test_schema.py: protocol/settings protocol/rewards/settings
 unit/workers/engines/torch/test_torch_engine.py: workers/engines/torch/cache workers/engines/torch/forward
  workers/models/small_copy
 unit/workers/engines/vllm/test_vllm_engine.py: workers/engines/vllm/start workers/engines/vllm/weights

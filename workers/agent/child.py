@@ -23,7 +23,7 @@ NO_DOOR = ("", "")
 GRACE_S = 5.0
 """For an episode that was ended to close what it has opened."""
 
-FailureKind = Literal["environment", "agent", "process"]
+FailureKind = Literal["environment", "agent", "process", "limit"]
 
 
 class Ended(NamedTuple):
@@ -156,7 +156,7 @@ class AgentChild(KeptProcess):
             ended = _ended(_object(parts[0]))
             self.episodes.discard(number)
             self._listener.on_ended(number, ended)
-        elif kind == pipe.FAILED and len(parts) == 2 and parts[0] in ("environment", "agent"):
+        elif kind == pipe.FAILED and len(parts) == 2 and parts[0] in ("environment", "agent", "limit"):
             self.episodes.discard(number)
             self._listener.on_failed(number, parts[0], str(parts[1]))
         else:

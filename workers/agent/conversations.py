@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from protocol.messages.pieces import ForkCause
 from workers.agent.fork_causes import cause_of, cause_of_tokens
 from workers.agent.messages import normal
-from workers.agent.rendering.renderer import Messages, Past, Renderer
+from workers.agent.rendering.renderer import Past, Renderer
+from workers.agent.rendering.spelling import Messages
 from workers.agent.transcript import Talk, Transcript
 
 

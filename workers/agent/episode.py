@@ -38,6 +38,7 @@ class EpisodeBudget:
     trajectories: int = 64
     state_mb: int = MAX_STATE_MB
     history: str = "keep"
+    sampled: int = 0  # of all its trajectories; 0: as many as they hold
 
     @classmethod
     def of(cls, settings: WorkerSettings, vocabulary: int | None) -> "EpisodeBudget":
@@ -53,6 +54,7 @@ class EpisodeBudget:
             trajectories=agent.max_trajectories,
             state_mb=agent.max_state_mb,
             history=agent.history,
+            sampled=agent.max_sampled_tokens,
         )
 
 
@@ -64,7 +66,8 @@ class _Open:
     messages: list[dict[str, Any]] | None  # None: it was token ids
     tools: Any
     reads_calls: bool  # in what the policy says
-    cut_at: bool  # it may have as many tokens as `agent.max_turn_tokens` allows
+    most: int  # tokens that it may have
+    limit: str  # that allows no more, as an ending; "": none, the agent wants no more
 
 
 class HostedEpisode:
@@ -77,15 +80,15 @@ class HostedEpisode:
         """`packed`: as it was saved, to go on from there. Raises: ValueError if that is something else."""
         self.key: EpisodeKey = (begin.group, begin.episode, begin.trial)
         self.row, self.seed = row, begin.seed
-        self.is_cut = False
-        """Whether the last turn was cut at `agent.max_turn_tokens`."""
+        self.cut_by = ""
+        """The limit at which the last turn was cut, as an ending: `length` is `agent.max_turn_tokens`."""
         self._limits, self._renderer = limits, renderer
         self._conversations = Conversations(
             renderer, first=begin.episode, step=begin.episodes, attempt=begin.attempt,
             most=limits.trajectories, history=limits.history,
         )  # fmt: skip
         self._history = CheckedHistory()
-        self._asked = 0
+        self._asked = self._sampled = 0
         self._turns: list[tuple[int, int]] = []  # that were answered and are trained: trajectory, number
         self._open: dict[int, _Open] = {}  # by trajectory
         self.state = b""
@@ -96,7 +99,8 @@ class HostedEpisode:
     def _restore(self, begin: Begin, packed: bytes) -> None:
         fields, self.state = unpack(packed)
         self._conversations.restore(fields["conversations"])
-        self._asked, self.is_cut = fields["asked"], fields["is_cut"]
+        self._asked, self._sampled = fields["asked"], fields.get("sampled", 0)  # older states lack these
+        self.cut_by = fields.get("cut_by", "")
         self._turns = [(member, number) for member, number in fields["turns"]]
         if self._conversations.told() != [tuple(one) for one in begin.restored]:
             raise ValueError(
@@ -107,8 +111,8 @@ class HostedEpisode:
     def _packed(self, state: bytes) -> bytes:
         """All that it needs to go on before the next request. Raises: ValueError if that is too much."""
         fields = {
-            "conversations": self._conversations.fields, "asked": self._asked, "is_cut": self.is_cut,
-            "turns": self._turns,
+            "conversations": self._conversations.fields, "asked": self._asked, "sampled": self._sampled,
+            "cut_by": self.cut_by, "turns": self._turns,
         }  # fmt: skip
         packed = pack(fields, state)
         if len(packed) > self._limits.state_mb << 20:
@@ -122,7 +126,7 @@ class HostedEpisode:
         """
         placed, messages = self._place(question)
         self._check_vocabulary(placed.given)
-        max_new_tokens = self._budget(placed.length, question.get("max_tokens"))
+        max_new_tokens, limit = self._budget(placed.length, question.get("max_tokens"))
         is_trained = not question.get("is_untrained")
         state = question.get("state")
         saved = b"" if state is None or not self._conversations.is_idle else self._packed(state)
@@ -131,10 +135,10 @@ class HostedEpisode:
         keep = len(transcript.tokens)
         transcript.open(placed.given)
         self._asked += 1
-        is_longest = max_new_tokens == self._limits.turn_tokens
         self._open[transcript.member] = _Open(
-            number, messages, question.get("tools") or None, question.get("reads_calls", True), is_longest
-        )
+            number, messages, question.get("tools") or None, question.get("reads_calls", True),
+            max_new_tokens, limit,
+        )  # fmt: skip
         frame = np.asarray(placed.given, dtype="<i4").tobytes()
         asked = Ask(
             *self.key, number=transcript.asks - 1, member=transcript.member, attempt=transcript.attempt + 1,
@@ -156,9 +160,10 @@ class HostedEpisode:
         sampled = np.frombuffer(tokens, dtype="<i4").tolist()
         transcript.attempt = turn.attempt
         transcript.answered(sampled)
+        self._sampled += len(sampled)
         if transcript.is_trained:
             self._turns.append((turn.member, turn.number))
-            self.is_cut = turn.ending == "length" and opened.cut_at
+            self.cut_by = opened.limit if turn.ending == "length" else ""
         if opened.messages is None or self._renderer is None:
             return opened.question, {"sampled": sampled, "ending": turn.ending}
         prompt = transcript.tokens[: len(transcript.tokens) - len(sampled)]
@@ -215,8 +220,11 @@ class HostedEpisode:
             messages, placed.given, question.get("tools") or None, is_trained=not question.get("is_untrained")
         )
 
-    def _budget(self, held: int, wanted: int | None) -> int:
-        """Tokens that the next turn may have, behind so many. Raises: BudgetExceeded."""
+    def _budget(self, held: int, wanted: int | None) -> tuple[int, str]:
+        """Tokens that the next turn may have, behind so many, and the limit at which it is cut then.
+
+        That is "" where the agent wants no more. Raises: BudgetExceeded.
+        """
         limits = self._limits
         if self._asked >= limits.turns:
             raise BudgetExceeded("turns", f"The episode has had its {limits.turns} turns (agent.max_turns).")
@@ -226,7 +234,26 @@ class HostedEpisode:
                 f"The conversation has {held} tokens; a trajectory may have {limits.tokens} "
                 "(agent.max_tokens).",
             )
-        return min(limits.turn_tokens, limits.tokens - held, wanted or limits.turn_tokens)
+        most = {"length": limits.turn_tokens, "": wanted or limits.turn_tokens}
+        most[limits.tokens_limit] = limits.tokens - held
+        if limits.sampled:
+            left = self._left()
+            most["tokens"] = min(left, most.get("tokens", left))
+        limit = min(most, key=lambda name: most[name])
+        return most[limit], limit
+
+    def _left(self) -> int:
+        """Tokens that the policy may still sample, beside what is being sampled. Raises: BudgetExceeded."""
+        allowed = self._limits.sampled
+        promised = sum(opened.most for opened in self._open.values())
+        if (left := allowed - self._sampled - promised) < 1:
+            more = f", and {len(self._open)} open requests may have {promised} more" if promised else ""
+            raise BudgetExceeded(
+                "tokens",
+                f"The policy has said {self._sampled} tokens in this episode{more}; it may say {allowed} "
+                "(agent.max_sampled_tokens).",
+            )
+        return left
 
     def _check_vocabulary(self, given: Sequence[int]) -> None:
         size = self._limits.vocabulary

@@ -58,6 +58,11 @@ def check_messages(messages: object) -> list[dict[str, Any]]:
     return _check(messages, NOTHING).messages
 
 
+def check_answer(message: Mapping[str, Any]) -> dict[str, Any]:
+    """What an endpoint has answered, as agents get it. Raises: ValueError, TypeError if it is no message."""
+    return _check_message({**message, "role": "assistant"}, 0)
+
+
 def _check(messages: object, known: _Checked) -> _Checked:
     """What messages are that begin with those that are known. Raises: ValueError in words."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:

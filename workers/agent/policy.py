@@ -108,6 +108,7 @@ class Notes:
     metrics: dict[str, float] = field(default_factory=dict)
     turns: int = 0  # that were answered
     limit: str = ""  # the first limit that was reached
+    limit_words: str = ""  # what was said of it, if that was said to the function
     is_limit_of_door: bool = False  # a client of the door was told of it, and raises what it likes
     log: str = ""
     """What it said of itself, a line each."""
@@ -224,6 +225,7 @@ class PolicyCalls:
             answer = await self._line.ask(question | more | {"max_tokens": most})
         except BudgetExceeded as error:
             self.notes.limit = self.notes.limit or error.limit
+            self.notes.limit_words = self.notes.limit_words or str(error)
             raise
         # A worker says how many there are with this one: of a later one at the door it may have told already.
         self.notes.count(answer.get("turns", self.notes.turns + self._is_trained))

@@ -26,7 +26,7 @@ from protocol.stacks import dump_on_signal
 from workers.agent.kinds.chosen_kind import asks_at_door, load_agent, make_episode
 from workers.agent.kinds.command import from_command
 from workers.agent.kinds.function import PlayEpisode
-from workers.agent.kinds.results import BadResult, ProgramFailed, reward_of
+from workers.agent.kinds.results import BadResult, NothingSaid, ProgramFailed, reward_of
 from workers.agent.pipe import (
     ANSWER,
     ASK,
@@ -199,6 +199,8 @@ class EpisodeServer:
             word = FAILED, "environment", _in_words("lost a connection:", error)
         except (BadResult, ProgramFailed) as error:
             word = FAILED, "agent", str(error)
+        except NothingSaid as error:
+            word = FAILED, "limit", str(error)
         except BaseException as error:  # whatever the user's code raises, SystemExit and such included
             word = FAILED, "agent", _in_words("raised", error)
         finally:
@@ -223,9 +225,14 @@ class EpisodeServer:
                 raise
             reward = sum(notes.rewards.values())  # the client's error at a limit is whatever it likes
         self._read_all()
+        if not notes.turns and notes.limit:
+            words = notes.limit_words or "A client at the door was told so."
+            raise NothingSaid(
+                f"The episode reached its limit `{notes.limit}` before the policy had said anything. {words} "
+                "Give less text, or raise the limit."
+            )
         if not notes.turns:
-            limit = f" It was told that a limit was reached: {notes.limit}." if notes.limit else ""
-            raise BadResult(f"The agent returned before the policy had answered once.{limit}")
+            raise BadResult("The agent returned before the policy had answered once.")
         told = {
             "reward": reward, "turn_rewards": sorted(notes.rewards.items()), "metrics": notes.metrics,
             "limit": notes.limit, "log": notes.log,

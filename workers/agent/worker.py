@@ -264,7 +264,7 @@ class AgentHost:
         elif len(talk) > self._settings.agent.max_state_mb << 20:
             self._fail(in_hand, "agent", too_long_to_score(len(talk), self._settings.agent.max_state_mb))
         else:
-            ending = ended.limit or ("length" if in_hand.episode.is_cut else "stop")
+            ending = ended.limit or in_hand.episode.cut_by or "stop"
             self._link.send(
                 EpisodeEnded(
                     *in_hand.episode.key,

@@ -7,6 +7,7 @@ tokens; environments have the time that they have in a run.
 import asyncio
 import json
 import random
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from types import TracebackType
@@ -149,6 +150,7 @@ class _Episode:
         self._own_s = 0.0  # that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
         self._turns = 0
+        self._took_s: dict[tuple[int, int], float] = {}  # from each ask until its turn was told
         self._forks: list[ForkCause] = []
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -164,14 +166,15 @@ class _Episode:
                 message, frames = await self._next(heard, limit_s)
                 limit_s = agent.turn_timeout_s
                 if isinstance(message, Ask):
-                    task = asyncio.create_task(self._answer(message, frames[0]), name="a turn")
+                    task = asyncio.create_task(self._time(message, frames[0]), name="a turn")
                     self._answering.add(task)
                 elif isinstance(message, EpisodeFailed):
                     raise Lost(message.reason)
                 elif isinstance(message, EpisodeEnded):
                     reward = worth(agent, message.ending, message.reward[0] if message.reward else None)
                     talk = json.loads(frames[0]) if frames else None
-                    return self._played("stop" if message.ending == "stop" else "length", reward, talk)
+                    played = self._played("stop" if message.ending == "stop" else "length", reward, talk)
+                    return played._replace(overhead_ms=self._overhead_ms(message))
         except _Silent as silent:
             if agent.on_timeout == "score" and self._sampled:
                 return self._played("length", 0.0)
@@ -205,6 +208,20 @@ class _Episode:
             return hearing.result()
         finally:
             hearing.cancel()
+
+    async def _time(self, ask: Ask, given: bytes) -> None:
+        """Answer, and note how long that took. Raises: as `_answer`."""
+        began = time.monotonic()
+        await self._answer(ask, given)
+        self._took_s[ask.member, ask.number] = time.monotonic() - began
+
+    def _overhead_ms(self, ended: EpisodeEnded) -> tuple[float, ...]:
+        """What each turn took the worker beside the engine."""
+        return tuple(
+            max(0.0, waited_ms - 1000 * took_s)
+            for member, number, waited_ms in ended.awaited
+            if (took_s := self._took_s.get((member, number))) is not None
+        )
 
     async def _answer(self, ask: Ask, given: bytes) -> None:
         """Raises: ValueError if the engine cannot take the tokens."""

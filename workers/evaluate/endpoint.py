@@ -16,10 +16,11 @@ from protocol.errors import ConfigError
 from protocol.settings import SamplingSettings, WorkerSettings
 from workers.agent.child import NO_DOOR, AgentChild, Ended, FailureKind
 from workers.agent.door.chat_request import run_fields
-from workers.agent.messages import check_messages
+from workers.agent.messages import check_answer, check_messages
 from workers.agent.pool import AgentPool
 from workers.evaluate.checkpoint import environment_seed, worth
 from workers.evaluate.played import Lost, Played
+from workers.evaluate.told_conversations import ToldConversations
 
 AGAIN = frozenset((408, 409, 425, 429))
 RETRIES = 5
@@ -97,12 +98,10 @@ class Endpoint:
         try:
             told = answer.json()
             choice = told["choices"][0]
-            message = {key: value for key, value in choice["message"].items() if value is not None}
+            message = check_answer(choice["message"])
             usage = told.get("usage") or {}
             ending = "length" if choice.get("finish_reason") == "length" else "stop"
-            return EndpointAnswer(
-                {"content": "", **message}, ending, int(usage.get("completion_tokens") or 0)
-            )
+            return EndpointAnswer(message, ending, int(usage.get("completion_tokens") or 0))
         except (ValueError, LookupError, TypeError, AttributeError):
             raise _Trouble(f"{shown}, which is no chat completion") from None
 
@@ -141,7 +140,8 @@ class _Playing:
     def __init__(self) -> None:
         self.ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self.talk: list[Any] = []
-        self.turns = self.tokens = 0
+        self.conversations = ToldConversations()
+        self.turns = self.tokens = self.promised = 0  # promised: tokens, to requests that are open
         self.ending = "stop"
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -229,6 +229,7 @@ class EndpointEpisodes:
             playing.talk,
             playing.talk or None,
             [str(message["content"]) for message in playing.talk if message["role"] == "assistant"],
+            tuple(playing.conversations.forks),
         )
 
     # -- what the processes say ---------------------------------------------------------------------------
@@ -243,19 +244,32 @@ class EndpointEpisodes:
         elif playing.turns + len(playing.tasks) >= self._settings.agent.max_turns:
             text = f"The episode has had its {playing.turns} turns (agent.max_turns)."
             child.refuse(number, question, "turns", text)
+        elif (most := self._most(playing, asked.get("max_tokens"))) < 1:
+            text = f"The policy has said {playing.tokens} tokens (agent.max_sampled_tokens)."
+            child.refuse(number, question, "tokens", text)
         else:
-            task = asyncio.create_task(self._answer(child, number, question, asked), name="a turn")
+            playing.promised += most
+            task = asyncio.create_task(self._answer(child, number, question, asked, most), name="a turn")
             playing.tasks.add(task)
             task.add_done_callback(playing.tasks.discard)
 
-    async def _answer(self, child: AgentChild, number: int, question: int, asked: dict[str, Any]) -> None:
-        playing, agent = self._playing[number], self._settings.agent
+    def _most(self, playing: _Playing, wanted: int | None) -> int:
+        """Tokens that the next turn may have; below 1: it may have none."""
+        agent = self._settings.agent
         most = agent.max_turn_tokens or self._settings.rollout.max_response_tokens
+        allowed = agent.max_sampled_tokens
+        left = allowed - playing.tokens - playing.promised if allowed else most
+        return min(most, wanted or most, left)
+
+    async def _answer(
+        self, child: AgentChild, number: int, question: int, asked: dict[str, Any], most: int
+    ) -> None:
+        playing, tools = self._playing[number], asked.get("tools") or None
         try:
             messages = check_messages(asked["chat"])
-            answer = await self._endpoint.chat(
-                messages, asked.get("tools"), min(most, asked.get("max_tokens") or most)
-            )
+            is_trained = not asked.get("is_untrained")
+            conversation = playing.conversations.ask(messages, tools, is_trained=is_trained)
+            answer = await self._endpoint.chat(messages, tools, most)
         except ValueError as error:
             child.refuse(number, question, "", str(error))
         except (Lost, ConfigError) as error:
@@ -265,9 +279,12 @@ class EndpointEpisodes:
             playing.turns += 1
             playing.tokens += answer.tokens
             playing.ending = answer.ending
+            playing.conversations.answered(conversation, messages, answer.message, tools)
             if len(messages) >= len(playing.talk):
                 playing.talk = [*messages, answer.message]
             child.answer(number, question, {"message": answer.message, "ending": answer.ending})
+        finally:
+            playing.promised -= most
 
     def on_ended(self, number: int, ended: Ended) -> None:
         """The episode has come to its end."""

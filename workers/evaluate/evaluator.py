@@ -131,6 +131,7 @@ class _Evaluator:
             "rewards": rewards, "lengths": [one.tokens for one in played], "parts": parts,
             "cut": sum(one.ending == "length" for one in played), "turns": [one.turns for one in played],
             **({"forks": forks} if (forks := [cause for one in played for cause in one.forks]) else {}),
+            **({"overhead_ms": ms} if (ms := [each for one in played for each in one.overhead_ms]) else {}),
         }  # fmt: skip
 
     async def _attempt(self, number: int, sample: int, row: Mapping[str, Any]) -> Played:

@@ -20,6 +20,7 @@ class Played(NamedTuple):
     talk: list[Any] | None = None  # the messages of its first conversation; None: it was held in none
     said: list[str] | None = None  # by the policy in its first conversation, turn by turn; None: no episode
     forks: tuple[ForkCause, ...] = ()  # why it has each further conversation that training would take
+    overhead_ms: tuple[float, ...] = ()  # of each turn, beside the engine; where that is known
 
 
 class Lost(Exception):

@@ -113,7 +113,7 @@ class RolloutWorker:
             self._has_engine = True
         engine, self._pace.lease_s = self._engine, link.lease_s
         rollout = self._settings.rollout  # of a controller that has said nothing else yet
-        self._progress_s, self._status_s = rollout.first_progress_s, rollout.status_s
+        self._progress_s, self._status_s = rollout.first_progress_s, rollout.first_status_s
         if self._unacknowledged.is_pending:
             reported = {key: attempt.reported for key, attempt in self._attempts.items()}
             link.send(self._unacknowledged.holding(engine.policy_version, reported))

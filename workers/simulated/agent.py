@@ -46,6 +46,7 @@ class EpisodeLimits(NamedTuple):
     turn_tokens: int
     tokens: int
     trajectories: int
+    sampled: int = 0  # of all its trajectories; 0: as many as they hold
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ class _Asked:
     is_trained: bool = True
     number: int = 0  # of its next ask
     length: int = 0
+    most: int = 0  # tokens that its newest turn may have
     is_open: bool = False
 
 
@@ -67,6 +69,8 @@ class _Running:
     most: int
     is_diverging: bool
     asked: int = 0  # in all its trajectories
+    sampled: int = 0  # tokens, in all of them
+    is_spent: bool = False  # of the tokens that the policy may say in it none are left
     trajectories: list[_Asked] = field(default_factory=list)
 
     def fork(self, *, is_trained: bool) -> _Asked:
@@ -84,7 +88,7 @@ class _Running:
     def ending(self) -> EpisodeEnding:
         """What an episode ends by that does not go on."""
         if self.asked < self.turns:
-            return "context"
+            return "tokens" if self.is_spent else "context"
         return "stop" if self.asked >= self.wanted else "turns"
 
     @property
@@ -124,7 +128,9 @@ class SimulatedAgent:
             case messages.Turn(group, episode, trial, _, member, attempt, _, segments):
                 running = self._running[group, episode, trial]
                 found = running.trajectories[member // running.begin.episodes]
-                found.length += sum(segment.count for segment in segments)
+                count = sum(segment.count for segment in segments)
+                found.length += count
+                running.sampled += count
                 found.attempt, found.is_open = attempt, False
                 if not running.is_open:
                     self._wait(now, (group, episode, trial), self._environment.wait_s)
@@ -180,7 +186,7 @@ class SimulatedAgent:
             drawn = self._environment.given_tokens * exp(rng.gauss(0, self._environment.sigma))
             given = max(1, round(drawn)) if found.asked else self._environment.first_tokens
             trajectory = self._choose(found, rng)
-            room = 0 if trajectory is None else self._limits.tokens - trajectory.length - given
+            room = 0 if trajectory is None else self._room(found, trajectory, given)
             if trajectory is None or found.asked >= found.turns or (found.asked and room < 1):
                 if trajectory is not None and not trajectory.length:
                     found.trajectories.remove(trajectory)  # there is no room to begin it
@@ -203,12 +209,22 @@ class SimulatedAgent:
             return found.fork(is_trained=is_trained) if found.asked < found.turns else None
         return rng.choice(closed) if len(closed) > 1 else next(iter(closed), None)
 
+    def _room(self, found: _Running, one: _Asked, given: int) -> int:
+        """Tokens that the next turn may have behind what is given."""
+        room = min(self._limits.tokens - one.length - given, self._limits.turn_tokens)
+        if not self._limits.sampled:
+            return room
+        promised = sum(other.most for other in found.trajectories if other.is_open)
+        left = self._limits.sampled - found.sampled - promised
+        found.is_spent = left < 1
+        return min(left, room)
+
     def _ask(self, key: Key, found: _Running, one: _Asked, given: int, digest: str) -> Ask:
-        most = min(self._limits.tokens - one.length - given, self._limits.turn_tokens)
+        one.most = self._room(found, one, given)
         saved = 0 if found.is_open else self._environment.saved_bytes
         ask = Ask(
-            *key, one.number, one.member, one.attempt + 1, one.length, given, digest, most, one.is_trained,
-            saved,
+            *key, one.number, one.member, one.attempt + 1, one.length, given, digest, one.most,
+            one.is_trained, saved,
         )  # fmt: skip
         one.number, one.length, one.is_open = one.number + 1, one.length + given, True
         found.asked += 1

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch._utils import _flatten_dense_tensors
 
 from workers.weights.manifest import Layout
 
@@ -31,7 +32,7 @@ class FlatCopy:
         *,
         dtypes: Mapping[str, torch.dtype],
     ) -> None:
-        """`sources`: flat, in the layout's order; `dtypes`: torch's, by their names."""
+        """`sources`: in one piece each, in the layout's order; `dtypes`: torch's, by their names."""
         self._sources = sources
         self._entries = list(layout.entries.values())
         self._starts = [entry.start for entry in self._entries]
@@ -44,6 +45,9 @@ class FlatCopy:
     def __call__(self, begin: int, end: int) -> None:
         """Write these bytes of the data."""
         place = bisect_right(self._starts, begin) - 1
+        if (same := self._same.get(place)) is not None and end <= (start := self._starts[place]) + len(same):
+            np.copyto(self._data[begin:end], same[begin - start : end - start])
+            return
         while place < len(self._starts) and self._starts[place] < end:
             place = self._copy_whole(place, begin, end) or self._copy_part(place, begin, end)
 
@@ -59,9 +63,9 @@ class FlatCopy:
             last, at = last + 1, at + size
         if last == place:
             return None
-        # one call: a few hundred took longer than what they copied
-        with torch.no_grad():
-            torch.cat(self._sources[place:last], out=_cut(target, start, at))
+        with torch.no_grad():  # two calls: a few hundred took longer than what they copied
+            flat = _flatten_dense_tensors(self._sources[place:last])
+        _copy_serially(_cut(target, start, at), flat)
         return last
 
     def _copy_part(self, place: int, begin: int, end: int) -> int:
@@ -71,14 +75,20 @@ class FlatCopy:
         target = self._targets[entry.dtype]
         if source.dtype == target.dtype:
             if place not in self._same:
-                self._same[place] = source.detach().view(torch.uint8).numpy()
+                self._same[place] = source.detach().view(-1).view(torch.uint8).numpy()
             np.copyto(self._data[begin:end], self._same[place][begin - entry.start : end - entry.start])
             return place + 1
         target = _cut(target, begin, end)
-        source = source.narrow(0, (begin - entry.start) // target.itemsize, len(target))
-        for to, part in zip(target.split(SERIAL_ITEMS), source.split(SERIAL_ITEMS), strict=True):
-            to.copy_(part.detach())
+        row, first = source.detach().view(-1), (begin - entry.start) // target.itemsize
+        _copy_serially(target, row.narrow(0, first, len(target)))
         return place + 1
+
+
+@torch.no_grad()
+def _copy_serially(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy one row to another, in this thread."""
+    for to, part in zip(target.split(SERIAL_ITEMS), source.split(SERIAL_ITEMS), strict=True):
+        to.copy_(part)
 
 
 def _items(mapped: mmap.mmap, layout: Layout, dtype: torch.dtype) -> torch.Tensor:

@@ -59,6 +59,7 @@ class WeightsExchange:
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
         self._fetch: Fetch | None = None
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
+        self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""
         self.served_bytes = 0
 
@@ -67,16 +68,14 @@ class WeightsExchange:
         self._say(serving=self.endpoint)
         descriptor = sys.stdin.fileno()
         os.set_blocking(descriptor, False)
+        fixed: list[Any] = [self._router, descriptor, self._monitor]
+        if self._authenticator:
+            fixed.append(self._authenticator.socket)
+        poller, polled = zmq.Poller(), list[Any]()
         while True:
-            poller = zmq.Poller()
-            fixed = [
-                self._router,
-                descriptor,
-                self._monitor,
-                *([self._authenticator.socket] if self._authenticator else []),
-            ]
-            for what in (*fixed, *(self._fetch.sockets if self._fetch else [])):
-                poller.register(what, zmq.POLLIN)
+            wanted = [*fixed, *(self._fetch.sockets if self._fetch else [])]
+            if wanted != polled:
+                poller, polled = _poller(wanted), wanted
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
             if self._authenticator and self._authenticator.socket in ready:
@@ -138,6 +137,7 @@ class WeightsExchange:
         while self._fetch is None and self._orders:
             order = self._orders.popleft()
             version = order["pull"]
+            self._failed.pop(version, None)
             if (found := self._store.find(version)) is not None and found.digest == order["digest"]:
                 self._say(pulled=version, location=found.location, refused=0, received_bytes=0)
                 continue
@@ -175,7 +175,10 @@ class WeightsExchange:
         if not fetch.is_over:
             return
         self._fetch = None
-        for word in [word for word in self._waiting if word.policy_version == fetch.policy_version]:
+        if fetch.failure is not None:
+            self._failed[fetch.policy_version] = fetch.why
+        # older ones, too: who was told the next version in their place never pulls them
+        for word in [word for word in self._waiting if word.policy_version <= fetch.policy_version]:
             self._answer_waiting(word)
         counts = {"refused": fetch.refused, "received_bytes": fetch.received_bytes}
         if fetch.published is not None:
@@ -220,7 +223,7 @@ class WeightsExchange:
             if reader not in readers:
                 readers.append(reader)
         else:
-            text = f"version {word.policy_version} was retired, or never here; the newest here is {newest}"
+            text = self._why_not(word.policy_version, newest)
             self._send(reader, Word(GONE, word.policy_version), text.encode()[:MAX_TEXT])
 
     def _is_coming(self, policy_version: int, newest: int) -> bool:
@@ -228,7 +231,14 @@ class WeightsExchange:
         coming = [order["pull"] for order in self._orders]
         if self._fetch is not None:
             coming.append(self._fetch.policy_version)
-        return policy_version in coming or (policy_version > newest and not self._is_writers)
+        is_next = policy_version > newest and policy_version not in self._failed
+        return policy_version in coming or (is_next and not self._is_writers)
+
+    def _why_not(self, policy_version: int, newest: int) -> str:
+        self._failed = {version: why for version, why in self._failed.items() if version > newest}
+        if (why := self._failed.get(policy_version)) is not None:
+            return f"version {policy_version} could not be pulled there: {why}"
+        return f"version {policy_version} was retired, or never here; the newest here is {newest}"
 
     def _find(self, word: Word) -> memoryview | bytes | None:
         """What was asked for, out of the version that is on its way or of one that is here."""
@@ -273,6 +283,13 @@ class WeightsExchange:
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
+
+
+def _poller(sockets: list[Any]) -> zmq.Poller:
+    made = zmq.Poller()
+    for socket in sockets:
+        made.register(socket, zmq.POLLIN)
+    return made
 
 
 def main() -> None:

@@ -49,7 +49,9 @@ class Fetch:
         self.refused = 0  # chunks and headers with a wrong checksum
         self.received_bytes = 0
         self.failure: str | None = None
-        """Why it is over without success."""
+        """Why it is over without success, in a sentence."""
+        self.why = ""
+        """The same as the last source left it."""
         self.published: PublishedFile | None = None
         """What it came to."""
         self.header: bytes | None = None
@@ -101,7 +103,7 @@ class Fetch:
 
     def notice(self) -> None:
         """The connection to the source is lost, or was never made: go on with the next."""
-        if self._monitor is not None and self._monitor.poll(0):
+        if self._monitor is not None and int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
             event = recv_monitor_message(self._monitor)["event"]
             self._next(f"{self._source}: {str(zmq.Event(event).name).lower().replace('_', ' ')}")
 
@@ -175,13 +177,11 @@ class Fetch:
     def _keep(self, index: int, data: memoryview, received: memoryview) -> list[int]:
         """`received`: as it came, which is `data` itself or a delta."""
         assert self._segment is not None
-        target = self._segment.chunk(index)
-        if len(data) != len(target) or manifest.chunk_digest(data) != self._digests[index]:
+        if self._segment.take(index, data) != self._digests[index]:
             self._base = None if received is not data else self._base
             self.refused += 1
             self._next(f"chunk {index} from {self._source} has another checksum than was published")
             return []
-        target[:] = data
         del self._asked[index]
         self._heard_s = time.monotonic()
         self.received_bytes += len(received)
@@ -234,6 +234,7 @@ class Fetch:
             self._ask()
 
     def _fail(self, why: str) -> None:
+        self.why = why
         self.failure = (
             f"Version {self.policy_version} could not be pulled from any source, the last because: {why}. "
             "The instance goes on with what it has, and is told the newest version next."

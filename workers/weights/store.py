@@ -16,7 +16,6 @@ import os
 import stat
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -75,21 +74,41 @@ class FileSegment:
             self._done += len(run)
 
     def fill(self, copy: Callable[[int, int], None], pool: ThreadPoolExecutor) -> None:
-        """Have the data written by `copy(begin, end)`, each chunk in the thread that makes its checksum."""
-        runs = range(0, self.layout.data_bytes, WRITTEN_RUN)
-        each = map if self.layout.data_bytes <= READ_RUN else pool.map
-        for found in each(partial(self._fill_run, copy), runs):
-            made = Future[list[str]]()
-            made.set_result(found)
-            self._digests.append(made)
+        """Have the data written by `copy(begin, end)`, each chunk in the thread that makes its checksum.
 
-    def _fill_run(self, copy: Callable[[int, int], None], begin: int) -> list[str]:
-        found = []
-        for at in range(begin, min(self.layout.data_bytes, begin + WRITTEN_RUN), CHUNK_BYTES):
-            end = min(self.layout.data_bytes, at + CHUNK_BYTES)
-            copy(at, end)
-            found.append(manifest.chunk_digest(self._data[at:end]))
-        return found
+        Each thread takes the next chunk that nobody has, this one too: to be handed chunks is to wake up.
+        """
+        size = self.layout.data_bytes
+        found = [""] * manifest.chunk_count(size)
+        places = iter(range(len(found)))
+
+        def work() -> None:
+            for place in places:
+                begin, end = place * CHUNK_BYTES, min(size, (place + 1) * CHUNK_BYTES)
+                copy(begin, end)
+                found[place] = manifest.chunk_digest(self._data[begin:end])
+
+        helpers = [pool.submit(work) for _ in range(THREADS - 1)] if size > READ_RUN else []
+        try:
+            work()
+        finally:
+            for helper in helpers:
+                if not helper.cancel():  # one that has not begun yet finds nothing left
+                    helper.result()
+        made = Future[list[str]]()
+        made.set_result(found)
+        self._digests.append(made)
+
+    def take(self, index: int, data: memoryview) -> str | None:
+        """Write a chunk that came from elsewhere; the checksum of what lies there now, None if it cannot.
+
+        In this order a checksum costs least: it is made while the copy is in the cache.
+        """
+        target = self.chunk(index)
+        if len(data) != len(target):
+            return None
+        target[:] = data
+        return manifest.chunk_digest(target)
 
     def chunk(self, index: int) -> memoryview:
         """The place of one chunk."""

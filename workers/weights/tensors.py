@@ -119,20 +119,22 @@ def write_whole(
 
 @torch.no_grad()
 def _flat(tensors: Mapping[str, torch.Tensor | SpreadRows], layout: Layout) -> list[torch.Tensor] | None:
-    """All tensors, each as one row, if they lie like that in host memory and on this rank."""
+    """All tensors, if each lies in one piece in host memory, and whole on this rank."""
     sources = []
     for name, entry in layout.entries.items():
-        local = _local(tensors[name])
-        if local is None or not local.is_cpu or local.shape != entry.shape or not local.is_contiguous():
+        tensor = tensors[name]
+        if type(tensor) in PLAIN:  # asked first: isinstance of a tensor takes as long as the rest
+            local = cast("torch.Tensor", tensor)
+        elif (local := _local(tensor)) is None or local.shape != entry.shape:
             return None
-        sources.append(local.view(-1))
+        if not (local.is_cpu and local.is_contiguous()):
+            return None
+        sources.append(local)
     return sources if layout.data_bytes else None
 
 
 def _local(tensor: torch.Tensor | SpreadRows) -> torch.Tensor | None:
     """What this rank holds of it."""
-    if type(tensor) in PLAIN:  # asked first: isinstance of a tensor takes as long as the rest
-        return cast("torch.Tensor", tensor)
     if isinstance(tensor, DTensor):
         return tensor.to_local()
     return tensor if isinstance(tensor, torch.Tensor) else tensor.local()

@@ -39,3 +39,6 @@ def _figures(figures: Mapping[str, Any]) -> Iterator[str]:
     for name, value in figures.items():
         if name.startswith("forks/"):
             yield f"{value:.2f} {name.removeprefix('forks/')} forks an episode"
+    if "turn/overhead_ms/p50" in figures:
+        p50, p99 = (figures[f"turn/overhead_ms/p{share}"] for share in (50, 99))
+        yield f"{p50:.1f} ms a turn beside the engine (p99 {p99:.1f} ms)"

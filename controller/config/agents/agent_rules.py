@@ -66,6 +66,12 @@ def _episode_problems(config: Config) -> Iterator[Problem]:
             f"is {agent.max_tokens}, more than the engine's context, {longest} (rollout.max_prompt_tokens "
             "and rollout.max_response_tokens); lower the one or raise the others.",
         )
+    if 0 < agent.max_sampled_tokens < agent.max_turn_tokens:
+        yield (
+            ("agent.max_sampled_tokens", "agent.max_turn_tokens"),
+            f"is {agent.max_sampled_tokens} for a whole episode, and agent.max_turn_tokens lets one answer "
+            f"have {agent.max_turn_tokens}; raise the one, lower the other, or set 0 for no such limit.",
+        )
     yield from _history_problems(config)
     if agent.turn_advantages != "returns" and not agent.turn_rewards:
         yield (

@@ -12,7 +12,7 @@ from math import fsum, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from controller.core.state.agents.episode_figures import episode_metrics
+from controller.core.state.agents.episode_figures import EpisodeCounts, episode_metrics
 from controller.core.state.batches.contributions import Contribution
 from controller.core.state.bottleneck import NO_IDLING, Cause, Figures
 from controller.core.state.evaluation_report import headline, is_better
@@ -179,6 +179,7 @@ class Accounts:
         self.ages: dict[int, int] = {}  # trained trajectories by staleness
         self.prefilled = self.reused = 0  # tokens of prompts that engines have computed, and found kept
         self._last_prefilled = self._last_reused = 0
+        self._episodes = EpisodeCounts()
         self.reprefilled = 0  # tokens whose KV was made again: resumed, moved, interrupted
         self.is_ending = False
         self.reward_by_step: list[float] = []
@@ -296,7 +297,7 @@ class Accounts:
             for name in ("generated", "trained", "aborted", "filtered", "lost", "evaluated")
         }
         own |= {"tokens/in_flight": self.in_flight, "tokens/reprefilled": self.reprefilled}
-        own |= {"tokens/given": self.given, **self._reused()} if self.given else {}
+        own |= self._of_episodes() if self.given else {}
         tokens = self.generated if self._rollout_total.total_s else self.trained
         own["throughput/tokens_per_s"] = (tokens - self._last_tokens) / elapsed
         own["throughput/trajectories_per_s"] = trajectories / elapsed
@@ -331,6 +332,9 @@ class Accounts:
             per_device = tokens / elapsed / (ready * devices.per_instance)
             found["throughput/tokens_per_s_per_device"] = per_device
         return found
+
+    def _of_episodes(self) -> dict[str, object]:
+        return {"tokens/given": self.given, **self._reused(), **self._episodes.take(self.counts)}
 
     def _reused(self) -> dict[str, object]:
         """The share of prompts, of later turns as well, that engines had kept, since the last line."""

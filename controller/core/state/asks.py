@@ -86,9 +86,11 @@ class Alarms:
             heapq.heappop(self._heap)  # another one was set before it
         return self._heap[0][0] if self._heap else None
 
-    def due(self, is_past: Callable[[float], bool]) -> Iterator[Duty]:
-        """Those to look at now; none is set for them any more."""
-        while (first := self.next()) is not None and is_past(first):
-            duty = heapq.heappop(self._heap)[2]
-            duty.alarm = None
-            yield duty
+    def due(self, is_past: Callable[[float], bool]) -> Duty | None:
+        """The next to look at now, for whom none is set any more; None if there is none."""
+        first = self.next()
+        if first is None or not is_past(first):
+            return None
+        duty = heapq.heappop(self._heap)[2]
+        duty.alarm = None
+        return duty

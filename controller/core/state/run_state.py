@@ -182,10 +182,11 @@ class RunState:
         A function of the run's seed, the trajectory's id, and how often its prompt was started;
         of an agent also of its trial and its turn.
         """
+        number, member = trajectory.id
         again = f"/{group.starts}" if group.starts > 1 else ""
         if group.episodes:
-            again = f"/{group.episode_of(trajectory.id.member).trial}.{trajectory.turns}"
-        return noise(f"{self.config.run.seed}/{trajectory.id}{again}")
+            again = f"/{group.episode_of(member).trial}.{trajectory.turns}"
+        return noise(f"{self.config.run.seed}/{number}.{member}{again}")
 
     def environment_seed(self, group: Group) -> int:
         """The seed that a group's environments are told: the same for all its episodes, in each trial.

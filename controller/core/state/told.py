@@ -122,6 +122,8 @@ class ToldInstance(Told):
         where the last word on each ended, and of no more tokens than may be.
         """
         self.steady = []
+        if any(message.endings):
+            return False
         try:
             given = list(map(self.given.__getitem__, message.keys))
         except KeyError:
@@ -131,7 +133,6 @@ class ToldInstance(Told):
             count > 0
             and message.policy_versions[0] in versions
             and message.policy_versions.count(message.policy_versions[0]) == count
-            and not any(message.endings)
             and min(message.counts) > 0
             and len(set(given)) == count
             and tuple(map(_reported, given)) == message.starts

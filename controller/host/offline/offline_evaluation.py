@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from controller.config.models import Config
+from controller.core.state.agents.episode_figures import overhead_figures
 from controller.core.state.evaluation_report import Answered, line
 from controller.core.worker_settings import worker_settings
 from controller.data.held_out import HeldOut, read_held_out
@@ -153,5 +154,6 @@ def _line(config: Config, held_out: HeldOut, rows: list[dict[str, Any]], samples
     more = {"turns/mean": sum(turns) / len(turns)} if turns and config.agent.is_on else {}
     causes = Counter(cause for row in rows for cause in row.get("forks", ()))
     more |= {f"forks/{cause}": count / len(turns) for cause, count in sorted(causes.items())}
+    more |= overhead_figures(ms for row in rows for ms in row.get("overhead_ms", ()))
     del told["tokens/by_version"]
     return {"samples": samples, "threshold": threshold, **told, **more, "data_digest": held_out.digest}

@@ -1,12 +1,14 @@
 """One pass over a run's whole history beside the answers: lanes of workers, and keyframes for jumps.
 
 Invariants: it steps a core of its own, so nobody waits for it; while somebody is answered it pauses, so that
-an answer does not share its processor; it ends at the newest event that is known, and goes on from there.
+an answer does not share its processor; it ends at the newest event that is known, and goes on from there;
+keyframes take at most about half of its time, however large the core is.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Lock, Thread
+from time import thread_time
 
 from controller.durability.core_image import Freezer, InParts, Thawer
 from controller.durability.recording import Recording
@@ -32,15 +34,18 @@ class Background:
         keep: Keyframe,
         known: KeptPast | None = None,
         on_end: "Callable[[Background, Recording], None]" = lambda background, recording: None,
+        clock: Callable[[], float] = thread_time,
     ) -> None:
         """`known`: where an earlier pass had come to; `on_end` hears when it is at its end.
+
+        `clock`: seconds that the thread of the pass has worked.
 
         Raises: RunError or ConfigError if this release cannot read the run.
         """
         self.number: int
         """The last event that it has stepped through."""
         self._freezer = Freezer()
-        self._keep, self._on_end = keep, on_end
+        self._keep, self._on_end, self._clock = keep, on_end, clock
         if known is None:
             self._core, self._spacing, self.number = recording.make_core(), SPACING, recording.pruned
             self.timeline = Timeline(self._core)
@@ -49,6 +54,7 @@ class Background:
             self._spacing = known.keyframes[0]
             self.number, self.timeline = known.number, Timeline.of_plain(known.timeline, self._core)
         self._kept = self.number
+        self._stepped_s, self._image_s = 0.0, 0.0  # since the last keyframe; what that one took
         self.lock = Lock()
         """Held while the timeline changes."""
         self.trouble = ""
@@ -91,14 +97,20 @@ class Background:
             self.trouble = str(error)
 
     def _step(self, recording: Recording, until: int) -> None:
+        began = self._clock()
         with self.lock:
             for turn in turns(recording, self._core, self.number, until):
                 self.timeline.take(turn, self._core)
             self.number = until
-        if self.number - self._kept >= self._spacing:
-            self._kept = self.number
-            image = self.image()
-            self._spacing = recording.last + 1 if image is None else self._keep(self.number, image)
+        self._stepped_s += self._clock() - began
+        if self.number - self._kept >= self._spacing and self._stepped_s >= self._image_s:
+            self._make_keyframe(recording)
+
+    def _make_keyframe(self, recording: Recording) -> None:
+        began = self._clock()
+        self._kept, image = self.number, self.image()
+        self._spacing = recording.last + 1 if image is None else self._keep(self.number, image)
+        self._stepped_s, self._image_s = 0.0, self._clock() - began
 
     def image(self) -> InParts | None:
         """Of the core where it stands; None if a strategy of the user's holds what no image can."""

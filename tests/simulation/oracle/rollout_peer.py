@@ -290,7 +290,7 @@ class RolloutPeer(Peer):
 
     def _status(self) -> None:
         is_idle = not self.running and not self.waiting
-        is_due = self.clock.now >= self._status_s + self.host.world.config.rollout.status_s
+        is_due = self.clock.now >= self._status_s + self.host.world.config.rollout.first_status_s
         if not self.is_ready or self.hands is not None or (self._is_known_idle if is_idle else not is_due):
             return
         self._is_known_idle, self._status_s = is_idle, self.clock.now

@@ -2,7 +2,14 @@
 
 import random
 
-from strategies.routing import ROUTINGS, by_group, by_least_requests, by_marginal_gain, round_robin
+from strategies.routing import (
+    ROUTINGS,
+    by_group,
+    by_least_requests,
+    by_marginal_gain,
+    has_room,
+    round_robin,
+)
 from strategies.views import Settings
 from tests.support.made_views import WORK, instance
 
@@ -96,10 +103,11 @@ def test_the_largest_worth_is_chosen_then_a_sibling_then_the_first():
         settings = Settings(newest_version=4, mu=dice.choice((0.0, 0.3)), typical_tokens=4000, urgency=0.5,
                             is_tail_bound=True, keeps_kv=dice.random() < 0.5)  # fmt: skip
         for name, route in ROUTINGS.items():
-            if route.worth is None:
+            if route.weigh is None:
                 continue
+            worth_on = route.weigh(work, settings)
             worths = [(worth, i.has_sibling, -i.id) for i in views
-                      if (worth := route.worth(work, i, settings)) is not None]  # fmt: skip
+                      if has_room(work, i) and (worth := worth_on(i)) is not None]  # fmt: skip
             index = route.choose(work, views, settings)
             assert index == (-max(worths)[2] if worths else None), name
             chosen += index is not None

@@ -29,7 +29,9 @@ KINDS = {
     ),
     "verifiers": AgentKind(is_taskset, from_taskset, "a taskset of verifiers, by its id or its class"),
     "openenv": AgentKind(is_openenv, from_openenv, "the address of a server of OpenEnv, or a class of it"),
-    "gym": AgentKind(is_gym, from_gym, "a class with `reset(seed, options)` and `step(text)`"),
+    "gym": AgentKind(
+        is_gym, from_gym, "a class with `reset(seed, options)` or `init(prompt)`, and `step(text)`"
+    ),
     "tools": AgentKind(is_tools, from_tools, "a class with `reset`, `get_reward` and methods as tools"),
 }
 

@@ -1,4 +1,4 @@
-"""Agents that are a text environment, as Gymnasium has them: `reset(seed, options)` and `step(text)`.
+"""Agents that are a text environment: Gymnasium's `reset(seed, options)` and `step(text)`, or SkyRL's.
 
 Invariants: one environment per episode, seeded by the group's seed; the reward of a step is that of the turn
 that it answers, and their sum is the episode's.
@@ -12,6 +12,7 @@ from typing import Any
 from protocol.errors import ConfigError
 from workers.agent.kinds.function import PlayEpisode
 from workers.agent.kinds.saving import keep, loaded
+from workers.agent.kinds.skyrl import is_skyrl, make_skyrl
 from workers.agent.policy import AgentPolicy, BudgetExceeded
 
 Step = tuple[Any, float, bool, bool, Any]
@@ -20,7 +21,8 @@ Step = tuple[Any, float, bool, bool, Any]
 
 def is_gym(target: Any) -> bool:
     """Whether it is of this kind by its shape."""
-    return callable(getattr(target, "reset", None)) and callable(getattr(target, "step", None))
+    is_ours = callable(getattr(target, "reset", None)) and callable(getattr(target, "step", None))
+    return is_ours or is_skyrl(target)
 
 
 def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
@@ -32,7 +34,10 @@ def from_gym(target: Any, options: Mapping[str, Any]) -> PlayEpisode:
         )
 
     async def episode(policy: AgentPolicy, row: Mapping[str, Any]) -> float:
-        environment = await asyncio.to_thread(target, **options)
+        if is_skyrl(target):
+            environment = await asyncio.to_thread(make_skyrl, target, options, row)
+        else:
+            environment = await asyncio.to_thread(target, **options)
         try:
             return await play_steps(environment, policy, row)
         finally:

@@ -13,6 +13,10 @@ class BadResult(Exception):
     """The code returned what is no reward; the text is for the user."""
 
 
+class NothingSaid(Exception):
+    """A limit was reached before the policy had said anything; the text is for the user."""
+
+
 class ProgramFailed(Exception):
     """A program ended with an exit code other than 0; the text is for the user."""
 

@@ -15,11 +15,10 @@ from protocol.agents.renderers import EXTRA
 from protocol.blame import shown, what
 from protocol.errors import ConfigError
 from workers.agent.rendering.own import RENDERER, called, ids_of
-from workers.agent.rendering.renderer import (
-    STAND_IN,
+from workers.agent.rendering.renderer import STAND_IN, Past
+from workers.agent.rendering.spelling import (
     Hidden,
     Messages,
-    Past,
     Tools,
     end_tokens,
     hide,

@@ -4,6 +4,7 @@ Invariants: what they raise, and what they answer that no engine could take, is 
 key of the configuration; a text is never lost: what a reader leaves out is still in the tokens.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from protocol.blame import shown, what, where
 from protocol.errors import ConfigError
 from protocol.importing import load_object
-from workers.agent.rendering.renderer import Messages, Past, Renderer, Tools, end_tokens, text_of
+from workers.agent.rendering.renderer import Past, Renderer
+from workers.agent.rendering.spelling import Messages, Tools, end_tokens, text_of
 from workers.agent.rendering.tool_calls import CallReader, Parsed, ToolCall
 
 RENDERER, READER = "agent.renderer", "agent.tool_calls"
@@ -24,6 +26,7 @@ class OwnRenderer:
 
     def __init__(self, own: Any, tokenizer: Any) -> None:
         self._own, self._tokenizer, self._ends = own, tokenizer, end_tokens(tokenizer)
+        self._sees_past = _takes(own.extend, "past")
 
     @property
     def forged(self) -> int:
@@ -40,7 +43,8 @@ class OwnRenderer:
     def extend(
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int] | None:
-        tokens = self._call("extend", last, messages, tools)
+        more = {"past": past} if self._sees_past else {}
+        tokens = self._call("extend", last, messages, tools, **more)
         return None if tokens is None else ids_of(tokens, "extend")
 
     def parse(
@@ -57,8 +61,8 @@ class OwnRenderer:
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self._ends)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        return called(RENDERER, getattr(self._own, name), *arguments)
+    def _call(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return called(RENDERER, getattr(self._own, name), *arguments, **named)
 
 
 def own_renderer(path: str, tokenizer: Any) -> Renderer:
@@ -116,6 +120,14 @@ def ids_of(tokens: Any, name: str) -> list[int]:
         return list(found)
     more = ", or None where it does not only append" if name == "extend" else ""
     raise ValueError(f"{RENDERER}: `{name}` gave {shown(tokens)}; expected a list of token ids{more}.")
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    """Whether it has a parameter of this name, as what inherits from ours has."""
+    try:
+        return name in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # it tells nobody
+        return False
 
 
 def _parsed(found: Any) -> Parsed:

@@ -94,7 +94,8 @@ def _behind(
 ) -> list[int] | None:
     """What follows the answer; the library wants to see it as the policy would have sampled it."""
     if not isinstance(renderer, LibraryRenderer):
-        return renderer.extend(None, talk.new, talk.tools)
+        past = Past(prompt, (), [*talk.before, talk.answer])
+        return renderer.extend(None, talk.new, talk.tools, past=past)
     if not (sampled := _turn(renderer, prompt, answered)):
         return []  # the prompt is written otherwise, which is told
     past = Past(prompt, sampled, [*talk.before, talk.answer])

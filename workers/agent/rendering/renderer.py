@@ -7,15 +7,22 @@ policy can forge the end of a turn. Equal messages give equal tokens.
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from workers.agent.messages import read_arguments, replaced, texts_of
+from workers.agent.messages import read_arguments
+from workers.agent.rendering.spelling import (
+    Hidden,
+    Messages,
+    Tools,
+    encoded,
+    end_tokens,
+    hide,
+    plain_tokens,
+    special_tokens,
+    text_of,
+)
 from workers.agent.rendering.tool_calls import READERS, CallReader, Parsed, parse
-
-Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
 
 STAND_IN = "stand-in"
 CALL_ID_CHARS = 9  # as the strictest templates want them
@@ -68,28 +75,13 @@ class Renderer(Protocol):
         ...
 
 
-class TemplateRenderer:
-    """The stock chat template of a tokenizer."""
+class TurnReader:
+    """What a turn says, by a tokenizer and a reader of tool calls."""
 
-    def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
+    def __init__(self, tokenizer: Any, read_calls: CallReader) -> None:
         self._tokenizer, self._read_calls = tokenizer, read_calls
-        self._special = special_tokens(tokenizer)
-        self._ends = end_tokens(tokenizer)
-        self._ended: tuple[Tools, str] | None = None
+        self._special, self._ends = special_tokens(tokenizer), end_tokens(tokenizer)
         self.forged = 0
-
-    def render(self, messages: Messages, tools: Tools) -> list[int]:
-        safe, schemas, hidden = self._hide(messages, tools)
-        return encoded(self._tokenizer, self._write(safe, schemas, is_prompt=True), hidden)
-
-    def extend(
-        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
-    ) -> list[int]:
-        new, schemas, hidden = self._hide(messages, tools)
-        behind = self._behind_turn(schemas) + self._between(new, schemas)
-        tokens = encoded(self._tokenizer, behind, hidden)
-        # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
-        return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
 
     def parse(
         self,
@@ -104,6 +96,28 @@ class TemplateRenderer:
     def text(self, tokens: Sequence[int]) -> str:
         return text_of(self._tokenizer, tokens, self._ends)
 
+
+class TemplateRenderer(TurnReader):
+    """The stock chat template of a tokenizer."""
+
+    def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["hermes"]) -> None:
+        super().__init__(tokenizer, read_calls)
+        self._ended: tuple[Tools, str] | None = None
+
+    def render(self, messages: Messages, tools: Tools) -> list[int]:
+        safe, schemas, hidden = self._hide(messages, tools)
+        return encoded(self._tokenizer, self._write(safe, schemas, is_prompt=True), hidden)
+
+    def extend(
+        self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
+    ) -> list[int]:
+        answer = _stand_in(messages, () if past is None else past.messages)
+        (answer, *new), schemas, hidden = self._hide([answer, *messages], tools)
+        behind = self._behind_turn(schemas) + self._between(answer, new, schemas)
+        tokens = encoded(self._tokenizer, behind, hidden)
+        # a turn that was cut off lacks its end, which the template writes; one that ended by itself has it
+        return tokens[1:] if last is not None and last in self._ends and tokens[:1] == [last] else tokens
+
     # -- the stand-in -------------------------------------------------------------------------------------
 
     def _behind_turn(self, tools: Tools) -> str:
@@ -113,11 +127,9 @@ class TemplateRenderer:
             self._ended = tools, self._behind(talk, tools, is_prompt=False)
         return self._ended[1]
 
-    def _between(self, new: Messages, tools: Tools) -> str:
+    def _between(self, answer: Mapping[str, Any], new: Messages, tools: Tools) -> str:
         """What the template writes between a finished turn and the next one, new messages included."""
-        answer: dict[str, Any] = {"role": "assistant", "content": STAND_IN}
-        if ids := [message["tool_call_id"] for message in new if message["role"] == "tool"]:
-            answer["tool_calls"] = [_call(id) for id in ids]
+        if "tool_calls" in answer:
             before = self._behind([_user(), answer], tools, is_prompt=False)
         else:
             before = self._behind_turn(tools)
@@ -130,10 +142,17 @@ class TemplateRenderer:
         return whole[len(before) :]
 
     def _behind(self, talk: Messages, tools: Tools, *, is_prompt: bool) -> str:
-        """What stands behind the stand-in; a template that thinks may write something else before it."""
+        """What stands behind the stand-in; a template that thinks may write something else before it.
+
+        One that leaves the content of an answer with calls out has it in their arguments.
+        """
         text = self._write(talk, tools, is_prompt=is_prompt)
         place = text.find(STAND_IN)
-        assert place >= 0, "the template leaves the content of an answer out"
+        if place < 0:
+            raise ValueError(
+                "The chat template leaves out what the assistant has said, so that nobody can tell where an "
+                "answer ends. Give the tokenizer another chat template."
+            )
         return text[place + len(STAND_IN) :]
 
     def _write(self, messages: Messages, tools: Tools, *, is_prompt: bool) -> str:
@@ -142,19 +161,17 @@ class TemplateRenderer:
             tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=is_prompt,
         )  # fmt: skip
 
-    def _hide(self, messages: Messages, tools: Tools) -> "Hidden":
+    def _hide(self, messages: Messages, tools: Tools) -> Hidden:
         safe, count = hide(self._special, messages, tools)
         self.forged += count
         return safe
 
 
-class PlainRenderer:
+class PlainRenderer(TurnReader):
     """For models without a chat template: the contents of messages one behind the other, and nothing else."""
 
     def __init__(self, tokenizer: Any, *, read_calls: CallReader = READERS["none"]) -> None:
-        self._tokenizer, self._read_calls = tokenizer, read_calls
-        self._special, self._ends = special_tokens(tokenizer), end_tokens(tokenizer)
-        self.forged = 0
+        super().__init__(tokenizer, read_calls)
 
     def render(self, messages: Messages, tools: Tools) -> list[int]:
         texts = [message["content"] for message in messages]
@@ -165,79 +182,6 @@ class PlainRenderer:
         self, last: int | None, messages: Messages, tools: Tools, *, past: Past | None = None
     ) -> list[int]:
         return self.render(messages, tools)
-
-    def parse(
-        self,
-        tokens: Sequence[int],
-        *,
-        reads_calls: bool = True,
-        prompt: Sequence[int] = (),
-        tools: Tools = None,
-    ) -> Parsed:
-        return parse(self.text(tokens), self._read_calls if reads_calls else READERS["none"])
-
-    def text(self, tokens: Sequence[int]) -> str:
-        return text_of(self._tokenizer, tokens, self._ends)
-
-
-class Hidden(NamedTuple):
-    """Messages and tools with another text where one spells a special token."""
-
-    messages: Messages
-    tools: Tools
-    stand_ins: Mapping[str, str]
-    """What such a text stands for."""
-
-
-def hide(special: Sequence[str], messages: Messages, tools: Tools) -> tuple[Hidden, int]:
-    """The same without these tokens' texts, longest first, and how often they were spelt."""
-    texts = [*texts_of(messages), *texts_of(tools or ())]
-    spelt = [token for token in special if any(token in text for text in texts)]
-    if not spelt:
-        return Hidden(messages, tools, {}), 0
-    mark = _unused_mark(texts)
-    hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
-    safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
-    count = sum(text.count(token) for token in spelt for text in texts)
-    return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()}), count
-
-
-def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
-    """The tokens of what was written of hidden messages: what was hidden is ordinary text."""
-    if not hidden:
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-    tokens: list[int] = []
-    for part in re.split("(" + "|".join(map(re.escape, hidden)) + ")", text):
-        if part in hidden:
-            tokens += plain_tokens(tokenizer, hidden[part])
-        elif part:
-            tokens += tokenizer(part, add_special_tokens=False)["input_ids"]
-    return tokens
-
-
-def special_tokens(tokenizer: Any) -> list[str]:
-    """The texts of the tokens that no message may spell, longest first."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
-    return sorted(found, key=lambda token: (-len(token), token))
-
-
-def end_tokens(tokenizer: Any) -> frozenset[int]:
-    """The tokens that end a turn."""
-    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
-
-
-def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
-    """The text of a turn, without the token that ended it."""
-    kept = list(tokens[:-1]) if tokens and tokens[-1] in ends else list(tokens)
-    return tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def plain_tokens(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text, none of them special, whatever it spells."""
-    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    return [token for token in tokens if token not in ids]
 
 
 def message_of(parsed: Parsed, tokens: Sequence[int]) -> dict[str, Any]:
@@ -276,10 +220,22 @@ def _user() -> dict[str, str]:
     return {"role": "user", "content": "question"}
 
 
-def _call(id: str) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": "call", "arguments": "{}"}}
+def _stand_in(new: Messages, past: Messages) -> dict[str, Any]:
+    """An answer in the place of the one that these messages follow; it calls what they answer, by name."""
+    answer: dict[str, Any] = {"role": "assistant", "content": STAND_IN}
+    ids: dict[str, None] = {}
+    own: set[str] = set()
+    for message in new:
+        own |= {call["id"] for call in message.get("tool_calls") or ()}
+        if message["role"] == "tool" and message["tool_call_id"] not in own:
+            ids[message["tool_call_id"]] = None
+    if ids:
+        calls = (call for message in past for call in message.get("tool_calls") or ())
+        names = {call["id"]: call["function"]["name"] for call in calls}
+        answer["tool_calls"] = [_call(id, names.get(id, "call")) for id in ids]
+    return answer
 
 
-def _unused_mark(texts: Iterable[str]) -> str:
-    used = {character for text in texts for character in text}
-    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)
+def _call(id: str, name: str) -> dict[str, Any]:
+    arguments = json.dumps({STAND_IN: STAND_IN})
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}

@@ -33,7 +33,7 @@ class Migrations:
 
     def run(self) -> None:
         """Migrate, at most every `decide_s`; nothing moves while everything is about to."""
-        if self.is_off or self.state.queue or not self._is_due():
+        if not self._is_due() or self.is_off or self.state.queue:
             return
         self._decided_at, self._decided_after = self.state.now, self.state.events
         views = self.views.settled()

@@ -1,21 +1,26 @@
-"""How often instances tell of their progress, where `rollout.progress_s` is `auto`.
+"""How often instances tell of their progress and of their load, where `rollout` leaves it open (`auto`).
 
-Invariants: never more often than every FASTEST_PROGRESS_S seconds nor less often than every SLOWEST_S, so
-what a lost worker had not told of is what it generates in so long; all instances report at one pace; it is a
-function of how many responses run, and changes in few steps, up at once and down late.
+Invariants: progress comes never more often than every FASTEST_PROGRESS_S seconds nor less often than every
+SLOWEST_S, so what a lost worker had not told of is what it generates in so long; all instances report at one
+pace; it is a function of how many responses run and how many instances there are, and changes in few steps,
+up at once and down late.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from protocol.messages import Report
-from protocol.settings import FASTEST_PROGRESS_S
+from protocol.settings import FASTEST_PROGRESS_S, FASTEST_STATUS_S
 
 RESPONSES_PER_S = 16_384  # that a controller hears of: a small share of a core
 SLOWEST_S = 2.0
 STEPS = tuple(FASTEST_PROGRESS_S * 2 ** (step / 2) for step in range(5))
 MOST_RUNNING = tuple(step * RESPONSES_PER_S for step in STEPS)
+LOADS_PER_S = 256  # that a controller gets: each takes it about 0.1 ms
+STATUS_STEPS = tuple(FASTEST_STATUS_S * 2 ** (step / 2) for step in range(9))  # to 1.6 s
+MOST_INSTANCES = tuple(step * LOADS_PER_S for step in STATUS_STEPS)
 LATE = 2  # steps too slow, from which on it is made faster: what hovers between two does not change
 
 
@@ -26,38 +31,53 @@ class ReportPace:
         self.state = state
         self.step = 0
         """Of STEPS."""
-
-    @property
-    def is_auto(self) -> bool:
-        """Whether it is chosen here."""
-        return self.state.config.rollout.progress_s == "auto"
+        self.status_step = 0
+        """Of STATUS_STEPS."""
 
     @property
     def progress_s(self) -> float:
         """Seconds between two reports of an instance now."""
-        return STEPS[self.step] if self.is_auto else self.state.config.rollout.first_progress_s
+        rollout = self.state.config.rollout
+        return STEPS[self.step] if rollout.progress_s == "auto" else rollout.first_progress_s
+
+    @property
+    def status_s(self) -> float:
+        """Seconds between two load reports of a busy instance now."""
+        rollout = self.state.config.rollout
+        if rollout.status_s == "auto":
+            return STATUS_STEPS[self.status_step]
+        return rollout.first_status_s * self.progress_s / FASTEST_PROGRESS_S
 
     def run(self) -> None:
         """Tell all instances if what runs now asks for another pace."""
-        running = self.state.registry.running
-        wanted = min(bisect_left(MOST_RUNNING, running), len(STEPS) - 1)
-        if self.step - LATE < wanted <= self.step or not self.is_auto:
+        rollout, registry = self.state.config.rollout, self.state.registry
+        step, status_step = self.step, self.status_step
+        if rollout.progress_s == "auto":
+            step = _next(step, MOST_RUNNING, registry.running)
+        if rollout.status_s == "auto":
+            status_step = _next(status_step, MOST_INSTANCES, registry.ready_instances)
+        if (step, status_step) == (self.step, self.status_step):
             return
-        self.step = wanted
-        for instance in self.state.registry.instances():
+        self.step, self.status_step = step, status_step
+        for instance in registry.instances():
             if instance.ready:
                 self.tell(instance)
 
     def on_ready(self, instance: Instance) -> None:
         """One that begins reports as the configuration says."""
-        if self.step:
+        if self.step or self.status_step:
             self.tell(instance)
 
     def tell(self, instance: Instance) -> None:
         """This instance reports at this pace."""
-        status_s = self.state.config.rollout.status_s * self.progress_s / FASTEST_PROGRESS_S
-        self.state.send(instance.peer, Report(self.progress_s, status_s))
+        self.state.send(instance.peer, Report(self.progress_s, self.status_s))
 
     def restart(self) -> None:
         """Nobody has been told anything by this controller."""
-        self.step = 0
+        self.step = self.status_step = 0
+
+
+def _next(step: int, most: Sequence[float], amount: int) -> int:
+    """The step that this amount asks for, or the one there is if that is hardly too slow."""
+    wanted = min(bisect_left(most, amount), len(most) - 1)
+    return step if step - LATE < wanted <= step else wanted

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from controller.core.effects import recall, trials, turns
 from controller.core.effects.evaluation_rounds import EvaluationRounds
+from controller.core.effects.futile_groups import FutileGroups
 from controller.core.effects.purposes import Purposes
 from controller.core.state.agents.episodes import LIVE_GROUPS, AskedTurn, Ending, Episode
 from controller.core.state.groups import Group, Trajectory
@@ -18,6 +19,7 @@ from controller.core.state.transitions import GONE, move_member
 from protocol.messages import Ask, EpisodeEnded, EpisodeFailed
 
 MAX_DIVERGED = 3  # episodes in a row that asked something else when they were run again: then replay is off
+MAX_LEFT_OUT = 256  # prompts in a row that came to a limit at their start: then the data does not fit at all
 WARN_TIMEOUTS = 0.01  # share of episodes whose environment was silent for too long
 
 
@@ -26,13 +28,15 @@ class Episodes:
 
     def __init__(self, state: RunState, purposes: Purposes, evaluation: EvaluationRounds) -> None:
         self.state, self.purposes, self.evaluation = state, purposes, evaluation
-        self._failures_in_a_row = self._diverged_in_a_row = 0
+        self._failures_in_a_row = self._diverged_in_a_row = self._left_out_in_a_row = 0
         self._first_failure = ""
+        self._masked = FutileGroups(state)
         self.ended = 0
 
     def restart(self) -> None:
         """The controller was started again: what went wrong before does not count any more."""
-        self._failures_in_a_row = self._diverged_in_a_row = 0
+        self._failures_in_a_row = self._diverged_in_a_row = self._left_out_in_a_row = 0
+        self._masked.reset()
         self.state.beginnings.is_replaying = self.state.config.agent.replay == "auto"
 
     def next(self) -> float | None:
@@ -92,7 +96,7 @@ class Episodes:
             return
         episode.conclude(self.state.awake_s, end.awaited)
         turns.leave_worker(self.state, episode)
-        self._failures_in_a_row = 0
+        self._failures_in_a_row = self._left_out_in_a_row = 0
         limit = self.state.config.agent.on_limit if end.ending != "stop" else "score"
         if limit == "mask" and group.is_evaluation:  # which counts all that it has asked for
             limit = "zero"
@@ -119,7 +123,11 @@ class Episodes:
                 self.state.unbegun[group.id, episode.number] = None
                 return
         told = f"Episode {episode.number} of prompt {group.id} failed at {worker.name}: {failure.reason}"
-        self._failed(group, episode, f"{told}\nThe row was: {failure.row}")
+        told += f"\nThe row was: {failure.row}"
+        if failure.kind == "limit":
+            self._leave_out(group, told)
+        else:
+            self._failed(group, episode, told)
 
     def _live(
         self, worker: AgentWorker, message: Ask | EpisodeEnded | EpisodeFailed
@@ -202,6 +210,13 @@ class Episodes:
         for member in group.of(episode):
             self._end_trajectory(group, episode, member)
         recall.complete(state, group)
+        if not episode.is_masked:
+            self._masked.reset()
+        elif group.state == GONE:
+            self._masked.count(
+                f"had only episodes that came to a limit, the last to `{ending}`, and agent.on_limit is "
+                "`mask`: nothing is left to train on. Raise the limit, or set `score`"
+            )
 
     def _end_trajectory(self, group: Group, episode: Episode, member: Trajectory) -> None:
         """A trajectory of an episode that is over is trained, if it has a turn that is to be."""
@@ -228,7 +243,18 @@ class Episodes:
             reason = f"an episode failed {episode.failures} times: {told}"
             self.purposes.of(group).on_failed(group, reason)
             return
+        state.accounts.counts["episodes/retried"] += 1
         trials.begin_anew(self.state, group, episode)
+
+    def _leave_out(self, group: Group, told: str) -> None:
+        """A prompt that no policy can answer leaves room for another one; where all are so, the run ends."""
+        if not group.is_evaluation:
+            self._left_out_in_a_row += 1
+        if self._left_out_in_a_row >= MAX_LEFT_OUT:
+            count = f"{self._left_out_in_a_row} prompts in a row reached a limit before a first turn"
+            self.state.end(f"{count}. The last: {told}", is_success=False)
+        trials.leave_preparation(self.state, group)
+        self.purposes.of(group).on_failed(group, told)
 
     # -- invariants -------------------------------------------------------------------------------------
 

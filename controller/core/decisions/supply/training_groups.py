@@ -7,13 +7,13 @@ end the run, and what fails rarely costs a retry or the one prompt.
 
 from controller.core.commands import DropPayload, Warn
 from controller.core.effects import recall
+from controller.core.effects.futile_groups import FutileGroups
 from controller.core.state.agents.episode_rewards import turn_rewards
 from controller.core.state.groups import Group
 from controller.core.state.run_state import RunState
 from controller.core.state.transitions import move_group
 from strategies.outcomes import TurnsView, outcomes
 
-FILTERED_WARNINGS = [4**power for power in range(1, 16)]  # batches' worth of groups in a row
 MAX_REFUSED_IN_A_ROW = 256  # then the data does not fit the limits at all, and reading on is pointless
 
 
@@ -22,12 +22,14 @@ class TrainingGroups:
 
     def __init__(self, state: RunState) -> None:
         self.state = state
-        self._refused_in_a_row = self._filtered_in_a_row = self._failures_in_a_row = 0
+        self._refused_in_a_row = self._failures_in_a_row = 0
+        self._filtered = FutileGroups(state)
         self._first_failure = ""
 
     def restart(self) -> None:
         """The controller was started again: what went wrong before does not count any more."""
-        self._refused_in_a_row = self._filtered_in_a_row = self._failures_in_a_row = 0
+        self._refused_in_a_row = self._failures_in_a_row = 0
+        self._filtered.reset()
 
     def on_encoded(self, group: Group) -> None:
         """The prompt can start, in its turn."""
@@ -57,7 +59,7 @@ class TrainingGroups:
             recall.remove(self.state, group, "filtered")
             self._count_filtered(group)
             return
-        self._filtered_in_a_row = 0
+        self._filtered.reset()
         group.outcomes = outcomes(
             group.rewards,
             group.response_lengths,
@@ -102,19 +104,9 @@ class TrainingGroups:
 
     def _count_filtered(self, group: Group) -> None:
         """A filter that lets nothing through leaves nothing to learn from, and would go on for ever."""
-        self._filtered_in_a_row += 1
-        count, batch = self._filtered_in_a_row, self.state.config.trainer.batch_groups
-        most, rule = self.state.config.limits.filtered_batches, self.state.config.staleness.filter
         shown = ", ".join(f"{reward:g}" for reward in group.rewards[:8])
-        what = (
-            f"{count} groups in a row were dropped by staleness.filter `{rule}`, the last with the rewards "
-            f"{shown}: nothing is left to train on. Rewards that are all alike mean prompts that are too "
-            "easy or too hard, or a reward that does not see the response"
+        self._filtered.count(
+            f"were dropped by staleness.filter `{self.state.config.staleness.filter}`, the last with the "
+            f"rewards {shown}: nothing is left to train on. Rewards that are all alike mean prompts that are "
+            "too easy or too hard, or a reward that does not see the response"
         )
-        if most and count >= most * batch:
-            self.state.end(
-                f"{what}. limits.filtered_batches allows {most} batches of {batch}.", is_success=False
-            )
-        elif count % batch == 0 and count // batch in FILTERED_WARNINGS:
-            end = f"; the run ends after {most * batch} of them (limits.filtered_batches)" if most else ""
-            self.state.emit(Warn(f"{what}{end}."))

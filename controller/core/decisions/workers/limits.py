@@ -32,7 +32,7 @@ CALL_START_S = 300.0  # that a process of the reward function may take to start 
 MAX_FAILED = 64  # generations of one instance in a row: it is of no use to anybody
 ORDERS = "orders"
 ANSWERS = {messages.Ready: ("ready",), messages.Serving: ("serve",), messages.Released: ("release",)}
-NO_ANSWERS = (messages.Beat, messages.InstanceStatus)
+NO_ANSWERS = (messages.Beat, messages.InstanceStatus, messages.MachineUse, messages.Ask)
 
 
 class Silent(NamedTuple):
@@ -241,7 +241,7 @@ class Limits:
     def overdue(self) -> list[Overdue | Silent]:
         """Who has let the time for something pass, and what got no token in its time."""
         found: list[Overdue | Silent] = []
-        for duty in self._alarms.due(self._is_past):
+        while (duty := self._alarms.due(self._is_past)) is not None:
             worker = self.state.registry.workers.get(duty.peer)
             if worker is not None and self._duties.get(duty.peer) is duty:
                 found += self._of(worker, duty)

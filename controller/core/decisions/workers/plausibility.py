@@ -9,6 +9,7 @@ was told (tokens that nobody sampled, a reward that nobody computed) cannot be t
 from collections.abc import Iterator
 from itertools import chain
 from math import isfinite
+from operator import attrgetter
 
 from controller.config.models import Config
 from controller.core.state.agents.told_agents import AskLimits, ToldAgent
@@ -38,6 +39,7 @@ COUNTERS = (
     "decode_steps", "decode_tokens", "decode_s", "prefill_tokens", "prefill_s", "decode_context",
     "preemptions", "reused_tokens",
 )  # fmt: skip
+_counted = attrgetter(*COUNTERS)
 
 
 class Plausibility:
@@ -69,17 +71,7 @@ class Plausibility:
         """What the configuration lets an episode ask for."""
         config = self.state.config
         if self._ask_limits is None or self._ask_limits[0] is not config:  # each ask wants to know
-            agent, rollout = config.agent, config.rollout
-            self._ask_limits = (
-                config,
-                AskLimits(
-                    agent.max_turns,
-                    agent.max_turn_tokens or rollout.max_response_tokens,
-                    agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
-                    agent.max_trajectories,
-                    agent.max_state_mb << 20,
-                ),
-            )
+            self._ask_limits = config, AskLimits.of(config)
         return self._ask_limits[1]
 
     # -- all roles --------------------------------------------------------------------------------------
@@ -166,12 +158,7 @@ class Plausibility:
             return None
         return self._one_by_one(instance, told, message.rows)
 
-    def _one_by_one(
-        self,
-        instance: Instance,
-        told: ToldInstance,
-        rows: Iterator[Row],
-    ) -> str | None:
+    def _one_by_one(self, instance: Instance, told: ToldInstance, rows: Iterator[Row]) -> str | None:
         """The same of some deltas, none of which stands in the columns if others of its report lead it."""
         told_of: dict[Key, tuple[int, bool]] = {}  # tokens, and whether it has ended
         has_handed_back = False
@@ -246,8 +233,7 @@ class Plausibility:
             return None
         if message.sequence <= before.sequence:
             return f"It sent report {message.sequence} after report {before.sequence}."
-        for name in COUNTERS:
-            was, now = getattr(before, name), getattr(message, name)
+        for name, was, now in zip(COUNTERS, _counted(before), _counted(message), strict=True):
             if now < was:
                 return f"Its {name} went back from {was} to {now}."
         spent_s = max(message.decode_s - before.decode_s, message.prefill_s - before.prefill_s)

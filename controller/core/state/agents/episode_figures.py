@@ -4,11 +4,11 @@ Invariant: single-turn runs have no episodes, and no line of theirs has a key of
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
-from protocol.messages.pieces import ForkCause
+from protocol.messages.pieces import EpisodeEnding, ForkCause
 
 if TYPE_CHECKING:
     from controller.core.state.agents.episodes import Episode
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 CAUSES: tuple[ForkCause, ...] = get_args(ForkCause)[1:]
+ENDINGS = (*get_args(EpisodeEnding), "timeout")
+FATES = ("retried", "diverged", "replayed")
 
 
 class EpisodeFigures(NamedTuple):
@@ -58,6 +60,22 @@ def episode_metrics(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
     return found | noted | _forks(episodes)
 
 
+class EpisodeCounts:
+    """How often what became of episodes, between two lines; evaluations included."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[str, int] = {}
+
+    def take(self, counts: Mapping[str, int]) -> dict[str, object]:
+        """Since the last call, by what has been counted of the whole run until now."""
+        failed = sum(count for name, count in counts.items() if name.startswith("episodes/failed_"))
+        names = (*(f"episodes/{fate}" for fate in FATES), *(f"ending/{ending}" for ending in ENDINGS))
+        now = {"episodes/failed": failed} | {name: counts.get(name, 0) for name in names}
+        found: dict[str, object] = {name: count - self._before.get(name, 0) for name, count in now.items()}
+        self._before = now
+        return found
+
+
 def _forks(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
     """Conversations of an episode beside its first, by their cause; nothing where no episode has any."""
     causes = Counter(cause for episode in episodes for cause in episode.forks)
@@ -68,16 +86,17 @@ def _times(episodes: Sequence[EpisodeFigures]) -> dict[str, float]:
     """Where the time of episodes went, and what a turn took beyond the core's queue and an engine."""
     environment_s = fsum(episode.environment_s for episode in episodes)
     whole_s = environment_s + fsum(episode.policy_s for episode in episodes)
-    overhead = sorted(each for episode in episodes for each in episode.overhead_ms)
     found = {"environment/wait_s": environment_s / len(episodes)}
     if whole_s:
         found["environment/share"] = environment_s / whole_s
-    if overhead:
-        found |= {
-            f"turn/overhead_ms/p{share}": overhead[min(len(overhead) - 1, share * len(overhead) // 100)]
-            for share in (50, 99)
-        }
-    return found
+    return found | overhead_figures(each for episode in episodes for each in episode.overhead_ms)
+
+
+def overhead_figures(overhead_ms: Iterable[float]) -> dict[str, float]:
+    """What turns took their workers beside queue and engine; nothing where that is not known."""
+    found = sorted(overhead_ms)
+    places = {share: min(len(found) - 1, share * len(found) // 100) for share in (50, 99)}
+    return {f"turn/overhead_ms/p{share}": found[place] for share, place in places.items()} if found else {}
 
 
 def _by_name(episodes: Iterable[EpisodeFigures]) -> list[tuple[str, list[float]]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 
+from controller.config.models import Config
 from controller.core.state.told import Told
 from protocol.messages import (
     MAX_REWARD,
@@ -34,6 +35,20 @@ class AskLimits(NamedTuple):
     tokens: int  # of a trajectory
     trajectories: int
     state_bytes: int
+    sampled: int = 0  # of all its trajectories; 0: as many as they hold
+
+    @classmethod
+    def of(cls, config: Config) -> "AskLimits":
+        """Those of the configuration."""
+        agent, rollout = config.agent, config.rollout
+        return cls(
+            agent.max_turns,
+            agent.max_turn_tokens or rollout.max_response_tokens,
+            agent.max_tokens or rollout.max_prompt_tokens + rollout.max_response_tokens,
+            agent.max_trajectories,
+            agent.max_state_mb << 20,
+            agent.max_sampled_tokens,
+        )
 
 
 @dataclass(slots=True)
@@ -46,6 +61,8 @@ class AskedTrajectory:
     asks: int = 0
     turns: int = 0  # that answered them
     length: int = 0  # in tokens
+    most: int = 0  # tokens that the turn may have that it asked for last
+    sampled: int = 0  # tokens of its turns, each with no more than it might have
 
     @property
     def is_open(self) -> bool:
@@ -66,6 +83,15 @@ class Begun:
     def asks(self) -> int:
         """In all its trajectories."""
         return sum(one.asks for one in self.trajectories.values())
+
+    @property
+    def promised(self) -> int:
+        """Tokens that the policy has said in it since it was begun last, or may say for what is open.
+
+        A turn that is repeated may be longer than its ask allows, where several asks came in another order
+        than before: it counts as its worker has counted it until then.
+        """
+        return sum(one.sampled + (one.most if one.is_open else 0) for one in self.trajectories.values())
 
     def of(self, ask: Ask) -> AskedTrajectory:
         """The trajectory that an ask is about, begun by it if need be."""
@@ -90,8 +116,9 @@ class ToldAgent(Told):
                 found = self.begun[message.group, message.episode, message.trial].trajectories[message.member]
                 found.turns += 1
                 found.order, found.attempt = self.orders, message.attempt
-                for segment in message.segments:
-                    found.length += segment.count
+                count = sum(segment.count for segment in message.segments)
+                found.length += count
+                found.sampled += min(count, found.most)
             case Begin():
                 self.begun[message.group, message.episode, message.trial] = _begun(message, self.orders)
             case EndEpisodes(episodes):
@@ -113,6 +140,7 @@ class ToldAgent(Told):
             asked = found.trajectories[message.member] = found.of(message)
             asked.asks += 1
             asked.length += message.given
+            asked.most = message.max_new_tokens
             found.order = max(found.order, asked.order)
         else:
             del self.begun[key]
@@ -167,31 +195,36 @@ def _begun(begin: Begin, order: int) -> Begun:
 
 
 def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
-    here = _words((ask.group, ask.episode, ask.trial))
     if problem := _of_member(begun, ask, limits) or _of_state(begun, ask, limits):
         return problem
     found = begun.of(ask)
     if ask.number != found.asks:
-        return f"Its ask {ask.number} of {here} came twice, or out of turn; expected ask {found.asks}."
+        return f"Its ask {ask.number} of {_here(ask)} came twice, or out of turn; expected ask {found.asks}."
     if found.is_open:
-        return f"It asked twice for {here} before the first was answered."
+        return f"It asked twice for {_here(ask)} before the first was answered."
     if ask.is_trained != found.is_trained:
-        return f"It asked for {here} that trajectory {ask.group}.{ask.member} is trained, and that it is not."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It asked for {_here(ask)} that {which} is trained, and that it is not."
     if ask.attempt != found.attempt + 1:
-        return f"It gave tokens of {here} the attempt {ask.attempt}; expected {found.attempt + 1}."
+        return f"It gave tokens of {_here(ask)} the attempt {ask.attempt}; expected {found.attempt + 1}."
     if ask.keep != found.length:
-        return f"It keeps {ask.keep} tokens of {here}, whose trajectory has {found.length}."
+        return f"It keeps {ask.keep} tokens of {_here(ask)}, whose trajectory has {found.length}."
     if begun.asks >= limits.turns:
-        return f"It asked for turn {begun.asks + 1} of {here}; agent.max_turns allows {limits.turns}."
+        return f"It asked for turn {begun.asks + 1} of {_here(ask)}; agent.max_turns allows {limits.turns}."
     if not 1 <= ask.max_new_tokens <= limits.turn_tokens:
         return (
-            f"It asked for a turn of {ask.max_new_tokens} tokens in {here}; expected 1 to "
+            f"It asked for a turn of {ask.max_new_tokens} tokens in {_here(ask)}; expected 1 to "
             f"{limits.turn_tokens} (agent.max_turn_tokens)."
+        )
+    if limits.sampled and begun.promised + ask.max_new_tokens > limits.sampled:
+        return (
+            f"It asked for {ask.max_new_tokens} tokens in {_here(ask)}, whose turns may have {begun.promised} so "
+            f"far; expected at most {limits.sampled} in all (agent.max_sampled_tokens)."
         )
     tokens = ask.keep + ask.given + ask.max_new_tokens
     if not ask.given or tokens > limits.tokens:
         return (
-            f"It gave {ask.given} tokens to {here} behind {ask.keep}, for {ask.max_new_tokens} more; "
+            f"It gave {ask.given} tokens to {_here(ask)} behind {ask.keep}, for {ask.max_new_tokens} more; "
             f"expected 1 or more, and {limits.tokens} in all (agent.max_tokens)."
         )
     return None
@@ -199,19 +232,20 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     """Of what trajectories the episode has."""
-    here = _words((ask.group, ask.episode, ask.trial))
     if ask.cause and (ask.member in begun.trajectories or ask.member == ask.episode):
-        return f"It told why {here} forks, by an ask of trajectory {ask.group}.{ask.member}, which does not."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It told why {_here(ask)} forks, by an ask of {which}, which does not."
     if ask.member in begun.trajectories:
         return None
     count = len(begun.trajectories)
     expected = ask.episode + count * begun.episodes
     if ask.member != expected:
         others = f"{', '.join(map(str, begun.trajectories))} and next " if count else ""
-        return f"It asked for trajectory {ask.group}.{ask.member} in {here}, which has {others}{expected:d}."
+        which = f"trajectory {ask.group}.{ask.member}"
+        return f"It asked for {which} in {_here(ask)}, which has {others}{expected:d}."
     if count >= limits.trajectories:
         return (
-            f"It asked for trajectory {count + 1} of {here}; agent.max_trajectories allows "
+            f"It asked for trajectory {count + 1} of {_here(ask)}; agent.max_trajectories allows "
             f"{limits.trajectories}."
         )
     return None
@@ -219,13 +253,13 @@ def _of_member(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
 
 def _of_state(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
     """Of what it saves with an ask."""
-    here = _words((ask.group, ask.episode, ask.trial))
     if ask.saved > limits.state_bytes:
         return (
-            f"It saved {ask.saved} bytes of {here}; agent.max_state_mb allows {limits.state_bytes >> 20} MB."
+            f"It saved {ask.saved} bytes of {_here(ask)}; agent.max_state_mb allows "
+            f"{limits.state_bytes >> 20} MB."
         )
     if ask.saved and any(one.is_open for one in begun.trajectories.values()):
-        return f"It saved the state of {here} while another ask of it was open."
+        return f"It saved the state of {_here(ask)} while another ask of it was open."
     return None
 
 
@@ -257,6 +291,10 @@ def _of_end(found: Begun, end: EpisodeEnded, limits: AskLimits) -> str | None:
         if not (isfinite(reward) and abs(reward) <= MAX_REWARD):
             return f"It gave {here} a value of {reward:g}; at most {MAX_REWARD:g} counts."
     return None
+
+
+def _here(ask: Ask) -> str:
+    return _words((ask.group, ask.episode, ask.trial))
 
 
 def _words(key: Key) -> str:

@@ -86,12 +86,14 @@ class Columns:
 
         `versions`: those that the instance may sample from.
         """
-        count, counts = self.led_by(message), message.counts
+        counts = message.counts
+        if message.endings.count("") != len(counts):  # nearly all that is not led by them
+            return None
+        count = self.led_by(message)
         if (
             not count
             or self.version not in versions
             or message.policy_versions.count(self.version) != len(counts)
-            or message.endings.count("") != len(counts)
             or min(counts) <= 0
             or list(message.starts[:count]) != self.ends
         ):

@@ -16,7 +16,7 @@ from controller.core.state.groups import Group, Trajectory
 from controller.core.state.registry import Instance
 from controller.core.state.run_state import RunState
 from controller.core.state.views.instances import InstanceViews
-from strategies.routing import Worth, has_room
+from strategies.routing import Weigh, has_room
 from strategies.views import InstanceView, Settings, WorkView
 
 SHORTLISTED = 4  # instances of each version that routing is shown
@@ -30,11 +30,6 @@ class Head(NamedTuple):
     trajectory: Trajectory
     is_fresh: bool  # it opens a group
     policy_version: int  # the newest that it may be placed under: beyond, other work is due first
-
-
-def _is_full(key: tuple[bool, object]) -> bool:
-    """Whether an instance with this key in the shortlist, and all behind it, have no free row."""
-    return key[0]
 
 
 class Choices:
@@ -60,40 +55,42 @@ class Choices:
         group = self.state.groups[head.trajectory.id.group]
         work = self._work(group, head.trajectory, head.is_fresh)
         route = self.state.strategies.route
-        if work.resident_tokens > self.state.registry.largest_kv or route.worth is None:
+        if work.resident_tokens > self.state.registry.largest_kv or route.weigh is None:
             number = self._asked(head, group, work, only)
         else:
-            number = self._weighed(head, group, work, only, route.worth)
+            number = self._weighed(head, group, work, only, route.weigh)
         return None if number is None else self.state.registry.instance(number)
 
     # -- two ways to the same answer --------------------------------------------------------------------
 
     def _weighed(
-        self, head: Head, group: Group, work: WorkView, only: list[int] | None, worth: Worth
+        self, head: Head, group: Group, work: WorkView, only: list[int] | None, weigh: Weigh
     ) -> int | None:
         """By what each is worth: of siblings, only what has changed since the last of them is weighed."""
         settings = self.state.strategy_settings
         kind = work[1:]
         if kind != self._judged_for or settings is not self._judged_by:
             self._judged, self._judged_for, self._judged_by = {}, kind, settings
-        judged, shown = self._judged, self.views.shown
+        judged, shown, worth_on = self._judged, self.views.shown, weigh(work, settings)
 
-        def judge(number: int, view: InstanceView) -> tuple[InstanceView, bool, float | None]:
+        def judge(view: InstanceView) -> tuple[InstanceView, bool, float | None]:
             is_able = has_room(work, view)
-            found = judged[number] = view, is_able, worth(work, view, settings) if is_able else None
+            found = judged[view.id] = view, is_able, worth_on(view) if is_able else None
             return found
 
         def has_place(number: int) -> bool:
             view, known = shown[number], judged.get(number)
-            return (known if known is not None and known[0] is view else judge(number, view))[1]
+            return (known if known is not None and known[0] is view else judge(view))[1]
 
         if only is None:
             only = self._candidates(head, work, self._siblings(group, SIBLINGS), suits=has_place)
         most, best, is_away_able = None, list[int](), False
-        away = self._number(head.trajectory.moved_from) if head.trajectory.moved_from is not None else -1
-        for number in self._able(head, group, only):
-            view, known = shown[number], judged.get(number)
-            value = (known if known is not None and known[0] is view else judge(number, view))[2]
+        moved_from = head.trajectory.moved_from
+        away = -1 if moved_from is None else self._number(moved_from)
+        for view in self._able(head, group, only):
+            number = view.id
+            known = judged.get(number)
+            value = (known if known is not None and known[0] is view else judge(view))[2]
             if value is None:
                 continue
             if number == away:
@@ -120,9 +117,9 @@ class Choices:
         elif only is None:
             only = self._candidates(head, work, siblings[:SIBLINGS], suits=lambda n: has_room(work, shown[n]))
         offered: list[InstanceView] = []
-        for number in self._able(head, group, only):
-            view = self._alone(shown[number], work) if is_misfit else shown[number]
-            offered.append(view._replace(has_sibling=True) if number in siblings else view)
+        for shown_view in self._able(head, group, only):
+            view = self._alone(shown_view, work) if is_misfit else shown_view
+            offered.append(view._replace(has_sibling=True) if view.id in siblings else view)
         if not offered:
             return None
         away = self._number(head.trajectory.moved_from)
@@ -139,10 +136,10 @@ class Choices:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _able(self, head: Head, group: Group, numbers: list[int]) -> list[int]:
+    def _able(self, head: Head, group: Group, numbers: list[int]) -> list[InstanceView]:
         """Those of these instances that may run it."""
         shown, may_run = self.views.shown, dict[int, bool]()
-        found: list[int] = []
+        found: list[InstanceView] = []
         for number in numbers:
             view = shown.get(number)
             if view is None or (version := view.policy_version) > head.policy_version:
@@ -151,7 +148,7 @@ class Choices:
             if may is None:
                 may = may_run[version] = self._may_run(group, head.trajectory, head.is_fresh, version)
             if may:
-                found.append(number)
+                found.append(view)
         return found
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
@@ -172,9 +169,7 @@ class Choices:
         found: list[int] = []
         for version in self.versions:
             if work.min_version <= version <= head.policy_version:
-                best, seen = views.candidates.look(
-                    version, SHORTLISTED, suits, looks=LOOKED_AT, is_useless=_is_full
-                )
+                best, seen = views.candidates.look(version, SHORTLISTED, suits, looks=LOOKED_AT)
                 if len(best) < SHORTLISTED and len(views.shown) > LOOKED_AT:
                     best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
                 found += best

@@ -78,4 +78,5 @@ class InstanceViews:
         view = self.shown[instance.id] = instance_view(self.state, instance)
         order = self.state.strategies.route.order
         liking = order(view, self.state.strategy_settings) if order else 0
-        self.candidates.put(view.id, view.policy_version, (view.running >= view.capacity, liking))
+        is_full = view.running >= view.capacity
+        self.candidates.put(view.id, view.policy_version, liking, is_full=is_full)

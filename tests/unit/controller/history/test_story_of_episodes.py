@@ -12,6 +12,10 @@ TOLD = [
     (messages.Begin(3, 1, 1, 9, 4, 2, 2), "Begin episode 1, trial 1, 2 turns known"),
     (ASK, "episode 1 asks for turn 1: 12 tokens given after 0"),
     (
+        messages.Ask(3, 1, 1, 0, 3, 2, 0, 12, "d", 5, cause="edited"),
+        "episode 1 asks for turn 1 in trajectory 3.3 (edited): 12 tokens given after 0",
+    ),
+    (
         messages.Turn(3, 1, 1, 0, 1, 4, "stop", (Segment(3, 0, 2), Segment(4, 1, 5))),
         "turn 1 of episode 1: 2 tokens by version 0 + 5 tokens by version 1, ends by stop",
     ),

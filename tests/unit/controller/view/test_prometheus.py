@@ -13,7 +13,8 @@ NOW = {
                 {"role": "trainer", "ready": False, "resident_mb": 0, "device_mb": 0}],
     "last_step": {"throughput/tokens_per_s_per_device": 12.5, "compute/mfu": 0.5, "phase/training": 0.25,
                   "phase/rollout": 0.75, "environment/share": 0.5, "kv/reused": 0.125,
-                  "turn/overhead_ms/p50": 2.0, "turn/overhead_ms/p99": 8.0},
+                  "turn/overhead_ms/p50": 2.0, "turn/overhead_ms/p99": 8.0,
+                  "episodes/retried": 3, "ending/stop": 30, "ending/timeout": 1},
 }  # fmt: skip
 LINE = re.compile(r'[a-z_]+\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\} [0-9.e+-]+|# (HELP|TYPE) [a-z_]+ .+')
 
@@ -64,6 +65,9 @@ def test_figures_of_episodes_are_those_of_the_newest_step():
         'staleflow_kv_reused_ratio{run="a"} 0.125',
         'staleflow_turn_overhead_seconds{run="a",quantile="0.5"} 0.002',
         'staleflow_turn_overhead_seconds{run="a",quantile="0.99"} 0.0080000000000000002',
+        'staleflow_episodes_retried{run="a"} 3',
+        'staleflow_episode_endings{run="a",ending="stop"} 30',
+        'staleflow_episode_endings{run="a",ending="timeout"} 1',
     ):
         assert line in lines
     assert not [line for line in lines if "sampled_tokens" in line]

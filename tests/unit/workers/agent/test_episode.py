@@ -92,7 +92,7 @@ def test_limits_are_told_before_a_token_is_sampled_beyond_them():
     ask, _ = played.ask(1, {"tokens": [1] * 10})
     assert ask.max_new_tokens == 2  # 12 in all
     played.take(*turn(ask, [2, 2], ending="length"))
-    assert not played.is_cut  # by the context, and not at agent.max_turn_tokens
+    assert played.cut_by == "context"  # and not at agent.max_turn_tokens
     with pytest.raises(BudgetExceeded) as error:
         played.ask(1, {"tokens": [1] * 10 + [2, 2, 1]})
     assert error.value.limit == "context"
@@ -105,10 +105,31 @@ def test_a_turn_cut_at_its_limit_is_known_as_such():
     played = episode(max_turn_tokens=3)
     ask, _ = played.ask(1, {"tokens": [1]})
     played.take(*turn(ask, [2, 2, 2], ending="length"))
-    assert played.is_cut
+    assert played.cut_by == "length"
     ask, _ = played.ask(1, {"tokens": [1, 2, 2, 2, 1], "max_tokens": 1})
     played.take(*turn(ask, [2], ending="length"))
-    assert not played.is_cut  # the agent wanted no more
+    assert not played.cut_by  # the agent wanted no more
+
+
+def test_what_the_policy_may_say_in_an_episode_is_shared_by_its_conversations():
+    played = episode(max_sampled_tokens=9)
+    first, _ = played.ask(1, {"tokens": [1]})
+    second, _ = played.ask(2, {"tokens": [2], "is_untrained": True})
+    third, _ = played.ask(3, {"tokens": [3]})
+    assert [ask.max_new_tokens for ask in (first, second, third)] == [4, 4, 1]
+    with pytest.raises(BudgetExceeded, match=r"said 0 tokens .* 3 open requests may have 9 more") as error:
+        played.ask(4, {"tokens": [4]})
+    assert error.value.limit == "tokens"
+    played.take(*turn(second, [7]))  # said less than it might have
+    fourth, _ = played.ask(4, {"tokens": [4]})
+    assert fourth.max_new_tokens == 3
+    played.take(*turn(first, [7] * 4, ending="length"))
+    assert played.cut_by == "length", "at agent.max_turn_tokens"
+    played.take(*turn(third, [7], ending="length"))
+    assert played.cut_by == "tokens"
+    played.take(*turn(fourth, [7] * 3, ending="length"))
+    with pytest.raises(BudgetExceeded, match=r"said 9 tokens in this episode; it may say 9 \(agent\.max_sam"):
+        played.ask(5, {"tokens": [1, 7, 7, 7, 7, 5]})
 
 
 @pytest.mark.parametrize("token", [100, -1])

@@ -63,6 +63,15 @@ def test_it_asks_the_same_from_there_and_counts_on():
         other.ask(9, {"tokens": [1, 2, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9, 9]})
 
 
+def test_it_has_said_as_much_there_as_before():
+    limits = replace(LIMITS, sampled=4)
+    _, _, (_, packed) = asked_twice()  # two tokens were said
+    begin = replace(BEGIN, known=2, restored=(SavedTrajectory(1, 4, 8, True),))
+    other = HostedEpisode(begin, b"{}", packed, limits=limits, renderer=None)
+    ask, _ = other.ask(1, {"tokens": [1, 2, 5, 6, 7], "state": b"mine"})
+    assert ask.max_new_tokens == 2
+
+
 def test_a_state_of_another_turn_is_refused():
     _, _, (_, packed) = asked_twice()
     begin = replace(BEGIN, known=3, restored=(SavedTrajectory(2, 6, 10, True),))

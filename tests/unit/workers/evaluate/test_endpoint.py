@@ -1,9 +1,11 @@
 """A policy behind an endpoint: what is asked of it, asked again, or ends an attempt in words."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
+from protocol.agents.settings import AgentSettings
 from protocol.errors import ConfigError
 from protocol.settings import (
     ModelSettings,
@@ -18,7 +20,7 @@ from tests.support.stub_endpoint import serving
 pytest.importorskip("httpx2", reason="the package httpx2 is not installed (pip install -e '.[judge]')")
 
 from workers.evaluate import endpoint as module
-from workers.evaluate.endpoint import Endpoint, EndpointResponses
+from workers.evaluate.endpoint import Endpoint, EndpointEpisodes, EndpointResponses, _Playing
 from workers.evaluate.played import Lost
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
@@ -94,3 +96,65 @@ def test_a_prompt_of_text_is_asked_as_a_user_s_message():
         assert played.transcript[-1] == {"role": "assistant", "content": "two"}
         with pytest.raises(Lost, match="no prompt that an endpoint takes"):
             respond(stub, {"prompt_ids": [1, 2]})
+
+
+def test_an_answer_that_is_no_message_is_asked_for_again():
+    broken = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]}
+    images = {"role": "assistant", "content": [{"type": "image_url"}]}
+    with serving(broken, images, {"role": "assistant", "content": None}) as stub:
+        assert chat(stub).message == {"role": "assistant", "content": ""}
+        assert len(stub.asked) == 3
+
+
+class Child:
+    """A process of an agent that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def answer(self, number, question, answer):
+        self.told.append(answer["message"]["content"])
+
+    def refuse(self, number, question, limit, reason):
+        self.told.append((limit, reason))
+
+
+def ask_one_after_the_other(stub, *requests, **agent):
+    """What the process of an episode is told, and why the episode forked."""
+    settings = WorkerSettings(
+        run_dir="", seed=0, steps=1, model=ModelSettings(), reward=RewardSettings(),
+        trainer=TrainerSettings(), rollout=RolloutSettings(max_response_tokens=9),
+        agent=AgentSettings(function="a.py:f", **agent),
+    )  # fmt: skip
+
+    async def play():
+        child, playing = Child(), _Playing()
+        async with Endpoint(stub.url, "small", "", SamplingSettings()) as endpoint:
+            episodes = EndpointEpisodes(settings, endpoint)
+            episodes._pool, episodes._playing = SimpleNamespace(answered=lambda child: None), {1: playing}
+            for number, asked in enumerate(requests):
+                episodes.on_ask(child, 1, number, asked)
+                await asyncio.gather(*playing.tasks)
+        return child.told, playing.conversations.forks
+
+    return asyncio.run(play())
+
+
+def test_what_the_policy_may_say_in_an_episode_limits_what_is_asked_of_an_endpoint():
+    with serving("two") as stub:  # three tokens each time
+        told, _ = ask_one_after_the_other(stub, *[{"chat": QUESTION}] * 3, max_sampled_tokens=5)
+        assert [asked["max_tokens"] for asked in stub.asked] == [5, 2]
+        assert told == ["two", "two", ("tokens", "The policy has said 6 tokens (agent.max_sampled_tokens).")]
+
+
+def test_forks_of_an_episode_at_an_endpoint_are_told_by_their_cause():
+    answer = {"role": "assistant", "content": "two"}
+    with serving("two") as stub:
+        requests = [
+            {"chat": QUESTION},
+            {"chat": [*QUESTION, answer, *QUESTION]},
+            {"chat": [*QUESTION, {**answer, "content": "three"}, *QUESTION]},
+            {"chat": [{"role": "user", "content": "a title?"}], "is_untrained": True},
+        ]
+        told, forks = ask_one_after_the_other(stub, *requests)
+        assert (told, forks) == (["two"] * 4, ["edited"])

@@ -106,6 +106,20 @@ async def test_a_limit_counts_as_in_the_evaluation_of_a_run(play, on_limit, endi
     assert (played.reward, played.ending) == (reward, "stop" if ending == "stop" else "length")
 
 
+async def test_what_a_turn_took_its_worker_beside_the_engine_is_told(play):
+    def script(message, row):
+        if isinstance(message, Begin):
+            return [ask(key_of(message), row["given"])]
+        if not isinstance(message, Turn):
+            return []
+        awaited = ((0, 0, 60_000.0), (0, 7, 1.0))
+        return [(EpisodeEnded(*key_of(message), "stop", (0.5,), awaited=awaited),)]
+
+    (played,), _ = await play(script, 0)
+    (overhead_ms,) = played.overhead_ms
+    assert 0 < overhead_ms < 60_000, "the engine's part is taken off"
+
+
 async def test_what_is_sampled_hangs_on_the_row_and_the_sample_and_not_on_who_comes_first(play):
     _, engine = await play(one_turn("stop"), 0, 1, 2)
     _, again = await play(one_turn("stop"), 2, 1, 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.messages import Ask, Begin, EpisodeEnded, Turn
+from protocol.messages import Ask, Begin, EpisodeEnded, Segment, Turn
 from workers.simulated import Environment, EpisodeLimits, SimulatedAgent
 
 ENVIRONMENT = Environment(
@@ -41,6 +41,32 @@ def test_an_episode_waits_equally_long_whatever_else_the_worker_does():
 def test_each_wait_is_another():
     found = [wait for one in waits(KEYS).values() for wait in one]
     assert len({round(wait, 9) for wait in found}) == len(found) > 2 * len(KEYS)
+
+
+def test_the_policy_says_no_more_than_it_may_in_an_episode():
+    environment = ENVIRONMENT._replace(turns=40, fork_rate=0.5)
+    limits = LIMITS._replace(turns=64, trajectories=4, sampled=300)
+    agent = SimulatedAgent(environment, limits, seed=0, at_once=64, attach_s=0.0)
+    agent.wake(0.0)
+    agent.handle(0.0, Begin(0, 0, 1, seed=5, attempt=0, episodes=1))
+    said, ending = 0, ""
+    while (due := agent.next_wake_s()) is not None:
+        asked = agent.wake(due)
+        promised = sum(ask.max_new_tokens for ask in asked if isinstance(ask, Ask))
+        assert said + promised <= 300
+        for ask in asked:
+            if isinstance(ask, EpisodeEnded):
+                ending = ask.ending
+                continue
+            count = ask.max_new_tokens - 10 if ask.max_new_tokens > 10 else 1
+            said += count
+            segments = (Segment(ask.attempt + 1, 0, count),)
+            agent.handle(due, Turn(*ask_key(ask), ask.number, ask.member, ask.attempt + 1, "stop", segments))
+    assert (said, ending) == (300, "tokens")
+
+
+def ask_key(ask):
+    return ask.group, ask.episode, ask.trial
 
 
 def test_another_seed_waits_otherwise():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from workers.weights import copying
+from workers.weights import store as store_module
 from workers.weights.copying import FlatCopy
 from workers.weights.manifest import CHUNK_BYTES, lay_out
 from workers.weights.store import VersionStore
@@ -69,3 +70,21 @@ def test_versions_of_one_model_share_what_is_known_of_its_tensors():
     first, second = layout_of(1, tensors), layout_of(2, tensors)
     assert first.entries is second.entries
     assert layout_of(2, tensors | {"v": torch.ones(4)}).entries != first.entries
+
+
+@pytest.mark.parametrize("chunk", [0, 3, 7])
+def test_a_chunk_that_cannot_be_copied_ends_the_version_whichever_thread_has_it(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(store_module, "READ_RUN", CHUNK_BYTES)  # so that several threads copy
+    store = VersionStore(tmp_path / "versions")
+    segment, copied = store.begin(layout_of(0, {"w": torch.zeros(8 * CHUNK_BYTES, dtype=torch.uint8)})), []
+
+    def copy(begin, end):
+        if begin == chunk * CHUNK_BYTES:
+            raise MemoryError("in the middle")
+        copied.append((begin, end))
+
+    with pytest.raises(MemoryError, match="in the middle"):
+        store.fill(segment, copy)
+    assert len(copied) == len(set(copied)) <= 7
+    store.discard(segment)
+    store.close()

@@ -23,6 +23,11 @@ def test_forks_of_episodes_are_told_by_their_cause():
     assert told.endswith("2.5 turns, 0.25 compacted forks an episode, 1.00 edited forks an episode.")
 
 
+def test_what_turns_took_beside_the_engine_is_told():
+    told = in_words(of([(1.0, 0.0)], **{"turn/overhead_ms/p50": 1.25, "turn/overhead_ms/p99": 14.0}))
+    assert told.endswith(", 1.2 ms a turn beside the engine (p99 14.0 ms).")
+
+
 def test_sources_and_failures_have_lines_of_their_own():
     told = in_words(of([(1.0, 0.0), (0.0, 0.0)], sources=["a", "b", "b"], failed={2: "no answer"}))
     assert "\na, 1 prompts: pass@1 0.500" in told

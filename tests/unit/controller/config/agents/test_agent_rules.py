@@ -29,6 +29,11 @@ def problems(**agent):
             ("agent.turn_advantages", "agent.turn_rewards"),
             "set it true, or leave",
         ),
+        (
+            {"max_sampled_tokens": 50, "max_turn_tokens": 51},
+            ("agent.max_sampled_tokens", "agent.max_turn_tokens"),
+            "lets one answer have 51; raise the one, lower the other, or set 0",
+        ),
         ({"concurrency": 1}, ("agent.concurrency", "agent.workers", "rollout.group_size"), "give at least"),
     ],
 )

@@ -32,6 +32,7 @@ def asked(monkeypatch):
     def ask(name, question, *, limit_s, inherited):
         questions.append(question)
         first = {"rewards": [1.0, 0.0], "lengths": [3, 4], "parts": [], "cut": 1, "turns": [1, 1]}
+        first |= {"forks": ["edited"], "overhead_ms": [3.0, 1.0, 2.0]}
         return {"rows": [first, *[{"failed": "no"} for _ in question["rows"][1:]]]}
 
     monkeypatch.setattr(module, "ask", ask)
@@ -43,6 +44,8 @@ def test_the_figures_are_those_of_an_evaluation(config, asked):
     assert (line["prompts"], line["failed"], line["samples"]) == (1, 2, 2)
     assert (line["pass@1"], line["pass@2"], line["reward/mean"]) == (0.5, 1.0, 0.5)
     assert line["failures"][0] == "data, prompt 1: no"
+    assert line["forks/edited"] == 0.5
+    assert (line["turn/overhead_ms/p50"], line["turn/overhead_ms/p99"]) == (2.0, 3.0)
     assert [row["answer"] for row in asked[0]["rows"]] == ["0", "1", "2"]
     assert (asked[0]["base_url"], asked[0]["model"], asked[0]["directory"]) == ("http://here/v1", "small", "")
 

@@ -31,6 +31,29 @@ def test_it_leaves_keyframes_from_which_any_moment_is_the_true_one(path):
         assert replica.image() == plain.image()
 
 
+def test_a_core_whose_image_takes_long_has_fewer_keyframes(path):
+    class Clock:
+        now = 0
+
+        def __call__(self):
+            self.now += 1
+            return self.now
+
+    recording, clock, kept = Recording(path), Clock(), []
+
+    def keep(number, image):
+        kept.append(number)
+        clock.now += 4  # and one that passes by looking at it: as long as five steps
+        return 10
+
+    background = Background(recording, keep=keep, clock=clock)
+    background._spacing = 10
+    background.follow(recording)
+    background.join()
+    assert kept == list(range(10, recording.last + 1, 5 * 10))
+    assert len(kept) == (recording.last - 10) // 50 + 1 > 2
+
+
 def test_while_somebody_is_answered_it_pauses(path):
     recording = Recording(path)
     background = Background(recording, keep=lambda number, image: 1 << 30)

@@ -7,9 +7,13 @@ from protocol.errors import ConfigError
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.rendering.chosen import make_renderer
 from workers.agent.rendering.probes import probe
-from workers.agent.rendering.renderer import TemplateRenderer
+from workers.agent.rendering.renderer import Past, TemplateRenderer
 
 USER = {"role": "user", "content": "hi"}
+CALLING = {
+    "role": "assistant", "content": "",
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}],
+}  # fmt: skip
 SOUND = """
 class Mine:
     def __init__(self, tokenizer): self.tokenizer = tokenizer
@@ -64,6 +68,17 @@ def test_ours_may_be_inherited_from(made):
     code = "from workers.agent.rendering.renderer import TemplateRenderer as T\nclass Mine(T): pass\n"
     tokenizer = make_tokenizer()
     assert made(code, "Mine").render([USER], None) == TemplateRenderer(tokenizer).render([USER], None)
+
+
+def test_what_inherits_from_ours_knows_the_names_of_calls_too(made):
+    code = "from workers.agent.rendering.renderer import TemplateRenderer as T\nclass Mine(T): pass\n"
+    past, new = Past((), (), [USER, CALLING]), [{"role": "tool", "tool_call_id": "a", "content": "2"}]
+    renderer = made(code, "Mine")
+    renderer._own._tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }}"
+        "{{ messages[1].tool_calls[0].function.name if m.role == 'tool' }}{% endfor %}"
+    )
+    assert renderer.text(renderer.extend(None, new, None, past=past)) == "2add"
 
 
 def use(renderer):

@@ -5,7 +5,12 @@ import pytest
 from protocol.errors import ConfigError
 from tests.support.chat_tokenizer import make_tokenizer
 from workers.agent.rendering.probes import TALKS, TOOLS, check_probes, probe
-from workers.agent.rendering.renderer import PlainRenderer, TemplateRenderer, message_of, plain_tokens
+from workers.agent.rendering.renderer import (
+    Past,
+    PlainRenderer,
+    TemplateRenderer,
+    message_of,
+)
 
 USER = {"role": "user", "content": "one and one"}
 
@@ -69,12 +74,6 @@ def test_schemas_of_tools_cannot_forge_either(tokenizer, renderer):
     assert renderer.render([USER], tools).count(tokenizer.eos_token_id) == count
 
 
-def test_plain_tokens_are_never_special(tokenizer):
-    tokens = plain_tokens(tokenizer, "a<|im_end|>b")
-    assert tokenizer.eos_token_id not in tokens
-    assert text_of(tokenizer, tokens) == "a<|im_end|>b"
-
-
 def test_tool_calls_are_read_out_of_tokens(tokenizer, renderer):
     text = 'so\n<tool_call>\n{"name": "add", "arguments": {"a": 1,  "b": 2}}\n</tool_call>'
     tokens = sampled(tokenizer, text)
@@ -112,6 +111,70 @@ def test_a_template_that_refuses_tools_is_no_reason_to_end():
     )
     verdicts = check_probes(TemplateRenderer(tokenizer), "keep")
     assert "no tools" in verdicts["a tool's turn"]
+
+
+NAMING = """\
+{%- for message in messages %}
+{%- if message.role == "tool" %}<|im_start|>tool
+{% for one in messages %}{% for call in one.tool_calls or [] %}
+{%- if call.id == message.tool_call_id %}{{ call.function.name }}{% endif %}
+{%- endfor %}{% endfor %}: {{ message.content }}<|im_end|>
+{% else %}<|im_start|>{{ message.role }}
+{% if message.tool_calls %}{% for call in message.tool_calls %}
+{{- {"name": call.function.name, "parameters": call.function.arguments} | tojson }}
+{%- endfor %}{% else %}{{ message.content }}{% endif %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""It writes a tool's name with what the tool says, and leaves the content of an answer with calls out."""
+
+
+@pytest.fixture
+def naming():
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = NAMING
+    return tokenizer
+
+
+def test_a_template_that_writes_a_tool_s_name_is_given_the_name_that_was_called(naming):
+    renderer = TemplateRenderer(naming)
+    verdicts = probe(renderer)
+    assert [name for name, why in verdicts.items() if why] == ["a thinking turn"]
+    talk = TALKS["two tools at once"]
+    past = Past((), (), [*talk.before, talk.answer])
+    behind = text_of(naming, renderer.extend(naming.eos_token_id, talk.new, TOOLS, past=past))
+    told = "<|im_start|>tool\nadd: 2<|im_end|>\n"
+    assert behind == f"\n{told}{told}<|im_start|>assistant\n"
+
+
+def test_a_name_that_spells_a_special_token_cannot_forge_either(naming):
+    call = {"id": "a", "type": "function", "function": {"name": "f<|im_end|>", "arguments": "{}"}}
+    past = Past((), (), [USER, {"role": "assistant", "content": "", "tool_calls": [call]}])
+    new = [{"role": "tool", "tool_call_id": "a", "content": "2"}]
+    tokens = TemplateRenderer(naming).extend(naming.eos_token_id, new, None, past=past)
+    assert "f<|im_end|>: 2" in text_of(naming, tokens)
+    assert tokens.count(naming.eos_token_id) == 1
+
+
+def test_calls_in_the_new_messages_are_not_those_of_the_answer_before(naming):
+    call = {"id": "b", "type": "function", "function": {"name": "sub", "arguments": "{}"}}
+    new = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    new.append({"role": "tool", "tool_call_id": "b", "content": "0"})
+    renderer = TemplateRenderer(naming)
+    answered = [USER, {"role": "assistant", "content": "two"}]
+    whole = renderer.render([*answered, *new], None)
+    behind = renderer.extend(None, new, None, past=Past((), (), answered))
+    assert whole[-len(behind) :] == behind
+
+
+def test_a_template_that_leaves_answers_out_is_refused_in_words(naming):
+    naming.chat_template = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(ValueError, match="leaves out what the assistant has said"):
+        TemplateRenderer(naming).extend(None, [USER], None)
+    assert "leaves out" in probe(TemplateRenderer(naming))["a user's turn"]
 
 
 def test_plain_texts_stand_one_behind_the_other(tokenizer):

@@ -4,18 +4,27 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.core.decisions.placement.report_pace import RESPONSES_PER_S, SLOWEST_S, STEPS, ReportPace
+from controller.core.decisions.placement.report_pace import (
+    LOADS_PER_S,
+    RESPONSES_PER_S,
+    SLOWEST_S,
+    STATUS_STEPS,
+    STEPS,
+    ReportPace,
+)
 from protocol.messages import Report
 
 
 class Told:
     """A state of which nothing counts but how much runs."""
 
-    def __init__(self, progress_s: float | str = "auto") -> None:
-        rollout = SimpleNamespace(progress_s=progress_s, first_progress_s=0.5, status_s=0.1)
+    def __init__(self, progress_s: float | str = "auto", status_s: float | str = 0.1) -> None:
+        rollout = SimpleNamespace(
+            progress_s=progress_s, first_progress_s=0.5, status_s=status_s, first_status_s=0.1
+        )
         self.config = SimpleNamespace(rollout=rollout)
         self.instances = [SimpleNamespace(peer=f"{n}", ready=n > 0) for n in range(3)]
-        self.registry = SimpleNamespace(running=0, instances=lambda: iter(self.instances))
+        self.registry = SimpleNamespace(running=0, ready_instances=2, instances=lambda: iter(self.instances))
         self.said: list[tuple[str, Report]] = []
 
     def send(self, peer: str, message: Report) -> None:
@@ -61,3 +70,45 @@ def test_a_number_is_kept():
     state = Told(progress_s=0.5)
     assert paced(state, ReportPace(state), 10**8) == 0.5
     assert not state.said
+
+
+def status_of(state: Told, pace: ReportPace, instances: int) -> float:
+    state.registry.ready_instances = instances
+    pace.run()
+    return pace.status_s
+
+
+@pytest.mark.parametrize("progress_s", ["auto", 0.5])
+def test_loads_come_as_often_as_a_controller_takes_them_whatever_progress_does(progress_s):
+    state = Told(progress_s, status_s="auto")
+    pace = ReportPace(state)
+    for instances in (1, LOADS_PER_S // 10, 128, 400):
+        assert instances / status_of(state, pace, instances) <= LOADS_PER_S
+    assert status_of(state, pace, 10**6) == STATUS_STEPS[-1] == pytest.approx(1.6)
+    assert status_of(state, pace, 1) == 0.1
+    assert {message.progress_s for _, message in state.said} == {0.5}
+
+
+def test_so_few_instances_as_a_small_run_has_are_told_nothing():
+    state = Told(status_s="auto")
+    assert status_of(state, ReportPace(state), 25) == 0.1
+    assert not state.said
+
+
+def test_an_instance_that_comes_and_goes_changes_no_pace():
+    state = Told(status_s="auto")
+    pace = ReportPace(state)
+    slow = status_of(state, pace, 129)
+    said = len(state.said)
+    for instances in (128, 129, 128, 100):
+        assert status_of(state, pace, instances) == slow
+    assert len(state.said) == said
+
+
+def test_who_begins_in_a_large_run_is_told_its_pace():
+    state = Told(status_s="auto")
+    pace = ReportPace(state)
+    status_of(state, pace, 128)
+    state.said.clear()
+    pace.on_ready(state.instances[0])
+    assert state.said == [("0", Report(0.5, pace.status_s))]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.core.decisions.supply.episodes import MAX_LEFT_OUT
 from protocol.messages import Begin, Route
 from tests.support.agent_run import AgentRun
 
@@ -61,6 +62,29 @@ def test_failures_without_success_end_the_run_with_the_first_of_them():
     assert not state.ending_is_success
     assert "3 episodes failed in a row" in state.ending
     assert "number 0" in state.ending
+
+
+def test_a_prompt_that_comes_to_a_limit_at_its_start_is_left_out_and_counts_as_no_failure():
+    run = AgentRun(prompts=4, agent={"max_consecutive_failures": 2})
+    run.ask(0, 1)
+    run.fail(0, 0, kind="limit", reason="it is too long")
+    state = run.core.state
+    assert 0 not in state.groups
+    assert (0, 1, 1) in run.ended, "its siblings have the same row"
+    assert (run.counts["prompts/set_aside"], run.counts["episodes/failed_limit"]) == (1, 1)
+    assert run.counts["episodes/retried"] == 0
+    run.fail(1, 0, kind="limit")
+    assert state.ending is None
+
+
+def test_a_run_whose_prompts_all_come_to_a_limit_ends():
+    run = AgentRun(prompts=MAX_LEFT_OUT + 5, agent={"prepare_groups": 1})
+    for group in range(MAX_LEFT_OUT):
+        assert run.core.state.ending is None
+        run.fail(group, 0, kind="limit", reason=f"number {group} is too long")
+    assert f"{MAX_LEFT_OUT} prompts in a row reached a limit" in run.core.state.ending
+    assert f"number {MAX_LEFT_OUT - 1} is too long" in run.core.state.ending
+    assert not run.core.state.ending_is_success
 
 
 def test_a_success_between_failures_lets_the_run_go_on():

@@ -73,6 +73,28 @@ def test_an_interrupted_turn_goes_on_with_its_noise_and_its_budget():
     assert (again.seed, again.begins, again.max_new_tokens) == (first.seed, 1, 3)
 
 
+def test_new_weights_send_nothing_to_an_instance_for_an_episode_whose_environment_thinks():
+    run = AgentRun()
+    run.ask_all([0])
+    run.sample(0, 0)
+    run.sample(0, 1)
+    sent: list[type] = []
+
+    def to_instance(commands):
+        sent.extend(type(c.message) for c in commands if getattr(c, "peer", "") == "rollout-0")
+
+    to_instance(run.publish(1))
+    to_instance(run.say("rollout-0", messages.Pulled(1, "digest1", 0.1)))
+    to_instance(run.do(Tick()))
+    assert sent == [messages.Pull]
+    run.ask(0, 0)
+    run.generate(run.routes[0, 0], 2, version=1)
+    assert [(s.policy_version, s.count) for s in run.member().segments] == [
+        (GIVEN, 3), (0, 4), (GIVEN, 3), (1, 2),
+    ]  # fmt: skip
+    assert run.core.state.groups[0].oldest_token_version() == 0
+
+
 def finished(run: AgentRun, group: int, rewards=(1.0, 0.0), **more) -> None:
     for episode, reward in enumerate(rewards):
         run.sample(group, episode)

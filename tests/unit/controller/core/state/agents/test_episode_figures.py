@@ -3,12 +3,13 @@
 import pytest
 
 from controller.core.commands import ReportStep
-from controller.core.state.accounts import batch_metrics
+from controller.core.state.accounts import Devices, batch_metrics
 from controller.core.state.agents.episode_figures import EpisodeFigures, episode_metrics
 from controller.core.state.agents.episodes import Episode
 from controller.core.state.batches.contributions import Contribution
 from protocol import messages
 from tests.support.agent_run import AgentRun
+from tests.support.core_run import Run
 
 
 def test_a_batch_without_episodes_says_nothing_of_them():
@@ -88,6 +89,34 @@ def test_a_line_says_what_share_of_prompts_engines_had_kept():
     assert (accounts.prefilled, accounts.reused) == (60, 40), "engines count from their start"
     assert accounts._reused() == {"kv/reused": 0.5}, "of 30 and 30 since the last line"
     assert accounts._reused() == {}
+
+
+def test_a_line_says_how_episodes_ended_and_what_failed_since_the_last_one():
+    run = AgentRun(trainer={"batch_groups": 1}, prompts=4)
+    run.ask_all()
+    run.fail(0, 1)
+    assert run.counts["episodes/retried"] == 1
+    run.ask(0, 1)
+    for episode in (0, 1):
+        run.sample(0, episode)
+    run.end(0, 0, ending="turns")
+    run.end(0, 1)
+    first = {"episodes/failed": 1, "episodes/retried": 1, "episodes/diverged": 0, "episodes/replayed": 0}
+    first |= {f"ending/{ending}": 0 for ending in ("tokens", "context", "length", "timeout")}
+    line = one_step(run)
+    told = {key: value for key, value in line.items() if key.startswith(("episodes/", "ending/"))}
+    assert told == first | {"ending/stop": 1, "ending/turns": 1}
+    accounts = run.core.state.accounts
+    assert not any(accounts._episodes.take(accounts.counts).values()), "the line before has told it"
+
+
+def test_a_run_without_an_agent_has_no_line_of_endings():
+    finished = Run(rollout={"group_size": 1})
+    assert not finished.core.state.accounts.given
+    line = finished.core.state.accounts.step_line(
+        1.0, step=1, batch={"trajectories": 1, "reward/mean": 0.0}, trainer={}, more={}, devices=Devices()
+    )
+    assert not [key for key in line if key.startswith(("episodes/", "ending/"))]
 
 
 def played() -> Episode:

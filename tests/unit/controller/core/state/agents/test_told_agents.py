@@ -72,6 +72,30 @@ def test_more_turns_than_the_configuration_allows_are_refused():
     assert "agent.max_turns allows 1" in close(run)
 
 
+def test_more_tokens_than_the_policy_may_say_in_an_episode_are_refused():
+    run = AgentRun(agent={"max_sampled_tokens": 12})
+    run.ask_all()
+    run.sample(0, 0)  # 4 tokens of the 5 that it might have
+    run.ask(0, 0, most=8)
+    assert not close(run), "those of other episodes do not count"
+    run.ask(0, 0, fork=1, most=1)
+    assert "asked for 1 tokens in episode 0 of group 0, trial 1, whose turns may have 12 so far" in close(run)
+    assert "expected at most 12 in all (agent.max_sampled_tokens)" in close(run)
+
+
+def test_a_turn_that_was_longer_before_counts_as_its_worker_counts_it():
+    run = AgentRun(agents=2, agent={"max_sampled_tokens": 12})
+    run.ask_all([0])
+    run.ask(0, 0, fork=1, most=7)
+    run.sample(0, 2, count=7)
+    run.lose(run.worker_of(0, 0))
+    run.ask(0, 0, fork=0, most=5)
+    run.ask(0, 0, fork=1, most=1)  # less was left, as another conversation was to have more
+    assert run.turns[0, 2].segments[0].count == 7
+    run.ask(0, 0, fork=1, most=6)
+    assert not close(run)
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -25,18 +25,17 @@ def test_the_candidates_agrees_with_sorting_everything():
         assert candidates.versions() == sorted({version for version, _ in truth.values()}, reverse=True)
 
 
-def test_many_that_are_looked_at_stand_in_order_too():
+def test_those_without_a_free_row_are_passed_over_and_counted():
     rng = random.Random(5)
     candidates, truth = Candidates(), {}
     for turn in range(1500):
         number, key = rng.randrange(300), (rng.random() < 0.3, rng.randrange(60))
-        candidates.put(number, number % 2, key)
+        candidates.put(number, number % 2, key[1], is_full=key[0])
         truth[number] = key
+        assert len(candidates) == len(truth)
         count = 150 if turn % 50 == 0 else 4
         expected = sorted((key, n) for n, key in truth.items() if n % 2 == 0)
-        found, seen = candidates.look(
-            0, count, lambda n: n % 3 == 0, looks=120, is_useless=lambda key: key[0]
-        )
+        found, seen = candidates.look(0, count, lambda n: n % 3 == 0, looks=120)
         free = [n for key, n in expected if not key[0]][:120]
         assert found == [n for n in free if n % 3 == 0][:count]
         assert seen == (free if len(found) < count else free[: free.index(found[-1]) + 1])

@@ -27,7 +27,7 @@ def config(**staleness) -> Config:
 def digest(config: Config, seed: int, *, is_weighed: bool) -> str:
     simulation = Simulation(config, seed=seed, faults=FAULTS if seed % 2 else None)
     own = simulation.core.state.strategies
-    assert own.route.worth is not None
+    assert own.route.weigh is not None
     if not is_weighed:
         route = Routing(own.route.choose, own.route.order)
         simulation.core.state.strategies = replace(own, route=route)

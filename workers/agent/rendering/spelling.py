@@ -1,0 +1,79 @@
+"""Texts that spell special tokens, and what tokens spell.
+
+Invariants: no text of a message becomes a special token, whatever it spells; which texts those are is told by
+the tokenizer alone.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from workers.agent.messages import replaced, texts_of
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
+
+
+class Hidden(NamedTuple):
+    """Messages and tools with another text where one spells a special token."""
+
+    messages: Messages
+    tools: Tools
+    stand_ins: Mapping[str, str]
+    """What such a text stands for."""
+
+
+def hide(special: Sequence[str], messages: Messages, tools: Tools) -> tuple[Hidden, int]:
+    """The same without these tokens' texts, longest first, and how often they were spelt."""
+    texts = [*texts_of(messages), *texts_of(tools or ())]
+    spelt = [token for token in special if any(token in text for text in texts)]
+    if not spelt:
+        return Hidden(messages, tools, {}), 0
+    mark = _unused_mark(texts)
+    hidden = {token: f"{mark}{place}{mark}" for place, token in enumerate(spelt)}
+    safe = replaced(messages, hidden), replaced(tools, hidden) if tools else tools
+    count = sum(text.count(token) for token in spelt for text in texts)
+    return Hidden(*safe, {stand_in: token for token, stand_in in hidden.items()}), count
+
+
+def encoded(tokenizer: Any, text: str, hidden: Mapping[str, str]) -> list[int]:
+    """The tokens of what was written of hidden messages: what was hidden is ordinary text."""
+    if not hidden:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokens: list[int] = []
+    for part in re.split("(" + "|".join(map(re.escape, hidden)) + ")", text):
+        if part in hidden:
+            tokens += plain_tokens(tokenizer, hidden[part])
+        elif part:
+            tokens += tokenizer(part, add_special_tokens=False)["input_ids"]
+    return tokens
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """The texts of the tokens that no message may spell, longest first."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    found = {token.content for token in added if token.special} | {*tokenizer.all_special_tokens}
+    return sorted(found, key=lambda token: (-len(token), token))
+
+
+def end_tokens(tokenizer: Any) -> frozenset[int]:
+    """The tokens that end a turn."""
+    return frozenset(() if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,))
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int], ends: frozenset[int]) -> str:
+    """The text of a turn, without the token that ended it."""
+    kept = list(tokens[:-1]) if tokens and tokens[-1] in ends else list(tokens)
+    return tokenizer.decode(kept, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def plain_tokens(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text, none of them special, whatever it spells."""
+    tokens = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    return [token for token in tokens if token not in ids]
+
+
+def _unused_mark(texts: Iterable[str]) -> str:
+    used = {character for text in texts for character in text}
+    return next(mark for mark in map(chr, range(0xE000, 0xF900)) if mark not in used)
