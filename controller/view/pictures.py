@@ -107,9 +107,12 @@ def recent_of(lines: Sequence[Json], step: int) -> Json:
     """The mean shares of what the last steps up to this one waited for, and how many steps that is."""
     reached = (line for line in reversed(lines) if at_most(line, "step", step))
     newest = [line for line, _ in zip(reached, range(RECENT), strict=False)]
-    keys = dict.fromkeys(key for line in newest for key in line if key.startswith("phase/"))
-    shares = {key: sum(line[key] for line in newest if is_number(line.get(key))) for key in keys}
-    return {"steps": len(newest), "phases": {key: total / len(newest) for key, total in shares.items()}}
+    shares: dict[str, float] = {}
+    for line in newest:
+        for key, share in line.items():
+            if key.startswith("phase/") and is_number(share):
+                shares[key] = shares.get(key, 0.0) + share / len(newest)
+    return {"steps": len(newest), "phases": shares}
 
 
 def ledger_of(core: Core) -> Json:

@@ -52,7 +52,7 @@ function standing(ask) {
   };
   return card("Where a worker stands", make("p", { class: "dim" }, "Each of its processes writes the Python stacks of all its threads to its log, and goes on."),
     make("form", { onsubmit: see }, make("div", { class: "row" },
-      make("input", { name: "worker", placeholder: "controller, or a worker's name", required: true, "aria-label": "controller, or a worker's name" }), make("button", {}, "Stacks"))), found);
+      make("input", { name: "worker", size: 32, placeholder: "controller, or a worker's name", required: true, "aria-label": "controller, or a worker's name" }), make("button", {}, "Stacks"))), found);
 }
 
 async function give(ask, action, title, words, answer) {

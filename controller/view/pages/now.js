@@ -26,7 +26,7 @@ export async function render({ ask, go, here }) {
         figure(short(now.queued), "responses queued"),
         figure(short(now.tokens.generated), "tokens generated"),
         ...speeds(now.last_step)),
-      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${now.quiet_s.toFixed(1)} s before this was asked.`) : null),
+      now.state === "live" && here.at === null ? make("p", { class: now.quiet_s >= SILENT_S ? "bad" : "dim" }, `As the run stood when it wrote last, ${duration(now.quiet_s)} before this was asked.`) : null),
     ...(now.alarms.length ? [card("Look at this", table(["", "about", "what was seen", "what to do"], now.alarms.map((one) => [
       make("b", { class: "bad" }, one.name), one.owner, one.evidence, one.remedy])))] : []),
     make("div", { class: "grid" },

@@ -96,6 +96,22 @@ def test_an_unpaused_run_makes_all_its_steps(run):
     assert run.core.state.accounts.spent_s["paused"] > 0
 
 
+def test_of_two_people_who_press_opposite_controls_the_second_hears_what_the_first_did(run):
+    assert not run.order("pause", why="lunch").is_fault
+    again = run.order("pause", why="dinner")
+    assert again.is_fault
+    assert "anna@here has paused the run" in again.reason
+    assert "(lunch)" in again.reason
+    assert "Nothing was changed" in again.reason
+    assert not run.order("unpause").is_fault
+    late = run.order("unpause", why="back from lunch")
+    assert late.is_fault
+    assert "not paused. Nothing was changed" in late.reason
+    assert run.core.state.orders == 2, "what is refused is no order that was obeyed"
+    run.run()
+    assert run.end.is_success
+
+
 def test_a_pause_is_no_idling(run):
     run.order("pause")
     run.quiet()

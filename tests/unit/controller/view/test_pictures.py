@@ -1,5 +1,7 @@
 """What the page Now takes out of metrics.jsonl, and which workers of a fleet it tells."""
 
+import pytest
+
 from controller.view.pictures import MOST_WORKERS, figures_of, recent_of, workers_of
 from controller.view.prometheus import EPISODES
 
@@ -25,11 +27,11 @@ def test_what_a_step_says_of_its_reward_and_of_episodes_is_told_too():
 
 def test_shares_of_the_last_steps_are_means_and_a_step_without_one_has_none_of_it():
     steps = [{"step": n, "phase/training": 1.0} for n in range(1, 30)]
-    steps[-1] = {"step": 29, "phase/training": 0.5, "phase/rollout": 0.5}
-    assert recent_of(steps, 99) == {
-        "steps": 20, "phases": {"phase/rollout": 0.5 / 20, "phase/training": 19.5 / 20}
-    }  # fmt: skip
-    assert recent_of(steps, 3) == {"steps": 3, "phases": {"phase/training": 1.0}}
+    steps[-1] = {"step": 29, "phase/training": 0.5, "phase/rollout": 0.5, "phase/data": "?"}
+    found = recent_of(steps, 99)
+    assert found["steps"] == 20
+    assert found["phases"] == pytest.approx({"phase/rollout": 0.5 / 20, "phase/training": 19.5 / 20})
+    assert recent_of(steps, 2) == {"steps": 2, "phases": {"phase/training": 1.0}}
     assert recent_of([], 3) == {"steps": 0, "phases": {}}
 
 

@@ -258,13 +258,13 @@ def test_a_page_more_than_a_view_serves_is_told_so(path):
     browser = Browser(path)
     headers = {"host": "127.0.0.1:8470", "cookie": "staleflow_8470=secret"}
     for number in range(MOST):
-        assert browser.ask(f"{RUN}/now", headers=headers | {PAGE: f"page{number}"})[0] == 200
-    status, answered, body = browser.ask(f"{RUN}/now", headers=headers | {PAGE: "late"})
+        assert browser.ask(f"{RUN}/metrics", headers=headers | {PAGE: f"page{number}"})[0] == 200
+    status, answered, body = browser.ask(f"{RUN}/metrics", headers=headers | {PAGE: "late"})
     assert status == 429
     assert f"{MOST} pages look at this view" in json.loads(body)["error"]
     assert answered[b"cache-control"] == b"no-store"
     assert browser.ask("/", headers=headers | {PAGE: "late"})[0] == 200, "the page can say so"
-    assert browser.ask(f"{RUN}/now", headers=headers)[0] == 200, "a program is no page"
+    assert browser.ask(f"{RUN}/metrics", headers=headers)[0] == 200, "a program is no page"
 
 
 def test_what_nobody_meant_is_answered_with_a_status_and_changes_nothing(browser, path):

@@ -6,7 +6,15 @@ import os
 import pytest
 
 from controller.view import written
-from controller.view.written import GrowingLines, Written, by_source, columns_of, lines_of, said_in
+from controller.view.written import (
+    KNOWN_BYTES,
+    GrowingLines,
+    Written,
+    by_source,
+    columns_of,
+    lines_of,
+    said_in,
+)
 from protocol.errors import RunError
 
 
@@ -90,6 +98,17 @@ def test_only_what_is_new_of_a_file_is_read_and_another_file_from_its_beginning(
             lines.read()
     file.unlink()
     assert lines.read() == []
+
+
+def test_another_file_that_ends_alike_is_read_from_its_beginning(tmp_path):
+    file, other = tmp_path / "metrics.jsonl", tmp_path / "other"
+    end = f'{{"step": 2, "x": "{"x" * KNOWN_BYTES}"}}\n'
+    file.write_text('{"step": 1}\n' + end)
+    lines = GrowingLines(file)
+    assert lines.read()[0] == {"step": 1}
+    other.write_text('{"step": 7}\n' + end)
+    other.rename(file)
+    assert lines.read()[0] == {"step": 7}
 
 
 def test_alarms_are_judged_once_for_the_same_lines(tmp_path, monkeypatch):
