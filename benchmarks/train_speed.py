@@ -40,13 +40,13 @@ Split = Callable[[Sequence[int], int], list[list[int]]]
 
 
 def our_trainer(
-    directory: str, budget: int, message: tuple[Train, Any]
+    directory: str, budget: int, message: tuple[Train, Any], **options: Any
 ) -> tuple[Trainer, Callable[[TrainBatch], float]]:
     """A trainer and its train step, reading its message included; each way returns the loss."""
     settings = WorkerSettings(
         run_dir=directory, seed=0, steps=10**6, model=ModelSettings(), reward=RewardSettings(),
         rollout=RolloutSettings(max_response_tokens=4096),
-        trainer=TrainerSettings(lr=LR, importance="none", max_tokens_per_microbatch=budget),
+        trainer=TrainerSettings(lr=LR, importance="none", max_tokens_per_microbatch=budget, **options),
     )  # fmt: skip
     trainer = Trainer(settings, directory)
 

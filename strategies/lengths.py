@@ -82,7 +82,8 @@ class LengthModel:
         """
         if so_far >= self._max:
             return float(self._max)
-        self.keep_up(so_far)
+        if self._fresh >= self._fresh_limit:
+            self._rebuild()
         totals = self._tilted(siblings) if siblings and self._rho else self._totals
         position = self._per_octave * log2(1.0 + so_far / LINEAR)
         bin = int(position)

@@ -115,12 +115,12 @@ def moving_loss(work: WorkView, instance: InstanceView) -> float:
     """
     c, n, whole = instance.coefficients, instance.running + 1, work.resident_tokens
     # prefill_s, step_latency and max are written out: every turn asks for this six times
-    base, slope, square, new = c.prefill_b, c.prefill_k, c.prefill_square, whole - work.held_tokens
+    least, other_b, other_k, attention_b, attention_k, base, slope, square = c
+    new, rest, other = whole - work.held_tokens, work.expected_tokens - whole, other_b + other_k * n
     extra_s = (base + (slope + square * whole) * whole) - (base + (slope + square * new) * new)
-    other, least = c.other_b + c.other_k * n, c.floor
-    step_s = c.attention_b + c.attention_k * (instance.resident_tokens + whole)
-    step_s += other if other > least else least
-    rest = work.expected_tokens - whole
+    step_s = (
+        attention_b + attention_k * (instance.resident_tokens + whole) + (other if other > least else least)
+    )
     return n / step_s * extra_s / ((rest if rest > 1 else 1) * step_s + extra_s)
 
 
@@ -134,14 +134,21 @@ def lasting_gain(instance: InstanceView, length: int, settings: Settings) -> flo
     c, running, resident = instance.coefficients, instance.running, instance.resident_tokens
     if not running or not settings.uses_prediction:
         return marginal_gain(c, running, resident, length)
-    # step_latency, max and min are written out: every route asks for this three times
-    other = c.other_b + c.other_k * running
-    step_s = c.attention_b + c.attention_k * resident + (other if other > c.floor else c.floor)
+    # step_latency, marginal_gain, max and min are written out: every route asks for this six times
+    least, other_b, other_k, base, slope = c[:5]
+    other = other_b + other_k * running
+    step_s = base + slope * resident + (other if other > least else least)
     reach = settings.horizon_s / step_s  # tokens of each
-    left = instance.expected_tokens - resident
-    staying = left / (reach if reach > 1.0 else 1.0) if left > 0 else 0.0
-    staying = staying if staying < running else running
-    return marginal_gain(c, staying, staying * settings.typical_tokens, length)
+    left, staying, before = instance.expected_tokens - resident, 0.0, 0.0
+    if left > 0:
+        staying = left / (reach if reach > 1.0 else 1.0)
+        staying = staying if staying < running else running
+    tokens = staying * settings.typical_tokens
+    if staying:
+        other = other_b + other_k * staying
+        before = staying / (base + slope * tokens + (other if other > least else least))
+    other = other_b + other_k * (staying + 1)
+    return (staying + 1) / (base + slope * (tokens + length) + (other if other > least else least)) - before
 
 
 def gain_now(instance: InstanceView, length: int, settings: Settings) -> float:

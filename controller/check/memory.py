@@ -165,9 +165,9 @@ def _kv_bytes(config: Config, shape: Mapping[str, Any]) -> int:
 def _passing_bytes(config: Config, weights: Shapes) -> int:
     """What FSDP holds whole during a micro-batch.
 
-    Weights and gradients of a layer and of all that is in no layer, and a rank's shares of two gradients that
-    arrive. On a GPU, where they travel while others are computed, weights of the next layer and gradients of
-    the one before, too.
+    Weights and gradients of a layer and of all that is in no layer; on several ranks the layer's weights as
+    they arrived, which gloo may hold a moment longer. On a GPU, where they travel while others are computed,
+    weights of the next layer and gradients of the one before, too.
     """
     layers: dict[str, int] = {}
     for name, shape in weights.items():
@@ -178,8 +178,8 @@ def _passing_bytes(config: Config, weights: Shapes) -> int:
     largest, ranks = max(layers.values(), default=0), config.trainer.ranks
     if _is_on_gpu(config.trainer.device):
         return rest * width + 2 * (width + GRADIENT) * largest
-    arriving = 2 * largest * GRADIENT // ranks if ranks > 1 else 0
-    return (rest + largest) * (width + GRADIENT) + arriving
+    arrived = largest * width if ranks > 1 else 0
+    return (rest + largest) * (width + GRADIENT) + arrived
 
 
 def _logits_bytes(config: Config, shape: Mapping[str, Any]) -> int:

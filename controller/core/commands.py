@@ -3,15 +3,16 @@
 Invariant: the tag of a command stands for it in fingerprints, and is never used again.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from controller.core.state.kept_samples import KeptGroup
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send a message; its frames come out of the payload store, as `message.outgoing_payload()` says."""
 
@@ -20,7 +21,7 @@ class Send:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spawn:
     """Start a local worker process under this name, `delay_s` seconds from now."""
 
@@ -30,7 +31,7 @@ class Spawn:
     delay_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadPrompts:
     """Read this many rows more and answer with PromptsRead."""
 
@@ -39,7 +40,7 @@ class ReadPrompts:
     sources: tuple[int, ...] = ()  # number of the source of each, in order; () if there is only one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadHeldOut:
     """Store the rows of all held-out prompts as groups from `first_group` on, and answer with HeldOutRead."""
 
@@ -47,7 +48,7 @@ class ReadHeldOut:
     first_group: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DropPayload:
     """Nothing will ask for the payload of these groups again."""
 
@@ -55,7 +56,7 @@ class DropPayload:
     groups: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forget:
     """The peer is gone or unwanted: free its session and socket state. Its process, if local, is killed."""
 
@@ -64,7 +65,7 @@ class Forget:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportStep:
     """One train step is done: the line for metrics.jsonl, complete and in its order."""
 
@@ -72,7 +73,7 @@ class ReportStep:
     metrics: dict[str, object] = field(hash=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReportEvaluation:
     """An evaluation is complete: the line for evaluations.jsonl."""
 
@@ -80,7 +81,7 @@ class ReportEvaluation:
     metrics: dict[str, object] = field(hash=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeepSamples:
     """Keep what these groups of a finished step said, for people to read; their payload is still there."""
 
@@ -89,7 +90,7 @@ class KeepSamples:
     groups: tuple[KeptGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Warn:
     """Tell the person who watches, in words, once."""
 
@@ -97,7 +98,7 @@ class Warn:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """Something that a person waits for before the first step has come nearer; `fraction` of 1."""
 
@@ -106,7 +107,7 @@ class Progress:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finish:
     """The run is over. The host closes workers and writes the summary."""
 

@@ -323,17 +323,16 @@ class Core:
 
     def _received(self, peer: str, message: Message) -> None:
         worker = self.state.registry.workers.get(peer)
-        if worker is None and isinstance(message, Attach):
-            self.membership.attach(peer, message)
-            return
-        if worker is None and isinstance(message, messages.DrainWorker):
-            self.membership.drain(peer, message.name)
-            return
-        if worker is None and isinstance(message, messages.Control):
-            obey(self, peer, message)
-            return
         if worker is None:
-            self.membership.on_unknown_peer(peer, message)
+            match message:
+                case Attach():
+                    self.membership.attach(peer, message)
+                case messages.DrainWorker(name):
+                    self.membership.drain(peer, name)
+                case messages.Control():
+                    obey(self, peer, message)
+                case _:
+                    self.membership.on_unknown_peer(peer, message)
             return
         worker.last_heard = self.state.now
         reason = self.plausibility.objection(worker, message)

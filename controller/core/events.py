@@ -4,21 +4,21 @@ Invariant: an event is plain data that the journal writes before the core sees i
 never used again.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from protocol.ids import PeerId
 from protocol.messages import Message, Role
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """The run begins: time to ask for workers and prompts."""
 
     tag: ClassVar[int] = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restarted:
     """Another controller process goes on with the run.
 
@@ -31,7 +31,7 @@ class Restarted:
     import_paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A worker's message, new and in order. Its frames are already in the payload store."""
 
@@ -40,7 +40,7 @@ class Received:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerFaulted:
     """A peer broke the protocol, or its queue overflowed; it is to be closed."""
 
@@ -49,7 +49,7 @@ class PeerFaulted:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerExited:
     """A local worker process ended (the controller started it)."""
 
@@ -60,7 +60,7 @@ class WorkerExited:
     last_words: str  # tail of its log, for the error text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PromptsRead:
     """Rows of the next prompts are in the store: groups first_group .. first_group + count - 1."""
 
@@ -72,7 +72,7 @@ class PromptsRead:
     prompts: tuple[int, ...] = ()  # identity of each: equal rows have equal ones; () if they have none
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldOutRead:
     """Rows of held-out prompts are in the store: groups first_group, first_group + 1, ... one per source."""
 
@@ -82,7 +82,7 @@ class HeldOutRead:
     digest: str  # of all rows
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopRequested:
     """The operator wants the run to end after what is being trained now."""
 
@@ -90,7 +90,7 @@ class StopRequested:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tick:
     """The deadline that `Core.next_deadline` named has come."""
 

@@ -34,6 +34,7 @@ def check_invariants(core: "Core") -> None:
     _check_instances(state)
     core.relay_tree.check()
     core.shared_device.check()
+    core.dispatch.check()
     core.episodes.check()
     check_liveness(core)
     until = core.next_deadline()

@@ -33,7 +33,8 @@ def awaited(core: "Core") -> Cause:
         return "paused"
     is_supervised = state.config.trainer.is_supervised
     registry = state.registry
-    is_there = registry.trainer() is not None and next(registry.text_workers(), None) is not None
+    text_workers = list(registry.text_workers())
+    is_there = registry.trainer() is not None and bool(text_workers)
     if state.config.agent.is_on and next(registry.agents(), None) is None:
         return "start-up"
     if not is_there or (not is_supervised and not (registry.ready_instances and state.versions.newest)):
@@ -42,7 +43,7 @@ def awaited(core: "Core") -> Cause:
         return "pace"
     if is_supervised:
         return "data"
-    unscored = _unscored(core)
+    unscored = _unscored(core, text_workers)
     return _why_incomplete(state, unscored, is_more_there=bool(state.fresh))
 
 
@@ -84,9 +85,9 @@ def _is_generating(state: RunState) -> bool:
     return False
 
 
-def _unscored(core: "Core") -> int:
+def _unscored(core: "Core", workers: list[TextWorker]) -> int:
     """Groups whose responses are complete and whose rewards are not there."""
-    workers, scoring = core.state.registry.text_workers(), core.scoring
+    scoring = core.scoring
     if core.evaluation.round is None:
         count = len(scoring.to_score)
         for worker in workers:

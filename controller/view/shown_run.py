@@ -136,7 +136,8 @@ class ShownRun:
             core, written = instant.core, self._written
             lines, steps = written.readable("metrics.jsonl"), core.state.steps
             wrong = written.alarms(steps, bound=core.state.config.staleness.max_staleness)
-            quiet = quiet_s(self.path, time.time()) if not at and self.state() == "live" else 0.0
+            place = self._place(replica, instant)
+            quiet = quiet_s(self.path, time.time()) if not at and place["state"] == "live" else 0.0
             found: Json = {
                 "alarms": [*not_heard(quiet), *written.damaged(), *wrong],
                 "last_step": figures_of(lines, steps),
@@ -146,7 +147,7 @@ class ShownRun:
             }
             if not instant.number:  # it has not been told that the run begins, so nothing is amiss
                 found["idle_because"] = ""
-            shown = self._place(replica, instant) | now_of(core) | found
+            shown = place | now_of(core) | found
             return shown if find is None else shown | workers_of(shown["workers"], find)
 
         return self._with(at, show, patience_s)

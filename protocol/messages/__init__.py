@@ -1,7 +1,7 @@
 """Every message of the wire, which is also the vocabulary of the core.
 
 Invariants:
-- A message is frozen and positional: its fields, in order, are the msgpack array that travels.
+- A message is a record (record.py), and positional: its fields, in order, are the msgpack array that travels.
 - Bulk data (tokens, logprobs, prompt rows) is never a field. A message names the frames that go with it:
   `outgoing_payload()` lists, for each frame, the stored pieces that the sender concatenates;
   `incoming_frames()` says what each frame must be, and `kept()` where the receiver keeps it.

@@ -4,13 +4,13 @@ Invariant: who is told `Release` answers `Released` once nothing of it is left o
 again only when told: a trainer by `Take`, a rollout worker by its next `Pull`.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from protocol.messages.pieces import ControllerMessage, Count, Party, Seconds, WorkerMessage
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release(ControllerMessage):
     """Leave the device to the other side.
 
@@ -22,7 +22,7 @@ class Release(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Take(ControllerMessage):
     """The device is the trainer's: it loads its model, or takes up again what it has moved elsewhere."""
 
@@ -30,7 +30,7 @@ class Take(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("trainer",)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Released(WorkerMessage):
     """Nothing of this worker is left on the device, but for `left_bytes`."""
 

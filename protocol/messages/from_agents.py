@@ -5,7 +5,6 @@ changes nothing.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
@@ -25,9 +24,10 @@ from protocol.messages.pieces import (
     Text,
     WorkerMessage,
 )
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ask(WorkerMessage):
     """An environment has the policy's word next: continue this trajectory. Frame 0: the given tokens (int32).
 
@@ -65,7 +65,7 @@ class Ask(WorkerMessage):
         yield self.group, kept
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpisodeEnded(WorkerMessage):
     """The function of an episode has returned, after at least one Turn that is trained."""
 
@@ -95,7 +95,7 @@ class EpisodeEnded(WorkerMessage):
             yield self.group, [Stretch("talk", self.episode, self.trial, 0, frames[0])]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EpisodeFailed(WorkerMessage):
     """An episode has come to no reward, and the policy is not to blame."""
 

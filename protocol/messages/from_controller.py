@@ -1,6 +1,5 @@
 """What the controller says to workers."""
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from protocol.ids import TrajectoryId
@@ -27,9 +26,10 @@ from protocol.messages.pieces import (
     prompt_pieces,
     response_pieces,
 )
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Welcome(ControllerMessage):
     """Answer to Attach: the rhythm of beats and the settings of the run.
 
@@ -45,7 +45,7 @@ class Welcome(ControllerMessage):
     name: Text = ""  # that the worker is called by, if another one has claimed the same
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Encode(ControllerMessage):
     """Turn prompts into token ids. One frame per group: its row."""
 
@@ -57,7 +57,7 @@ class Encode(ControllerMessage):
         return [[Piece("row", group)] for group in self.groups]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Route(ControllerMessage):
     """Generate one trajectory, or go on with it. Frame 0: prompt tokens; frame 1: response tokens so far.
 
@@ -82,7 +82,7 @@ class Route(ControllerMessage):
         return [prompt_pieces(self.group, self.segments) + before, turn]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interrupt(ControllerMessage):
     """Stop these attempts and hand back what they have: each ends with ending "interrupt"."""
 
@@ -91,7 +91,7 @@ class Interrupt(ControllerMessage):
     attempts: Many[tuple[Count, Count, Count]]  # (group, member, attempt)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Abort(ControllerMessage):
     """Drop these attempts for good; nothing comes back."""
 
@@ -100,7 +100,7 @@ class Abort(ControllerMessage):
     attempts: Many[tuple[Count, Count, Count]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pull(ControllerMessage):
     """Load this very version.
 
@@ -124,7 +124,7 @@ class ScoreItem(NamedTuple):
     talk: Many[tuple[Count, Count]] = ()  # one (episode, trial) whose messages are kept, or none
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Score(ControllerMessage):
     """Score a group.
 
@@ -200,7 +200,7 @@ def train_pieces(items: tuple[TrainItem, ...], *, is_cut: bool) -> list[list[Pie
     return [prompts, tokens, logprobs, codes, *words]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Train(ControllerMessage):
     """One batch for the version `train_version`.
 
@@ -227,7 +227,7 @@ class Train(ControllerMessage):
         return train_pieces(self.rest, is_cut=self.is_cut)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SaveCheckpoint(ControllerMessage):
     """Save the trainer as it stands at `policy_version`, before the next batch."""
 
@@ -236,7 +236,7 @@ class SaveCheckpoint(ControllerMessage):
     policy_version: Version
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Retire(ControllerMessage):
     """Nobody holds or needs this version any more: free its storage."""
 
@@ -245,7 +245,7 @@ class Retire(ControllerMessage):
     policy_version: Version
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close(ControllerMessage):
     """Leave: `reason` says why. After a fault the worker must not attach again."""
 
@@ -255,7 +255,7 @@ class Close(ControllerMessage):
     is_fault: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reattach(ControllerMessage):
     """This controller does not know the worker (any more); it may attach as a new one.
 
@@ -266,7 +266,7 @@ class Reattach(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Serve(ControllerMessage):
     """Other hosts need policy versions: say where this worker hands on what it has (Serving)."""
 
@@ -274,7 +274,7 @@ class Serve(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("rollout", "trainer")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ModelFiles(ControllerMessage):
     """Answer to FetchModel. One frame per file: its content. No files: the controller has none either."""
 
@@ -287,7 +287,7 @@ class ModelFiles(ControllerMessage):
         return [[] for _ in self.names]  # read from disk, not from the store
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drain(ControllerMessage):
     """Hand back what is in hand, detach and end."""
 
@@ -295,7 +295,7 @@ class Drain(ControllerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("link",)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keep(ControllerMessage):
     """Answer to Holding: go on with these attempts, and tell of each from this token on; drop the others."""
 
@@ -304,7 +304,7 @@ class Keep(ControllerMessage):
     attempts: Many[tuple[Count, Count, Count, Count]]  # (group, member, attempt, first token)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report(ControllerMessage):
     """Tell of unfinished responses and of your load this often from now on (`rollout.progress_s: auto`)."""
 
@@ -314,7 +314,7 @@ class Report(ControllerMessage):
     status_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainAhead(ControllerMessage):
     """Groups that are sure to be in the batch of `train_version`, which is not complete.
 
@@ -336,7 +336,7 @@ class TrainAhead(ControllerMessage):
         return train_pieces(self.items, is_cut=self.is_cut)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin(ControllerMessage):
     """Begin an episode: run the agent's function from its start. Frame 0: the row of its group.
 
@@ -363,7 +363,7 @@ class Begin(ControllerMessage):
         return [[Piece("row", self.group)], *state]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn(ControllerMessage):
     """Answer to an Ask: what the policy sampled. Frame 0: its tokens; frame 1: their logprobs."""
 
@@ -383,7 +383,7 @@ class Turn(ControllerMessage):
         return [response_pieces("tokens", id, self.segments), response_pieces("logprobs", id, self.segments)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndEpisodes(ControllerMessage):
     """Drop these episodes: cancel their functions, and say nothing more of them."""
 

@@ -1,7 +1,6 @@
 """What workers say to the controller."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -28,9 +27,10 @@ from protocol.messages.pieces import (
     WorkerMessage,
 )
 from protocol.messages.progress import Generated
+from protocol.messages.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attach(WorkerMessage):
     """First word of a worker: who it is."""
 
@@ -42,7 +42,7 @@ class Attach(WorkerMessage):
     host: Name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beat(WorkerMessage):
     """Sign of life from the thread that does the work.
 
@@ -54,7 +54,7 @@ class Beat(WorkerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("core", "link")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ready(WorkerMessage):
     """The worker has loaded what its role needs and says how much it can carry."""
 
@@ -68,7 +68,7 @@ class Ready(WorkerMessage):
     kv_tokens: Count  # tokens that its KV cache holds; 0 for roles without one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Detach(WorkerMessage):
     """The worker leaves on purpose; everything that it had was handed back before this message."""
 
@@ -77,7 +77,7 @@ class Detach(WorkerMessage):
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerFailed(WorkerMessage):
     """The worker cannot do its job at all; one paragraph: what happened, what was expected, what to do."""
 
@@ -86,7 +86,7 @@ class WorkerFailed(WorkerMessage):
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PromptsEncoded(WorkerMessage):
     """Token ids of prompts, one int32 frame per entry of `encoded`.
 
@@ -107,7 +107,7 @@ class PromptsEncoded(WorkerMessage):
             yield group, [Stretch("prompt", 0, 0, 0, frame)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExamplesEncoded(WorkerMessage):
     """The same for supervised training: prompts with the responses that the data gives.
 
@@ -137,7 +137,7 @@ class ExamplesEncoded(WorkerMessage):
             )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GenerationFailed(WorkerMessage):
     """The engine could not go on with one attempt; its tokens so far were reported by `Generated`."""
 
@@ -149,7 +149,7 @@ class GenerationFailed(WorkerMessage):
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceStatus(WorkerMessage):
     """Load of one rollout instance as its engine sees it, between two engine steps.
 
@@ -175,7 +175,7 @@ class InstanceStatus(WorkerMessage):
     reused_tokens: Count = 0  # of prompts, that were there as parts of turns before
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pulled(WorkerMessage):
     """The instance now samples from `policy_version`; `digest` is the checksum that it computed itself."""
 
@@ -187,7 +187,7 @@ class Pulled(WorkerMessage):
     refused: Count = 0  # chunks that came with a wrong checksum, and were pulled again
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PullFailed(WorkerMessage):
     """The version could not be loaded; the instance still holds the one before."""
 
@@ -197,7 +197,7 @@ class PullFailed(WorkerMessage):
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupScored(WorkerMessage):
     """One finite reward for each member, in the order asked; of a sum, also its parts by name."""
 
@@ -209,7 +209,7 @@ class GroupScored(WorkerMessage):
     parts: Many[tuple[Name, Many[Real]]] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScoreFailed(WorkerMessage):
     """The reward raised, hung, or returned something that is not a finite number."""
 
@@ -221,7 +221,7 @@ class ScoreFailed(WorkerMessage):
     row: Text  # the data row, as JSON, shortened
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainStepFinished(WorkerMessage):
     """The optimizer has made `policy_version` out of the batch of `policy_version - 1`.
 
@@ -255,7 +255,7 @@ class TrainStepFinished(WorkerMessage):
             )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PolicyPublished(WorkerMessage):
     """A version became visible: complete, checksummed, immutable until retired."""
 
@@ -268,7 +268,7 @@ class PolicyPublished(WorkerMessage):
     publish_s: Seconds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckpointSaved(WorkerMessage):
     """A complete checkpoint of `policy_version` lies at `path`."""
 
@@ -278,7 +278,7 @@ class CheckpointSaved(WorkerMessage):
     path: Place
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Serving(WorkerMessage):
     """The worker hands its policy versions to other hosts at this endpoint."""
 
@@ -287,7 +287,7 @@ class Serving(WorkerMessage):
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchModel(WorkerMessage):
     """This machine has no model directory: send the small files of it. The host answers, not the core."""
 
@@ -296,7 +296,7 @@ class FetchModel(WorkerMessage):
     heard_by: ClassVar[tuple[Party, ...]] = ("shell",)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MachineUse(WorkerMessage):
     """What a worker takes of its machine now; every few seconds, for people alone."""
 
@@ -308,7 +308,7 @@ class MachineUse(WorkerMessage):
     device_total_mb: Count = 0  # that the device has; 0 without one
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainWorker(WorkerMessage):
     """First and only word of an operator, answered by Close: have this worker leave."""
 
@@ -317,7 +317,7 @@ class DrainWorker(WorkerMessage):
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Control(WorkerMessage):
     """First and only word of an operator, answered by Close: do this to the run."""
 
@@ -329,7 +329,7 @@ class Control(WorkerMessage):
     why: Text
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Holding(WorkerMessage):
     """What a worker still holds that was attached before and has gone on without a controller.
 
@@ -345,7 +345,7 @@ class Holding(WorkerMessage):
     attempts: Many[tuple[Count, Count, Count, Count]]  # (group, member, attempt, first token)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainedAhead(WorkerMessage):
     """The gradients of the newest TrainAhead are made; the weights are still those of `train_version`."""
 

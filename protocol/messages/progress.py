@@ -1,7 +1,6 @@
 """What rollout workers tell of the tokens that they sample: most of all that a controller hears."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 from protocol.messages.pieces import (
@@ -15,6 +14,7 @@ from protocol.messages.pieces import (
     Version,
     WorkerMessage,
 )
+from protocol.messages.record import record
 
 
 class Delta(NamedTuple):
@@ -29,7 +29,7 @@ class Delta(NamedTuple):
     ending: Ending
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Generated(WorkerMessage):
     """Progress and endings, in columns: item i of each belongs to delta i.
 

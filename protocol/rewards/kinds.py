@@ -58,8 +58,8 @@ def _with_one_group(pattern: str) -> str:
 
 
 def _with_completion(prompt: str) -> str:
-    if "{completion}" not in prompt:
-        raise ValueError("expected {completion} in it, where the response is to stand")
+    if "{completion}" not in prompt and "{messages}" not in prompt:
+        raise ValueError("expected {completion} in it, where the response is to stand, or {messages}")
     return prompt
 
 
@@ -205,8 +205,9 @@ class JudgeReward(NamedReward):
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable of the reward worker that holds the key. Not set: none is sent."""
     prompt: Annotated[str, AfterValidator(_with_completion)] = JUDGE_PROMPT
-    """What the judge is asked. `{question}` is the prompt, `{completion}` the response, `{answer}` or
-    another name a column, `{criterion}` that of the rubric."""
+    """What the judge is asked. `{question}` is the prompt, `{completion}` the response, of an agent its last
+    answer, `{messages}` the whole conversation, `{answer}` or another name a column, `{criterion}` that of
+    the rubric."""
     rubric: tuple[Criterion, ...] = Field(default=(), strict=False)
     """Criteria, each a question of its own; the reward is the weighted mean. Empty: one question."""
     number: Annotated[Expression, AfterValidator(_with_one_group)] = r"(-?\d+(?:\.\d+)?)"

@@ -13,7 +13,7 @@ from test_weights_channel import CHUNKS, Hosts, Source, is_same
 from protocol.errors import WeightsError
 from protocol.messages import MAX_TEXT_CHARS
 from workers.weights import fetch, manifest
-from workers.weights.channel import CHUNK, GONE, HEADER, Word, asking_socket, decode
+from workers.weights.channel import CHUNK, GONE, HEADER, Connection, Word, decode
 from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES
 from workers.weights.store import VersionStore, map_file
@@ -48,7 +48,7 @@ def test_a_socket_that_cannot_connect_is_closed_again():
     with zmq.Context() as context:  # which waits for every socket that is open
         for endpoint in NOWHERE:
             with pytest.raises(WeightsError, match="cannot be reached"):
-                asking_socket(context, endpoint, window=4, key=None)
+                Connection(context, endpoint, window=4, key=None)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def score(completion, messages, turns, prompt):
     assert messages[0]["content"] == prompt and messages[2]["content"] == "0"
     said = [re.sub("<.*?>", "", message["content"]).split() for message in messages[1::2]]
     assert said == [text.split() for text in turns], (messages, turns)
+    assert completion.split() == turns[-1].split(), (completion, turns)
     return float(len(messages))
 """
 

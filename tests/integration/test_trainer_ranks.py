@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
@@ -30,6 +29,7 @@ from tests.support.ports import free_port
 from tests.support.prepared_program import start_program
 from workers.trainer.checkpoints import newest_checkpoint, read_state
 from workers.trainer.publishing.copies import Copies
+from workers.trainer.sharding import SumInPlace
 from workers.trainer.worker import Trainer, follow, make_publisher, make_trainer
 
 STEPS, MINIBATCHES, LAYERS = 3, 2, 2
@@ -72,14 +72,14 @@ def lead(settings, model_directory):
     copies = Copies(trainer, publisher)
     copying = copies.begin()
     metrics, sent = [], 0
-    reduce_scatter = dist.reduce_scatter_single
+    sum_in_place = SumInPlace.__call__
 
     def counted(*arguments, **options):
         nonlocal sent
         sent += 1
-        return reduce_scatter(*arguments, **options)
+        return sum_in_place(*arguments, **options)
 
-    dist.reduce_scatter_single = counted
+    SumInPlace.__call__ = counted
     for version in range(trainer.policy_version, trainer.policy_version + settings.steps):
         train, frames = make_batch(version)
         if settings.trainer.streaming:
@@ -92,7 +92,7 @@ def lead(settings, model_directory):
         publisher.seal(copying.result().written)
         copying = copies.begin()  # while the next batch is trained on
         publisher.retire(version)
-    dist.reduce_scatter_single = reduce_scatter
+    SumInPlace.__call__ = sum_in_place
     trainer.ranks.broadcast(SaveCheckpoint(trainer.policy_version))
     trainer.save_checkpoint(trainer.policy_version)
     publisher.seal(copying.result().written)

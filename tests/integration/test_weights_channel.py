@@ -71,13 +71,19 @@ class Source:
         self.socket.bind("tcp://127.0.0.1:*")
         self.endpoint = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.asked: list[int] = []
+        self.names: list[bytes] = []  # of the connections that words came over
         self.held_back: list[tuple[bytes, bytes]] = []  # reader, and what it asked for
+
+    def show(self, published: PublishedFile) -> None:
+        """Have another version from now on, of one size."""
+        self.content, self.names = Path(published.location).read_bytes(), []
 
     def answer(self, *, only=None, spoil=lambda chunk, data: data, wait_ms=5000) -> bool:
         """Answer one word, chunks `only` if they are named; False if none came."""
         if not self.socket.poll(wait_ms):
             return False
         reader, frame = self.socket.recv_multipart()
+        self.names.append(reader)
         word = decode(frame)
         assert word is not None
         if word.kind == HEADER:

@@ -149,6 +149,7 @@ class _Episode:
         self._prompts: dict[int, int] = {}  # given tokens of each trajectory, before its first turn
         self._own_s = 0.0  # that its environment took
         self._said: dict[int, list[str]] = defaultdict(list)
+        self._last: dict[int, list[int]] = {}  # the newest answer in each trajectory
         self._turns = 0
         self._took_s: dict[tuple[int, int], float] = {}  # from each ask until its turn was told
         self._forks: list[ForkCause] = []
@@ -236,6 +237,7 @@ class _Episode:
         if ask.is_trained:
             self._sampled[ask.member] += found.tokens
         self._said[ask.member].append(self._of._tokenizer.decode(found.tokens, skip_special_tokens=True))
+        self._last[ask.member] = found.tokens
         self._turns += 1
         attempt = ask.attempt + 1
         segments = (Segment(attempt, 0, len(found.tokens)),)
@@ -246,13 +248,12 @@ class _Episode:
     def _played(self, ending: str, reward: float | None, talk: list[Any] | None = None) -> Played:
         decode = self._of._tokenizer.decode
         first = min(self._sampled)
-        whole = self._tokens[first]
-        prompt, said = whole[: self._prompts[first]], whole[self._prompts[first] :]
+        prompt = self._tokens[first][: self._prompts[first]]
         texts = [decode(tokens, skip_special_tokens=False) for _, tokens in sorted(self._tokens.items())]
         return Played(
             reward,
             decode(prompt, skip_special_tokens=True), prompt,
-            decode(said, skip_special_tokens=True), said,
+            self._said[first][-1], self._last[first],
             ending,
             sum(map(len, self._sampled.values())), self._turns, texts if len(texts) > 1 else texts[0],
             talk, self._said[first], tuple(self._forks),

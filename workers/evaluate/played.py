@@ -11,7 +11,7 @@ class Played(NamedTuple):
     reward: float | None  # None: the reward function is to score it
     prompt: str
     prompt_ids: list[int]  # []: nobody but the endpoint knows
-    completion: str  # the policy's last answer, or all of its first trajectory
+    completion: str  # the policy's last answer, in its first trajectory
     completion_ids: list[int]
     ending: str  # stop or length
     tokens: int  # that the policy has sampled

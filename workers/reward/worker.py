@@ -156,6 +156,7 @@ class RewardWorker:
         prompt_ids, *completion_ids = (np.frombuffer(f, dtype="<i4").tolist() for f in (prompt, *responses))
         try:
             runs = [sampled_runs(*pair) for pair in zip(score.items, completion_ids, strict=True)]
+            completion_ids = [*map(last_said, completion_ids, runs)]
             said = [run for found in runs for run in found or ()]
             text, *texts = await self._decode([prompt_ids, *completion_ids, *said])
             completions, rest = texts[: len(runs)], iter(texts[len(runs) :])
@@ -204,6 +205,11 @@ def sampled_runs(item: ScoreItem, tokens: list[int]) -> list[list[int]] | None:
             runs[-1] += tokens[place : place + segment.count]
         place += segment.count
     return runs
+
+
+def last_said(tokens: list[int], runs: list[list[int]] | None) -> list[int]:
+    """What counts as the response: of an episode the policy's last answer, as `sampled_runs` has them."""
+    return tokens if runs is None else [*runs[-1]]
 
 
 def read_talks(items: Sequence[ScoreItem], frames: Sequence[bytes]) -> list[list[Any]]:

@@ -10,6 +10,7 @@ import struct
 from typing import Any, NamedTuple
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from protocol.errors import WeightsError
 from protocol.settings import Section
@@ -69,27 +70,47 @@ def serving_socket(
     return socket
 
 
-def asking_socket(
-    context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
-) -> tuple[zmq.Socket[Any], zmq.Socket[Any]]:
-    """Connected, and the socket that tells of connections lost or refused.
+class Connection:
+    """One with a source, and the news of it."""
 
-    Raises: WeightsError if nothing can be at such an endpoint; both are closed then.
-    """
-    socket = _socket(context, zmq.DEALER, endpoint, window=window)
-    socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
-    if key is not None:
-        secure_client(socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public))
-    lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
-    monitor = socket.get_monitor_socket(lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-    try:
-        socket.connect(endpoint)
-    except zmq.ZMQError as error:
-        socket.disable_monitor()
-        monitor.close(0)
-        socket.close(0)  # one that is left open keeps the context, and so the process, from ending
-        raise WeightsError(f"{endpoint!r} cannot be reached: {error}. Expected tcp://HOST:PORT.") from None
-    return socket, monitor
+    def __init__(
+        self, context: zmq.Context[Any], endpoint: str, *, window: int, key: ServerKey | None
+    ) -> None:
+        """Begin it. Raises: WeightsError if nothing can be at such an endpoint; all is closed then."""
+        self.endpoint = endpoint
+        self.socket = _socket(context, zmq.DEALER, endpoint, window=window)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, max(CHUNK_BYTES, MAX_HEADER_BYTES + 8))
+        if key is not None:
+            secure_client(
+                self.socket, WorkerKey(name="weights", roles=(), **key.model_dump(), server=key.public)
+            )
+        lost = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+        self._monitor = self.socket.get_monitor_socket(lost | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()  # one that is left open keeps the context, and so the process, from ending
+            raise WeightsError(
+                f"{endpoint!r} cannot be reached: {error}. Expected tcp://HOST:PORT."
+            ) from None
+
+    @property
+    def sockets(self) -> list[zmq.Socket[Any]]:
+        """What to poll: the source, and the news."""
+        return [self.socket, self._monitor]
+
+    def lost(self) -> str | None:
+        """What has ended it, or keeps it from coming about; None if nothing has."""
+        if not int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
+            return None
+        event = recv_monitor_message(self._monitor)["event"]
+        return str(zmq.Event(event).name).lower().replace("_", " ")
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.disable_monitor()
+        self.socket.close(0)
+        self._monitor.close(0)
 
 
 def _socket(context: zmq.Context[Any], kind: int, endpoint: str, *, window: int) -> zmq.Socket[Any]:

@@ -23,7 +23,18 @@ from protocol.segments import remove
 from protocol.wire.descriptors import raise_limit
 from protocol.wire.porter import ACCEPTED, CLOSED, Porter, next_event
 from protocol.wire.security import CurveAuthenticator
-from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Orders, Word, decode, serving_socket
+from workers.weights.channel import (
+    CHUNK,
+    DELTA,
+    GONE,
+    HEADER,
+    MAX_TEXT,
+    Connection,
+    Orders,
+    Word,
+    decode,
+    serving_socket,
+)
 from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.fetch import Fetch
 from workers.weights.manifest import CHUNK_BYTES
@@ -58,6 +69,7 @@ class WeightsExchange:
         self._is_telling_deltas, self._deltas = orders.deltas, DeltaCache()
         self._orders: deque[dict[str, Any]] = deque()  # pulls that wait for the one before
         self._fetch: Fetch | None = None
+        self._kept: Connection | None = None  # with the source of the pull before
         self._waiting: dict[Word, list[bytes]] = {}  # asked for, and not here yet
         self._failed: dict[int, str] = {}  # newer versions that no source had, and why; until ordered again
         self._input = b""
@@ -73,13 +85,16 @@ class WeightsExchange:
             fixed.append(self._authenticator.socket)
         poller, polled = zmq.Poller(), list[Any]()
         while True:
-            wanted = [*fixed, *(self._fetch.sockets if self._fetch else [])]
+            asked = self._fetch or self._kept
+            wanted = [*fixed, *(asked.sockets if asked else [])]
             if wanted != polled:
                 poller, polled = _poller(wanted), wanted
             wait_s = max(0.0, self._fetch.deadline_s - time.monotonic()) if self._fetch else None
             ready = dict(poller.poll(None if wait_s is None else int(wait_s * 1000) + 1))
             if self._authenticator and self._authenticator.socket in ready:
                 self._authenticator.answer_all()
+            if self._kept is not None and any(socket in ready for socket in self._kept.sockets):
+                self._forget_source()  # it is lost, or speaks unasked
             if self._monitor in ready:
                 self._look_at_the_door()
             if self._router in ready:
@@ -93,6 +108,7 @@ class WeightsExchange:
         """Let go of everything; what was pulled stays while other workers of this host hold the folder."""
         if self._fetch is not None:
             self._fetch.close()
+        self._forget_source()
         self._held.clear()
         while next_event(self._monitor) is not None:
             pass  # libzmq's thread may wait for room there
@@ -144,8 +160,9 @@ class WeightsExchange:
             self._fetch = Fetch(
                 self._store, version, order["digest"], order["sources"],
                 context=self._context, window=self._window, key=self._key,
-                base=self._base_for(version), deltas=self._deltas,
+                base=self._base_for(version), deltas=self._deltas, kept=self._kept,
             )  # fmt: skip
+            self._kept = None
             self._end_if_over(self._fetch)
 
     def _base_for(self, policy_version: int) -> VersionFile | None:
@@ -174,7 +191,7 @@ class WeightsExchange:
     def _end_if_over(self, fetch: Fetch) -> None:
         if not fetch.is_over:
             return
-        self._fetch = None
+        self._fetch, self._kept = None, fetch.connection
         if fetch.failure is not None:
             self._failed[fetch.policy_version] = fetch.why
         # older ones, too: who was told the next version in their place never pulls them
@@ -186,6 +203,11 @@ class WeightsExchange:
         else:
             self._say(failed=fetch.policy_version, reason=fetch.failure, **counts)
         self._start_next()
+
+    def _forget_source(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     # -- serving --------------------------------------------------------------------------------------------
 

@@ -13,12 +13,11 @@ from itertools import islice
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from protocol.errors import RunError, WeightsError
 from protocol.wire.security import ServerKey
 from workers.weights import manifest
-from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Word, asking_socket, decode
+from workers.weights.channel import CHUNK, DELTA, GONE, HEADER, MAX_TEXT, Connection, Word, decode
 from workers.weights.deltas import DeltaCache, Pair
 from workers.weights.deltas import decode as apply_delta
 from workers.weights.store import FileSegment, PublishedFile, VersionStore
@@ -43,8 +42,12 @@ class Fetch:
         key: ServerKey | None = None,
         base: VersionFile | None = None,
         deltas: DeltaCache | None = None,
+        kept: Connection | None = None,
     ) -> None:
-        """`base`: an older version that is here, for chunks told by it; `deltas` keeps what was received."""
+        """`base`: an older version that is here, for chunks told by it; `deltas` keeps what was received.
+
+        `kept`: of the pull before, which is closed where the first source is another one.
+        """
         self.policy_version = policy_version
         self.refused = 0  # chunks and headers with a wrong checksum
         self.received_bytes = 0
@@ -59,8 +62,9 @@ class Fetch:
         self._context, self._window, self._key = context, window, key
         self._left = deque(endpoint for _ in range(ROUNDS) for endpoint in sources)
         self._source = ""
-        self._socket: zmq.Socket[Any] | None = None
-        self._monitor: zmq.Socket[Any] | None = None
+        self.connection: Connection | None = None
+        """With the source; when the pull has succeeded, still open for the next."""
+        self._kept, self._is_reused = kept, False
         self._segment: FileSegment | None = None
         self._base, self._deltas = base, deltas
         self._digests: list[str] = []
@@ -76,8 +80,8 @@ class Fetch:
 
     @property
     def sockets(self) -> list[zmq.Socket[Any]]:
-        """What to poll: the source, and the news of its connection."""
-        return [s for s in (self._socket, self._monitor) if s is not None]
+        """What to poll."""
+        return self.connection.sockets if self.connection is not None else []
 
     @property
     def deadline_s(self) -> float:
@@ -93,19 +97,22 @@ class Fetch:
     def hear(self) -> list[int]:
         """Take what the source has sent; the chunks that are here now."""
         came: list[int] = []
-        while self._socket is not None:
+        while self.connection is not None and not self.is_over:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = self.connection.socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
+            self._is_reused = False
             came += self._take([frame.buffer for frame in frames])
         return came
 
     def notice(self) -> None:
         """The connection to the source is lost, or was never made: go on with the next."""
-        if self._monitor is not None and int(self._monitor.get(zmq.EVENTS)) & zmq.POLLIN:
-            event = recv_monitor_message(self._monitor)["event"]
-            self._next(f"{self._source}: {str(zmq.Event(event).name).lower().replace('_', ' ')}")
+        if self.connection is None or self.is_over or (how := self.connection.lost()) is None:
+            return
+        if self._is_reused:  # it ended unseen while nobody pulled: the source may be there all the same
+            self._left.appendleft(self._source)
+        self._next(f"{self._source}: {how}")
 
     def hurry(self) -> None:
         """Go on with the next source if this one is silent for too long."""
@@ -115,6 +122,9 @@ class Fetch:
     def close(self) -> None:
         """Give up what is not finished."""
         self._disconnect()
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         self._base = None
         if self._segment is not None and self.published is None:
             self._store.discard(self._segment)
@@ -191,7 +201,6 @@ class Fetch:
 
     def _finish_if_whole(self) -> None:
         if not self._todo and not self._asked and self._segment is not None:
-            self._disconnect()
             self._base = None
             try:
                 self.published = self._store.seal(self._segment, self.header)
@@ -200,9 +209,9 @@ class Fetch:
 
     def _ask(self) -> None:
         """Keep the window full."""
-        assert self._socket is not None
+        assert self.connection is not None
         for index in list(islice(self._todo, self._window - len(self._asked))):
-            self._socket.send(self._request(index).encode())
+            self.connection.socket.send(self._request(index).encode())
             del self._todo[index]
             self._asked[index] = None
 
@@ -216,22 +225,30 @@ class Fetch:
         self._disconnect()
         self._todo = dict.fromkeys(sorted((*self._asked, *self._todo)))
         self._asked = {}
-        while self._socket is None:
+        while self.connection is None:
             if not self._left:
                 self._fail(why)
                 return
             self._source = self._left.popleft()
             try:
-                self._socket, self._monitor = asking_socket(
-                    self._context, self._source, window=self._window, key=self._key
-                )
+                self.connection = self._connect(self._source)
             except WeightsError as error:
                 why = str(error)
         self._heard_s = time.monotonic()
         if self.header is None:
-            self._socket.send(Word(HEADER, self.policy_version).encode())
+            self.connection.socket.send(Word(HEADER, self.policy_version).encode())
         else:
             self._ask()
+
+    def _connect(self, endpoint: str) -> Connection:
+        """A connection with a source, which may be open since the pull before."""
+        kept, self._kept = self._kept, None
+        self._is_reused = kept is not None and kept.endpoint == endpoint and kept.lost() is None
+        if kept is not None and self._is_reused:
+            return kept
+        if kept is not None:
+            kept.close()
+        return Connection(self._context, endpoint, window=self._window, key=self._key)
 
     def _fail(self, why: str) -> None:
         self.why = why
@@ -242,9 +259,6 @@ class Fetch:
         self.close()
 
     def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.disable_monitor()
-            self._socket.close(0)
-        if self._monitor is not None:
-            self._monitor.close(0)
-        self._socket = self._monitor = None
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None

@@ -82,9 +82,13 @@ class Alarms:
 
     def next(self) -> float | None:
         """The first of all."""
-        while self._heap and self._heap[0][0] != self._heap[0][2].alarm:
-            heapq.heappop(self._heap)  # another one was set before it
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap:
+            at, _, duty = heap[0]
+            if at == duty.alarm:
+                return at
+            heapq.heappop(heap)  # another one was set before it
+        return None
 
     def due(self, is_past: Callable[[float], bool]) -> Duty | None:
         """The next to look at now, for whom none is set any more; None if there is none."""

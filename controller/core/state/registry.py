@@ -82,7 +82,8 @@ class Instance(Worker):
     @property
     def is_routable(self) -> bool:
         """Whether it can take a trajectory at all now."""
-        return self.ready and self.next_version >= 0 and self.device in ("own", "held")
+        version = self.policy_version if self.pulling is None else self.pulling
+        return self.state == "ready" and version >= 0 and self.device in ("own", "held")
 
     @property
     def next_version(self) -> int:

@@ -33,6 +33,7 @@ class Dispatch:
         self._moment_s, self._left = -1.0, ROUTES_PER_MOMENT  # of this moment; and routes that are left in it
         self._refused: dict[tuple[object, ...], None] = {}  # what found no place, and until when that holds
         self._settled: tuple[object, ...] | None = None  # the situation in which nothing more could be routed
+        self._is_idle = False  # nothing may go next in that situation, whatever instances come to
 
     def renew(self) -> None:
         """A tick has come: whoever waited outside the core has had its turn."""
@@ -40,9 +41,12 @@ class Dispatch:
 
     def run(self) -> None:
         """Route queued work by deadline, then fresh groups as far as the ledger and admission allow."""
-        if not self.state.registry.changed and self._situation() == self._settled:
+        is_settled = self._situation() == self._settled
+        if is_settled and not self.state.registry.changed:
             return  # nothing could be routed, and nothing has changed since
         changed = self.views.refresh()
+        if is_settled and self._is_idle:
+            return
         self.is_cut = False
         self.state.gated.pause(self.state.now)
         self._settled = None
@@ -66,8 +70,9 @@ class Dispatch:
         """Place the first of what may go next that finds an instance; whether any does."""
         refused: dict[tuple[object, ...], None] = {}
         self.state.gated.since = None
-        if not self.state.queue and not (self.state.fresh and admitted(self.state) > 0):
-            self._refused = refused  # nothing may go next: so ends nearly every event
+        self._is_idle = not self._may_anything_go
+        if self._is_idle:  # so ends nearly every event
+            self._refused = refused
             return False
         moment = self._moment()
         for head in self._heads():
@@ -88,7 +93,16 @@ class Dispatch:
         self._refused = refused
         return False
 
+    def check(self) -> None:
+        """What was found idle is idle still, as long as the situation is the same. Raises: AssertionError."""
+        if self._is_idle and self._situation() == self._settled:
+            assert not self._may_anything_go, "something may go next, and dispatch does not look"
+
     # -- inside -----------------------------------------------------------------------------------------
+
+    @property
+    def _may_anything_go(self) -> bool:
+        return bool(self.state.queue) or (bool(self.state.fresh) and admitted(self.state) > 0)
 
     def _moment(self) -> tuple[int, int, int]:
         """Changes whenever something may have become possible that no single instance's load tells."""

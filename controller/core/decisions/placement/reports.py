@@ -295,7 +295,8 @@ class InstanceReports:
         self.state.registry.expect(instance, member, expected=at_end, is_urgent=is_urgent)
         most = self.state.config.rollout.max_response_tokens
         soonest, latest = had + max(1, most // MOST_LOOKS), had + max(1, most // LOOKS)
-        member.next_prediction_at = min(max(at_end, soonest), latest)
+        next_at = at_end if at_end > soonest else soonest
+        member.next_prediction_at = next_at if next_at < latest else latest
 
     def _steps_left(self, group: Group) -> int:
         """Train steps that may begin until the group is due."""

@@ -51,15 +51,15 @@ class Scoring:
         """Keep enough encoded prompts waiting that a batch never waits for the data."""
         if self.data_has_ended or self._reading:
             return
-        wanted = max(2 * self.state.config.trainer.batch_groups, ENCODE_AT_ONCE)
-        unplaced = len(self.state.fresh) + len(self.state.rows)
-        unplaced += len(self.state.windows.waiting) - self.state.window_groups  # a whole window waits behind
+        state = self.state
+        wanted = max(2 * state.config.trainer.batch_groups, ENCODE_AT_ONCE)
+        unplaced = len(state.fresh) + len(state.rows)
+        unplaced += len(state.windows.waiting) - state.window_groups  # a whole window waits behind
         there = len(self._to_encode) + unplaced - self.evaluation.unencoded
         if there <= wanted // 2:
             there += sum(len(worker.encoding) for worker in self.state.registry.text_workers())
         if there <= wanted // 2:
             self._reading = wanted - there
-            state = self.state
             sources = state.mixture.choose(self._reading, state.steps, state.strategies.schedule)
             state.emit(ReadPrompts(self._reading, sources))
 
@@ -135,6 +135,8 @@ class Scoring:
 
     def take_completed(self) -> None:
         """Groups whose responses are finished are to be scored."""
+        if not self.state.completed:  # nearly always
+            return
         for group in self.state.completed:
             if group.state != GONE:  # it became useless since
                 move_group(group, "completed")

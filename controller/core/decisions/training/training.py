@@ -85,8 +85,7 @@ class Training:
 
     def consume(self) -> bool:
         """Send the next batch if there is one and the trainer is free; returns whether one was sent."""
-        trainer = self.state.registry.trainer()
-        if trainer is None or not self._is_free():
+        if not self._is_free():
             return False
         if self._enough_at is None and self.state.ledger.occupied >= self.state.ledger.batch_groups:
             self._enough_at = self.state.now
@@ -95,8 +94,9 @@ class Training:
         self._ready_at = self.state.now if self._ready_at is None else self._ready_at
         if self._holds() or self.state.device in ("rollout", "changing"):
             return False
-        ready = self.state.ledger.ready_batch()
+        ready, trainer = self.state.ledger.ready_batch(), self.state.registry.trainer()
         assert ready is not None
+        assert trainer is not None
         train_version = self.state.ledger.train_version
         rest = sorted(set(ready).difference(self.trainer_batches.ahead))
         assert len(rest) + len(self.trainer_batches.ahead) == len(ready), (
@@ -125,10 +125,10 @@ class Training:
 
         At least one group is left, with which it takes the step.
         """
-        trainer, sent = self.state.registry.trainer(), self.trainer_batches
-        if not self.state.config.trainer.streaming or trainer is None or self.is_busy or sent.is_ahead:
+        if not self.state.config.trainer.streaming or self.state.paused is not None:
             return
-        if self.state.paused is not None:
+        trainer, sent = self.state.registry.trainer(), self.trainer_batches
+        if trainer is None or self.is_busy or sent.is_ahead:
             return
         ledger = self.state.ledger
         assert isinstance(ledger, Ledger), "config_rules refuses the others"

@@ -42,8 +42,10 @@ class Publication:
 
     def retire(self) -> None:
         """Free versions that nobody needs any more."""
+        if self.state.versions.count < 2:  # the newest is never freed
+            return
         trainer = self.state.registry.trainer()
-        if trainer is not None and self.state.versions.count > 1:
+        if trainer is not None:
             needed = self.state.registry.being_pulled() | self.evaluation.held_versions()
             for version in self.state.versions.retire(needed):
                 self._free_at(trainer.peer, version)

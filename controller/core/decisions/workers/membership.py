@@ -268,7 +268,7 @@ class Membership:
                 self._expire_worker(late)
             else:
                 self._expire_start(late)
-        for role, (deadline, why) in list(self._vacant.items()):
+        for role, (deadline, why) in list(self._vacant.items()) if self._vacant else ():
             if deadline <= self.state.now:
                 self._expire_role(role, why)
 

@@ -218,8 +218,8 @@ def _of_ask(begun: Begun, ask: Ask, limits: AskLimits) -> str | None:
         )
     if limits.sampled and begun.promised + ask.max_new_tokens > limits.sampled:
         return (
-            f"It asked for {ask.max_new_tokens} tokens in {_here(ask)}, whose turns may have {begun.promised} so "
-            f"far; expected at most {limits.sampled} in all (agent.max_sampled_tokens)."
+            f"It asked for {ask.max_new_tokens} tokens in {_here(ask)}, whose turns may have "
+            f"{begun.promised} so far; expected at most {limits.sampled} in all (agent.max_sampled_tokens)."
         )
     tokens = ask.keep + ask.given + ask.max_new_tokens
     if not ask.given or tokens > limits.tokens:

@@ -124,8 +124,7 @@ class Columns:
 
     def look_again(self, place: int, member: Trajectory) -> None:
         """When this trajectory has to be looked at next: its prediction is new."""
-        before = member.response_tokens - member.reported
-        self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - before)
+        self.looks[place] = min(self.given[place].most + 1, member.next_prediction_at - member.tokens_before)
 
     def due(self, lead: Lead) -> Iterator[Trajectory]:
         """Those whose prediction is due, one by one: it is made before the next one comes."""
@@ -142,8 +141,10 @@ class Columns:
 
     def place_of(self, given: Given) -> int:
         """Where an attempt stands now."""
-        place = min(given.place, len(self.given) - 1)
-        while self.given[place] is not given:
+        place, there = given.place, self.given
+        if place >= len(there):
+            place = len(there) - 1
+        while there[place] is not given:
             place -= 1
         given.place = place
         return place

@@ -82,14 +82,16 @@ class Choices:
             view, known = shown[number], judged.get(number)
             return (known if known is not None and known[0] is view else judge(view))[1]
 
+        versions = self._open_versions(head, group)
         if only is None:
-            only = self._candidates(head, work, self._siblings(group, SIBLINGS), suits=has_place)
+            only = self._candidates(versions, work, self._siblings(group, SIBLINGS), suits=has_place)
         most, best, is_away_able = None, list[int](), False
         moved_from = head.trajectory.moved_from
         away = -1 if moved_from is None else self._number(moved_from)
-        for view in self._able(head, group, only):
-            number = view.id
-            known = judged.get(number)
+        for number in only:
+            view, known = shown.get(number), judged.get(number)
+            if view is None or view.policy_version not in versions:
+                continue
             value = (known if known is not None and known[0] is view else judge(view))[2]
             if value is None:
                 continue
@@ -110,15 +112,18 @@ class Choices:
 
     def _asked(self, head: Head, group: Group, work: WorkView, only: list[int] | None) -> int | None:
         """By showing them all to the strategy."""
-        siblings = self._siblings(group, len(group.members))
+        siblings, versions = self._siblings(group, len(group.members)), self._open_versions(head, group)
         is_misfit, shown = work.resident_tokens > self.state.registry.largest_kv, self.views.shown
         if only is None and is_misfit:
             only = list(shown)
         elif only is None:
-            only = self._candidates(head, work, siblings[:SIBLINGS], suits=lambda n: has_room(work, shown[n]))
+            few = siblings[:SIBLINGS]
+            only = self._candidates(versions, work, few, suits=lambda n: has_room(work, shown[n]))
         offered: list[InstanceView] = []
-        for shown_view in self._able(head, group, only):
-            view = self._alone(shown_view, work) if is_misfit else shown_view
+        for view in [shown[number] for number in only if number in shown]:
+            if view.policy_version not in versions:
+                continue
+            view = self._alone(view, work) if is_misfit else view
             offered.append(view._replace(has_sibling=True) if view.id in siblings else view)
         if not offered:
             return None
@@ -136,20 +141,11 @@ class Choices:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _able(self, head: Head, group: Group, numbers: list[int]) -> list[InstanceView]:
-        """Those of these instances that may run it."""
-        shown, may_run = self.views.shown, dict[int, bool]()
-        found: list[InstanceView] = []
-        for number in numbers:
-            view = shown.get(number)
-            if view is None or (version := view.policy_version) > head.policy_version:
-                continue
-            may = may_run.get(version)
-            if may is None:
-                may = may_run[version] = self._may_run(group, head.trajectory, head.is_fresh, version)
-            if may:
-                found.append(view)
-        return found
+    def _open_versions(self, head: Head, group: Group) -> list[int]:
+        """Of the versions that instances are under, newest first, those that it may run under."""
+        trajectory, is_fresh, newest = head.trajectory, head.is_fresh, head.policy_version
+        may = self._may_run
+        return [v for v in self.versions if v <= newest and may(group, trajectory, is_fresh, v)]
 
     def _alone(self, view: InstanceView, work: WorkView) -> InstanceView:
         """No instance has the KV for this: the largest takes it when it is idle, and its engine decides."""
@@ -157,7 +153,7 @@ class Choices:
         return view if view.running or not is_largest else view._replace(kv_tokens=work.resident_tokens)
 
     def _candidates(
-        self, head: Head, work: WorkView, siblings: list[int], *, suits: Callable[[int], bool]
+        self, versions: list[int], work: WorkView, siblings: list[int], *, suits: Callable[[int], bool]
     ) -> list[int]:
         """Of each version, those with room that routing likes best; where many have none, the freest.
 
@@ -167,12 +163,11 @@ class Choices:
         if self.state.strategies.route.order is None:
             return sorted(views.shown)
         found: list[int] = []
-        for version in self.versions:
-            if work.min_version <= version <= head.policy_version:
-                best, seen = views.candidates.look(version, SHORTLISTED, suits, looks=LOOKED_AT)
-                if len(best) < SHORTLISTED and len(views.shown) > LOOKED_AT:
-                    best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
-                found += best
+        for version in versions:
+            best, seen = views.candidates.look(version, SHORTLISTED, suits, looks=LOOKED_AT)
+            if len(best) < SHORTLISTED and len(views.shown) > LOOKED_AT:
+                best += self._freest(version, None if len(seen) == LOOKED_AT else seen)
+            found += best
         home = [work.home] if work.home >= 0 else []
         return list(dict.fromkeys([*found, *siblings, *home]))
 

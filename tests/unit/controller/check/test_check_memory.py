@@ -81,7 +81,8 @@ def test_layers_in_passing_are_the_largest_with_its_gradient_twice_on_a_gpu_and_
     assert passing("bfloat16", device="cuda") == 7 * 2 + 30 * 2 * (2 + 4)
     assert passing("float32", device="cuda") == 7 * 4 + 30 * 16
     assert passing("bfloat16", device="cpu") == 7 * 6 + 30 * 6
-    assert passing("float32", device="cpu", ranks=2) == 7 * 8 + 30 * 8 + 30 * 4, "two shares on their way"
+    assert passing("float32", device="cpu", ranks=2) == 7 * 8 + 30 * 8 + 30 * 4, "as it arrived"
+    assert passing("bfloat16", device="cpu", ranks=4) == 7 * 6 + 30 * 6 + 30 * 2
 
 
 def test_an_adapter_has_moments_and_gradient_of_its_own_size_only():

@@ -23,6 +23,8 @@ CHAT = replace(REQUEST, prompt=TALK[:1])
 
 def test_episodes_have_their_messages_and_none_where_they_were_held_in_tokens():
     assert asyncio.run(adapt(lambda completion, messages: len(messages))(EPISODES)) == [2.0, 0.0]
+    taken = adapt(lambda completion, **columns: len(columns["messages"]))
+    assert asyncio.run(taken(EPISODES)) == [2.0, 0.0], "whoever takes all columns has them, as a judge does"
     of_group = adapt(lambda completions, messages: [len(one) for one in messages])
     assert asyncio.run(of_group(EPISODES)) == [2.0, 0.0]
 

@@ -10,7 +10,7 @@ from protocol.messages import GIVEN, ScoreItem, Segment
 from protocol.rewards.shapes import Signature, missing_problem, offered_names
 from tests.unit.workers.reward.test_reward_functions import REQUEST
 from workers.reward.functions import adapt
-from workers.reward.worker import sampled_runs
+from workers.reward.worker import last_said, sampled_runs
 
 EPISODES = replace(REQUEST, turns=[["a", "b"], ["c"]])
 
@@ -53,4 +53,6 @@ def test_runs_of_a_turn_that_moved_are_one_and_what_was_given_is_left_out():
     )
     item = ScoreItem(0, "stop", segments)
     assert sampled_runs(item, [10, 11, 12, 13, 14, 15, 16]) == [[12, 13, 14], [16]]
+    assert last_said([10, 11, 12, 13, 14, 15, 16], [[12, 13, 14], [16]]) == [16]
+    assert last_said([1, 2], None) == [1, 2], "of a response all of it"
     assert sampled_runs(ScoreItem(0, "stop", (Segment(1, 0, 2),)), [1, 2]) is None

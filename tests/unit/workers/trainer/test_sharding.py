@@ -46,6 +46,15 @@ def test_holding_one_layer_at_a_time_changes_no_number(train, monkeypatch):
     assert all(torch.equal(tensor, same[name]) for name, tensor in weights.items())
 
 
+def test_gradients_are_summed_where_they_lie_and_freed_before_the_next_layer(train):
+    train(steps=0)  # the group of one rank is there from then on
+    share, laid = torch.zeros(6), torch.arange(6.0)
+    sum_in_place = sharding.SumInPlace()
+    sum_in_place(share, laid, torch.distributed.group.WORLD, torch.distributed.ReduceOp.SUM)
+    assert torch.equal(share, torch.arange(6.0))
+    assert laid.untyped_storage().nbytes() == 0, "whoever holds it still"
+
+
 def test_a_bfloat16_forward_pass_updates_float32_weights_nearly_alike(train):
     (plain, *_), weights = train(steps=1)
     (rounded, *_), others = train(steps=1, forward_dtype="bfloat16")

@@ -182,3 +182,11 @@ def test_a_response_that_looks_like_a_template_stays_what_it_is():
     assert fill("{completion} {answer} {a.b} {{x}", fields | {"x": 0}) == "{answer} {question} 7 1 {0"
     with pytest.raises(Unscorable, match=r"has \{gold\}, and the row has no such column"):
         fill("{gold}", fields)
+
+
+def test_a_judge_may_be_asked_of_the_whole_conversation():
+    options = JudgeReward(base_url="http://here/v1", model="m", prompt="How good is this?\n{messages}")
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    assert fill(options.prompt, {"messages": talk}) == "How good is this?\nuser: hi\n\nassistant: ho"
+    with pytest.raises(ValueError, match=r"expected \{completion\} in it, where the response is"):
+        JudgeReward(base_url="http://here/v1", model="m", prompt="How good is {answer}?")
